@@ -1,4 +1,4 @@
-"""Claims: a message is delivered to one caller, until it is acknowledged, released or its claim expires."""
+"""Claims: a message is delivered to one caller until it is acknowledged or released, or its claim expires."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from queuey.time_parsing import iso, length
 from queuey.titles import age, instant, titled
 
 MAX_CLAIMS = 1000
-"""Max messages that one request claims, shows or settles."""
+"""Max messages that a request claims, shows or settles."""
 MAX_QUEUES = 10
-"""Max queues that one request claims from."""
+"""Max queues that a request claims from."""
 MAX_WORKER, MAX_ERROR, MAX_TEXT = 64, 200, 4096
-"""Max characters of a worker's name, and of a reason."""
+"""Max characters of a worker's name, and of the error and the text of a reason."""
 MAX_WITH_REASON = 100
-"""Max receipts that are released with a reason at a time: it is recorded for each."""
+"""Max receipts in a release with a reason, which is recorded for each of them."""
 MAX_STATES, MAX_STATE = 100, 4096
-"""Max jobs whose states are set or shown at a time: each is written and read by itself; and max bytes of a state."""
+"""Max jobs in a request that sets or shows states, each a separate write or read; and max bytes of a state."""
 MAX_NESTED = 100
-"""Max objects and lists of a state within each other: readers of JSON give up at some depth."""
+"""Max nesting depth of a state, because JSON parsers fail at some depth."""
 MAX_CLAIM = 43_200
 """Max length of a claim, in seconds."""
 DEFAULT_CLAIM = 30.0
 DEFAULT_CLAIMS = 10
 DEFAULT_COUNTED = 10_000
 MAX_COUNTED = 100_000
-"""Max messages that one request has counted one by one."""
+"""Max messages that a request counts exactly."""
 
-ClaimReceipt = Annotated[str, Meta(max_length=100, description="Names a claim; return it unchanged")]
+ClaimReceipt = Annotated[str, Meta(max_length=100, description="Identifies a claim; return it unchanged")]
 Receipts = Annotated[list[ClaimReceipt], Meta(max_length=MAX_CLAIMS)]
 Results = Annotated[
     dict[ClaimReceipt, Any],
     Meta(
         max_length=MAX_RESULTS,
-        description="Results of acknowledged jobs by receipt: any JSON value, null for none. A larger one than "
-        f"{MAX_RESULT} bytes is not kept",
+        description="Results of acknowledged jobs by receipt: any JSON value, null for none. Results of more than "
+        f"{MAX_RESULT} bytes are not kept",
     ),
 ]
 TooLarge = Annotated[
@@ -52,7 +52,7 @@ Pause = Annotated[float, Meta(ge=0, le=MAX_CLAIM, description="Seconds")]
 
 
 class LimitQuery(Struct, frozen=True, kw_only=True):
-    """How many messages to show."""
+    """The number of messages to show."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_CLAIMS, description="Max messages")] = DEFAULT_CLAIMS
 
@@ -63,14 +63,14 @@ class JobsQuery(LimitQuery, frozen=True, kw_only=True):
     states: Annotated[
         bool,
         Meta(
-            description="Show the states that workers have set, the task that each calls and the last failed attempt; "
+            description="Show the states that workers have set, the task of each job and its last failed attempt; "
             f"`limit` is then at most {MAX_STATES}"
         ),
     ] = False
 
 
 class CountQuery(Struct, frozen=True, kw_only=True):
-    """How far to count."""
+    """The number of messages to count."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED, description="Max messages to count; the rest is estimated")] = (
         DEFAULT_COUNTED
@@ -78,31 +78,31 @@ class CountQuery(Struct, frozen=True, kw_only=True):
 
 
 class SeveralClaimsQuery(LimitQuery, frozen=True, kw_only=True):
-    """The claims that are asked for."""
+    """Options of a claim."""
 
     ttl: Annotated[
         float,
         Meta(
             ge=0,
             le=MAX_CLAIM,
-            description="Seconds for which no other caller gets the messages; 0: show them, and claim nothing",
+            description="Seconds for which no other caller gets the messages; 0 shows messages without claiming them",
         ),
     ] = DEFAULT_CLAIM
     wait: Wait = 0.0
-    worker: Annotated[str, line(MAX_WORKER, "Name of the caller, for reasons and `explain`")] = ""
+    worker: Annotated[str, line(MAX_WORKER, "Name of the caller, shown in reasons and by `explain`")] = ""
     states: Annotated[
-        bool, Meta(description=f"Show the last state of messages delivered before, up to {MAX_STATES} of them")
+        bool, Meta(description=f"Show the last state of up to {MAX_STATES} messages that were delivered before")
     ] = False
 
 
 class ClaimQuery(SeveralClaimsQuery, frozen=True, kw_only=True):
-    """The claims that are asked for."""
+    """Options of a claim from one queue."""
 
     partitions: Partitions | None = None
 
 
 class ClaimRequest(ClaimQuery, frozen=True, kw_only=True):
-    """Receipts to acknowledge before any message is claimed, and what is not in the query."""
+    """Receipts to acknowledge before the claim, and options that are not in the query."""
 
     acknowledge: Receipts | None = None
     results: Results | None = None
@@ -110,7 +110,7 @@ class ClaimRequest(ClaimQuery, frozen=True, kw_only=True):
 
 
 class ClaimOfSeveral(SeveralClaimsQuery, frozen=True, kw_only=True):
-    """Queues in order of preference, receipts to acknowledge first, by queue, and what is not in the query."""
+    """Queues in order of preference, receipts by queue to acknowledge before the claim, and options."""
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=MAX_QUEUES)]
     acknowledge: dict[str, Receipts] | None = None
@@ -132,23 +132,23 @@ class ReceiptsWithResults(SomeReceipts, frozen=True):
 
 
 class Renewal(SomeReceipts, frozen=True):
-    """Claims to extend: they end ``ttl`` seconds from now; 0 releases them."""
+    """Claims to extend until ``ttl`` seconds from now; 0 releases them."""
 
     ttl: Pause = DEFAULT_CLAIM
 
 
 class ReleaseReason(Struct, frozen=True):
-    """The reason of a failure: a class of error, and its text; for up to 100 receipts at a time."""
+    """The reason for a failure: class and text of the error. A request with a reason has up to 100 receipts."""
 
     error: Annotated[str, line(MAX_ERROR)] | None = None
     text: Annotated[str, Meta(max_length=MAX_TEXT)] | None = None
 
 
 class Release(SomeReceipts, frozen=True):
-    """Claims to end ``delay`` seconds from now; not given: at once, or with a reason after the queue's ``backoff``.
+    """Claims to end ``delay`` seconds from now; by default at once, or with a reason after the queue's ``backoff``.
 
     Attributes:
-        retry: False: the messages become dead letters; up to 100 at a time.
+        retry: If false, the messages become dead letters; up to 100 receipts in a request.
     """
 
     delay: Pause | None = None
@@ -163,10 +163,10 @@ class States(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True, omit_defaults=True):
-    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter.
+    """The result of a receipt. ``superseded``: the message was delivered again, moved, replaced or dead-lettered.
 
     Attributes:
-        cancelled: The job was cancelled: its worker is asked to stop. Only after a renewal.
+        cancelled: The job was cancelled, and its worker should stop. Only after a renewal.
     """
 
     receipt: str
@@ -182,12 +182,12 @@ class Settled(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A message that is claimed by the caller alone.
+    """A message that only the caller has claimed.
 
     Attributes:
         deliveries: Number of deliveries, including this one.
         expires: End of the claim, in seconds since 1970, by the server's clock.
-        state: The last one that an earlier delivery's worker has set. Only with ``states``, and if there is one.
+        state: The last state that the worker of an earlier delivery has set, if any. Only with ``states``.
     """
 
     receipt: ClaimReceipt
@@ -201,7 +201,7 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="s
 
     Attributes:
         acknowledged: The results of the acknowledged receipts, in the order of the request.
-        result_ttl: Seconds for which the queue keeps results of jobs; absent: it keeps none.
+        result_ttl: Seconds for which the queue keeps results of jobs; absent if it does not keep results.
     """
 
     messages: tuple[ClaimedMessage, ...]
@@ -210,10 +210,10 @@ class Claims(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="s
 
 
 class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="ok"):
-    """Messages of the first queue that has any, and its name; null: none has messages.
+    """Messages of the first queue that has any, and its name; null if no queue has messages.
 
     Attributes:
-        refused: The errors of queues that the caller cannot claim from: missing ones, and those it has no right to.
+        refused: Errors of queues that the caller cannot claim from: missing queues, and queues it has no right to.
     """
 
     queue_name: str | None
@@ -221,7 +221,7 @@ class ClaimsOfOne(Claims, frozen=True, kw_only=True, omit_defaults=True, tag_fie
 
 
 class PartitionClaims(Struct, frozen=True):
-    """Messages of one partition that were delivered and not acknowledged; each counts once.
+    """Messages of one partition that were delivered and not acknowledged. Each message counts once.
 
     Example:
         >>> jobs = client.job_queue("orders")
@@ -230,9 +230,10 @@ class PartitionClaims(Struct, frozen=True):
         1
 
     Attributes:
-        claimed: A worker has them.
-        waiting: Released, or their claims have expired; they are delivered next.
-        retrying: Released with a delay that is not over. 0 from a service of 0.1.0, which counts them among the others.
+        claimed: Messages that a worker has.
+        waiting: Released messages, and messages whose claims have expired; they are delivered next.
+        retrying: Messages released with a delay that is not over. A service of 0.1.0 counts them under the other two,
+            and shows 0.
     """
 
     claimed: Count
@@ -241,7 +242,7 @@ class PartitionClaims(Struct, frozen=True):
 
 
 class ClaimCounts(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Messages that were delivered and are not acknowledged, in all partitions and by partition.
+    """Messages that were delivered and not acknowledged, in all partitions and by partition.
 
     Example:
         >>> jobs = client.job_queue("orders")
@@ -258,7 +259,7 @@ class ClaimCounts(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class QueueSize(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
+    """The number of unacknowledged messages of a queue. If ``exact`` is false, it is estimated.
 
     Example:
         >>> size = client.job_queue("orders").size()
@@ -271,7 +272,7 @@ class QueueSize(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The messages of a queue, counted by what they wait for: a job is waiting, delayed, claimed or retrying.
+    """The messages of a queue, counted by state: a job is waiting, delayed, claimed or retrying.
 
     Example:
         >>> backlog = client.job_queue("orders").backlog()
@@ -280,15 +281,15 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
 
     Attributes:
         waiting: Messages that a claim could get now.
-        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
+        exact: If false, ``waiting`` and ``delayed`` are estimated.
         delayed: Messages that are not due yet.
         claimed: Messages that a worker has.
         failed: Waiting messages that were delivered before.
         dead: Messages in ``<queue>.dead``.
-        oldest: Time of the oldest message that is not done, in seconds since 1970; None: there is none.
-        due: Time when the next delayed message is due, in seconds since 1970; None: none is delayed.
-        retrying: Messages that failed, or were released, with a delay that is not over; then they wait again. 0 from a
-            service of 0.1.0, which counts them among the others.
+        oldest: Time of the oldest unfinished message, in seconds since 1970; None if all are done.
+        due: Time when the next delayed message is due, in seconds since 1970; None if no message is delayed.
+        retrying: Messages that failed, or were released, with a delay that is not over; after it they wait again. A
+            service of 0.1.0 counts them under the other states, and shows 0.
     """
 
     waiting: Count
@@ -303,7 +304,7 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 def backlog_text(backlog: Backlog, now: float) -> str:
-    """Returns a backlog as a clause; ``now`` is in seconds since 1970."""
+    """Returns a backlog as one line of text; ``now`` is in seconds since 1970."""
     age = "" if backlog.oldest is None else f"; the oldest is {length(round(max(0.0, now - backlog.oldest)))} old"
     about = "" if backlog.exact else "about "
     due = "" if backlog.due is None else f" (the next is due at {iso(backlog.due)})"
@@ -317,18 +318,17 @@ JobStatus = Literal["claimed", "retrying", "waiting"]
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that was delivered and is not acknowledged.
+    """A message that was delivered and not acknowledged.
 
     Attributes:
         status: ``claimed``; ``retrying``: released with a delay that is not over; ``waiting``: its claim has ended.
-        worker: Name of its worker, or of its last one.
-        expires: End of the claim, or of the delay of its release, in seconds since 1970; null: it has ended.
-        state: The state that its worker has set; null: none. Only with ``states``.
-        state_at: When it was set, in seconds since 1970; null: never. Only with ``states``.
-        task, arguments: Name of the task that it calls, and a short form of the arguments. Only with ``states``, and if
-            it calls one.
-        failure: The last failed attempt, with at most 200 characters of its text. Only with ``states``, and if there is
-            one.
+        worker: Name of its present or last worker.
+        expires: End of the claim, or of the delay of its release, in seconds since 1970; null if it has ended.
+        state: The state that its worker has set, or null. Only with ``states``.
+        state_at: When the state was set, in seconds since 1970, or null. Only with ``states``.
+        task, arguments: Name of the task that it calls, if any, and a short form of the arguments. Only with
+            ``states``.
+        failure: The last failed attempt, if any, with at most 200 characters of its text. Only with ``states``.
     """
 
     message_id: Id
@@ -345,7 +345,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Jobs(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Delivered messages; those whose claims have ended or end first come first."""
+    """Delivered messages, sorted by the end of their claims; ended claims come first."""
 
     jobs: list[Job]
 
@@ -354,8 +354,8 @@ class CancelledJob(Struct, frozen=True, tag_field="status", tag="ok"):
     """The result of a cancellation.
 
     Attributes:
-        job: ``removed``: it waited, and is not delivered any more; ``claimed``: its worker is asked to stop, and it is
-            not delivered again; ``done``: it was done before, or removed.
+        job: ``removed``: it was waiting, and is no longer delivered; ``claimed``: its worker is asked to stop, and it
+            is not delivered again; ``done``: it was already done or removed.
     """
 
     job: Literal["removed", "claimed", "done"]
@@ -366,7 +366,7 @@ class RetriedJob(Struct, frozen=True, tag_field="status", tag="ok"):
 
     Attributes:
         job: ``waiting``: the next claim can get it; ``claimed``: a worker has it, and nothing was changed; ``done``: it
-            is done, or removed.
+            is done or removed.
     """
 
     job: Literal["waiting", "claimed", "done"]

@@ -1,4 +1,4 @@
-"""Answers that are errors."""
+"""Error answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from queuey.api.values import Id, Outcome
 
 
 class ConflictingOffset(Struct, frozen=True):
-    """An offset as it is recorded now, and whether this request set it."""
+    """The offset that is recorded now, and whether this request recorded it."""
 
     offset: Id | None
     applied: bool
 
 
 class Details(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of a write that failed, of each of several, or of each partition or receipt.
+    """The outcome of a failed write, or of each of its items, partitions or receipts.
 
     Attributes:
-        not_owned: Partitions that the member does not own under its epoch; nothing was recorded for them.
+        not_owned: Partitions that the member does not own under its epoch. Nothing was recorded for them.
     """
 
     outcome: Outcome | None = None
@@ -32,7 +32,7 @@ class Details(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ErrorBody(Details, frozen=True, kw_only=True, omit_defaults=True):
-    """The reasons, by field or name."""
+    """An error: its messages by field or name."""
 
     status: Literal["error"]
     error_msg: dict[str, str]

@@ -1,4 +1,4 @@
-"""Consumer groups whose partitions the service divides among members."""
+"""Consumer groups, whose partitions the service assigns to members."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 
 
 class NewMember(Struct, frozen=True):
-    """What a member joins with.
+    """The options of a member that joins.
 
     Attributes:
         queues: Names of queues, which need not exist yet.
         patterns: Shell patterns of queues' names: ``*``, ``?``, ``[a-z]``.
-        instance: Name of a static member: when it joins again, it gets the partitions that it had.
-        session: Seconds without a heartbeat after which the member has lost its partitions.
-        revoke: Seconds in which it gives partitions back.
-        grace: Seconds for which an instance that is away keeps its partitions.
+        instance: Name of a static member. When it joins again, it gets its previous partitions.
+        session: Seconds without a heartbeat after which the member loses its partitions.
+        revoke: Seconds in which the member must give back a partition.
+        grace: Seconds for which a static member that has left keeps its partitions.
     """
 
     queues: Annotated[list[Name], Meta(max_length=1000)] = field(default_factory=list)
@@ -37,10 +37,10 @@ class Joined(Struct, frozen=True, tag_field="status", tag="ok"):
     """A member that has joined.
 
     Attributes:
-        member: Its id, a secret: with it and the credential a caller is the member.
-        number: Its public number.
-        session: Seconds until it is lost without a heartbeat, from the moment at which the request was sent.
-        wait: Seconds after which the next heartbeat is to be sent at the latest.
+        member: Secret id of the member: a caller with it and the credential acts as the member.
+        number: Public number of the member.
+        session: Seconds until the member is lost without a heartbeat, counted from the sending of the request.
+        wait: Max seconds until the next heartbeat.
     """
 
     member: str
@@ -50,15 +50,15 @@ class Joined(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 Partitions = dict[str, dict[int, Epoch]]
-"""By queue and partition the epoch of the ownership."""
+"""The epochs of ownerships, by queue and partition."""
 
 
 class Heartbeat(Struct, frozen=True):
-    """What a member owns, and what it gives back: by queue and partition the epoch of its ownership.
+    """The partitions that a member owns and gives back, with the epoch of each ownership.
 
     Attributes:
-        leaving: It wants no partitions any more, and gives back one by one what it has.
-        wait: Seconds that the answer may take if there is nothing to do.
+        leaving: The member accepts no more partitions, and gives back its partitions one by one.
+        wait: Max seconds until the answer if there is nothing to do.
     """
 
     owned: Partitions = field(default_factory=dict)
@@ -71,10 +71,10 @@ class Taken(Struct, frozen=True):
     """A partition that the member owns now.
 
     Attributes:
-        epoch: Names this ownership in heartbeats and commits.
+        epoch: Identifies this ownership in heartbeats and commits.
         offset: The id of the last message handled, or None if nothing is recorded.
-        came: How it came: nobody had it, the owner before gave it back, or was lost.
-        note: What the owner before noted with its last commit, base64.
+        came: Why the member gets it: it had no owner, the previous owner gave it back, or that owner was lost.
+        note: The note of the previous owner's last commit, base64.
     """
 
     epoch: int
@@ -84,21 +84,21 @@ class Taken(Struct, frozen=True):
 
 
 class ToGiveBack(Struct, frozen=True):
-    """A partition that another member waits for: it is to be given back within ``within`` seconds, done or not."""
+    """A partition that another member waits for. Its owner must give it back within ``within`` seconds."""
 
     epoch: int
     within: float
 
 
 class HeartbeatAnswer(Struct, frozen=True, tag_field="status", tag="ok"):
-    """What a member has to do.
+    """The changes that a member must make.
 
     Attributes:
         epoch: Epoch of the plan that was followed.
-        session, wait: As of :class:`Joined`.
-        take: What it owns and did not name, by queue and partition.
-        give_back: What is planned for others.
-        lost: What it named and does not own; nothing more can be recorded for it.
+        session, wait: As in :class:`Joined`.
+        take: Partitions that the member owns now and did not name, by queue.
+        give_back: Partitions that are planned for other members, by queue.
+        lost: Partitions that the member named and does not own, by queue. It can no longer commit for them.
     """
 
     epoch: int
@@ -117,10 +117,10 @@ class PartitionCommit(Struct, frozen=True):
     """A commit of one partition.
 
     Attributes:
-        epoch: That under which its messages were read.
+        epoch: Epoch of the ownership under which the messages were read.
         offset: The id of the last message handled.
-        expected: As of :class:`~queuey.api.progress.NewOffset`; with it the offset may go back.
-        note: At most 1,024 bytes, base64; null removes the note, absent keeps it.
+        expected: As in :class:`~queuey.api.progress.NewOffset`; with it the offset may go back.
+        note: At most 1,024 bytes, base64. Null removes the note; if absent, the note is kept.
     """
 
     offset: str
@@ -133,8 +133,8 @@ class MemberCommits(Struct, frozen=True):
     """A member's commits, by partition.
 
     Attributes:
-        member: Its id.
-        epoch: Epoch of commits without one.
+        member: Secret id of the member.
+        epoch: Epoch of commits without an epoch of their own.
     """
 
     member: str
@@ -143,34 +143,34 @@ class MemberCommits(Struct, frozen=True):
 
 
 class GroupQuery(Struct, frozen=True, kw_only=True):
-    """The page of a group that is asked for."""
+    """The requested page of a group."""
 
     start: Annotated[str, Meta(description="Queue to start at, inclusive")] = ""
-    lag: Annotated[bool, Meta(description="1: with the lag behind each offset; a page has 16 queues, not 100")] = False
+    lag: Annotated[bool, Meta(description="1: show the lag behind each offset; a page has 16 queues, not 100")] = False
 
 
 class GroupListQuery(Struct, frozen=True, kw_only=True):
-    """The page of the list of groups that is asked for."""
+    """The requested page of the list of groups."""
 
     start: Annotated[str, Meta(description="Group to start at, inclusive")] = ""
     limit: Annotated[int, Meta(ge=1, le=100, description="Groups")] = 100
 
 
 class LeaveQuery(Struct, frozen=True, kw_only=True):
-    """The way in which a member leaves."""
+    """Options of a member that leaves."""
 
-    returns: Annotated[bool, Meta(description="1: its instance comes back within its grace")] = field(
+    returns: Annotated[bool, Meta(description="1: the instance will join again within its grace")] = field(
         default=False, name="return"
     )
 
 
 class MemberInfo(Struct, frozen=True):
-    """A member, as others see it.
+    """The public state of a member.
 
     Attributes:
-        since: When it joined, in seconds since 1970.
-        session: Seconds without a heartbeat after which it has lost its partitions.
-        seen: When its last heartbeat came that the service has stored, or when it joined, in seconds since 1970; null
+        since: When the member joined, in seconds since 1970.
+        session: Seconds without a heartbeat after which the member loses its partitions.
+        seen: Time of the last heartbeat that the service has stored, or of the join, in seconds since 1970; null
             from a service of 0.1.0.
     """
 
@@ -186,11 +186,11 @@ class OwnedPartition(Struct, frozen=True, kw_only=True):
     """A partition in a group.
 
     Attributes:
-        owner, target: Numbers of the member that owns it and of the one that is to own it, or None.
-        since: Since when it has its owner (seconds since 1970).
-        came: As of :class:`Taken`.
-        offset, updated: As of :class:`~queuey.api.progress.GroupOffset`.
-        lag, lag_exact, lag_seconds: Messages after the offset, and the age of the oldest of them, or None if that was
+        owner, target: Numbers of the member that owns it and of the member that will own it, or None.
+        since: Start of the ownership, in seconds since 1970.
+        came: As in :class:`Taken`.
+        offset, updated: As in :class:`~queuey.api.progress.GroupOffset`.
+        lag, lag_exact, lag_seconds: Number of messages after the offset, and the age of the oldest of them, or None if
             not requested.
     """
 
@@ -209,12 +209,12 @@ class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok")
     """A group.
 
     Attributes:
-        centre: Its data centre; blank: the store has none.
+        centre: Data centre of the group; blank if the store has no data centres.
         epoch: Epoch of the plan, milliseconds since 1970.
         hidden_queues: Number of queues that the caller may not see.
-        unassigned: Number of partitions that have no target.
-        queues: A page of them, by name and partition.
-        next: Begin of the next page, or None after the last.
+        unassigned: Number of partitions without a target.
+        queues: A page of the group's partitions, by queue and number.
+        next: Start of the next page; None on the last page.
     """
 
     group: str
@@ -228,7 +228,7 @@ class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok")
 
 
 class GroupNames(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Groups of an application, by name. ``next``: begin of the next page, or None after the last."""
+    """Groups of an application, by name. ``next`` is the start of the next page; None on the last page."""
 
     groups: tuple[str, ...]
     next: str | None = None

@@ -1,4 +1,4 @@
-"""Jobs by their ids: what became of each, and its result."""
+"""Jobs by id: their states and results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from queuey.api.values import Count, Id, Partition, Wait
 
 MAX_RESULT = 16_384
-"""Max bytes of a result, as JSON."""
+"""Max bytes of a result as JSON."""
 MAX_RESULTS = 100
-"""Max results in a request: each is written by itself."""
+"""Max results in a request; each is a separate write."""
 MAX_JOBS = 100
-"""Max jobs that one request asks for."""
+"""Max jobs in a request."""
 
 JobInfoStatus = Literal[
     "waiting",
@@ -32,14 +32,14 @@ UNFINISHED = frozenset({"waiting", "delayed", "claimed", "retrying"})
 
 
 class JobsById(Struct, frozen=True, kw_only=True):
-    """How long to wait until a job ends, and what to show."""
+    """Options of a request for jobs: seconds to wait until a job ends, and what to show."""
 
     wait: Wait = 0.0
     states: Annotated[bool, Meta(description="Show the states that workers have set")] = False
 
 
 class JobInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a job.
+    """The state and the result of a job.
 
     Example:
         >>> client.send("orders", "two pears").status().status
@@ -49,18 +49,18 @@ class JobInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         status: ``waiting``; ``delayed``: not due yet; ``claimed``: a worker has it; ``retrying``: released with a delay
             that is not over; ``done``: acknowledged; ``failed``: a dead letter; ``expired``; ``removed``: deleted, or
             moved to another queue; ``superseded``: replaced by a newer value of its name; ``never_seen``: the queue has
-            no such job; or ``unknown``: it ended, and how is not known any more.
+            no such job; or ``unknown``: it ended, and its end is no longer known.
         deliveries: Number of deliveries of an unfinished job.
-        worker: Name of the worker that has it, or of the last one.
+        worker: Name of its present or last worker.
         expires: End of the claim, or of the delay of the release, in seconds since 1970.
-        ended: When it ended, in seconds since 1970, if that is known.
-        result: The result of the acknowledged attempt; null: it had none. Absent if it is not known any more, or was
-            too large.
+        ended: When it ended, in seconds since 1970, if known.
+        result: The result of the acknowledged attempt; null if it had none. Absent if it is no longer known, or was too
+            large.
         size: Bytes of a result that was too large to be kept.
-        kept: Seconds for which the queue keeps results; only if the end or the result is not known any more.
-        error, text: Class and text of the last error of a job that failed, or is to be tried again.
-        state: The last state that a worker has set; null: none. Only with ``states``.
-        state_at: When it was set, in seconds since 1970; null: never. Only with ``states``.
+        kept: Seconds for which the queue keeps results; only if the end or the result is no longer known.
+        error, text: Class and text of the last error of a job that failed or will be retried.
+        state: The last state that a worker has set, or null. Only with ``states``.
+        state_at: When the state was set, in seconds since 1970, or null. Only with ``states``.
     """
 
     message_id: Id

@@ -1,4 +1,4 @@
-"""Messages: posted, read in ranges and streams, marked as read, and explained."""
+"""Messages: posts, range reads, streams, read marks and explanations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuey.api.values import Count, Delay, Flag, Id, Partition, Partitions, Tim
 
 
 class ScheduledMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message as in a batch, without a delay. A string body is text; any other JSON value is kept as that value."""
+    """A message of a schedule. A string body is text; any other JSON value is stored as JSON."""
 
     body: Any
     ttl: Ttl | None = None
@@ -22,7 +22,7 @@ class ScheduledMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BatchItem(ScheduledMessage, frozen=True, kw_only=True, omit_defaults=True):
-    """A message of a batch. A string body is text; any other JSON value is kept as that value."""
+    """A message of a batch. A string body is text; any other JSON value is stored as JSON."""
 
     delay: Delay | None = None
 
@@ -34,7 +34,7 @@ class MessagesToPost(Struct, frozen=True):
 
 
 class PostedMessage(Struct, frozen=True):
-    """The place of a stored message; ``key`` is its id."""
+    """The location of a stored message; ``key`` is its id."""
 
     id: Id = field(name="key")
     timestamp: Timestamp
@@ -42,23 +42,23 @@ class PostedMessage(Struct, frozen=True):
 
 
 class Posted(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The messages posted, in the order given."""
+    """The posted messages, in the order of the request."""
 
     messages: list[PostedMessage]
 
 
 class FetchQuery(Struct, frozen=True, kw_only=True):
-    """The form of a message that is asked for."""
+    """The requested form of a message."""
 
-    raw: Annotated[bool, Meta(description="With one id: the bytes as they were posted")] = False
+    raw: Annotated[bool, Meta(description="Return the bytes as they were posted; only with one id")] = False
 
 
 class ReadMessage(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A message. ``body`` is text, base64 if ``encoding`` says so, or the JSON value that was posted.
+    """A message. ``body`` is text, base64 if ``encoding`` is set, or the JSON value that was posted.
 
     Attributes:
-        message_key: In ordered queues, and in queues that limit claims by key.
-        early: Read before its place is certain: it comes again there, or vanishes.
+        message_key: The key; only in ordered queues, and in queues that limit claims by key.
+        early: True if it was read above the horizon: it is returned again in order, or vanishes.
     """
 
     message_id: Annotated[
@@ -90,8 +90,8 @@ class Range(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Messages of a range, and the position of the next read.
 
     Attributes:
-        next: Start of the next read by partition; null: nothing is left.
-        cursor_safe: False after `delay=0`: a read that goes on from this cursor may miss messages.
+        next: Start of the next read by partition; null if nothing is left.
+        cursor_safe: False after `delay=0`: a read that continues from this cursor may miss messages.
     """
 
     messages: tuple[ReadMessage, ...]
@@ -107,7 +107,7 @@ class RangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):
 
 
 class QueueRangeRead(Range, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """A range of one of several queues."""
+    """The range of one of several queues."""
 
     queue_name: str
 
@@ -120,7 +120,6 @@ class QueueReadError(Struct, frozen=True, kw_only=True, tag_field="status", tag=
 
 
 def _position(about: str) -> Meta:
-    """Describes a position, which the view reads."""
     return Meta(description=about, extra={"raw": True})
 
 
@@ -128,7 +127,7 @@ class RangeFields(Struct, frozen=True, kw_only=True):
     """Messages of one queue to read."""
 
     partitions: Partitions | None = None
-    limit: Annotated[int, bounded("max_limit", "Max messages per partition; with `merge` in all", ge=1)] | None = None
+    limit: Annotated[int, bounded("max_limit", "Max messages per partition; with `merge` in total", ge=1)] | None = None
     order: Annotated[str, words("ascending", "descending", description="Direction")] | None = None
     since: Annotated[str, _position("Start, inclusive: an id, a timestamp or a cursor")] | None = None
     after: Annotated[str, _position("Only messages above this position")] | None = None
@@ -140,27 +139,27 @@ class RangeFields(Struct, frozen=True, kw_only=True):
     early: Annotated[
         Flag,
         Meta(
-            description="1: also return messages above the horizon, marked `early`; a cursor or an id: only those "
-            "above it"
+            description="1: also return messages above the horizon, marked `early`. A cursor or an id: only "
+            "early messages above it"
         ),
     ] = False
-    merge: Annotated[Flag, Meta(description="One list of all partitions in time order")] = False
+    merge: Annotated[Flag, Meta(description="Return one list of all partitions in time order")] = False
 
 
 class RangeQuery(RangeFields, frozen=True, kw_only=True):
-    """Messages of one queue to read, and how long to wait for some."""
+    """Messages of one queue to read, and the seconds to wait for them."""
 
     wait: Wait = 0.0
 
 
 class QueueRange(RangeFields, frozen=True, kw_only=True):
-    """Messages to read of one of several queues."""
+    """Messages to read from one of several queues."""
 
     queue_name: str
 
 
 class ManyRanges(Struct, frozen=True):
-    """Queues to read in one call."""
+    """Queues to read in one request."""
 
     queues: Annotated[list[QueueRange], bounded("max_queues_per_read")]
     wait: Wait = 0.0
@@ -173,15 +172,15 @@ class ManyRead(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class StreamFields(Struct, frozen=True, kw_only=True):
-    """Where a stream of one queue begins, and what it gives."""
+    """The start and the contents of a stream."""
 
     since: (
-        Annotated[str, Meta(description="Start: a timestamp, an id, a cursor or `now`; else the oldest message")] | None
+        Annotated[str, Meta(description="A timestamp, an id, a cursor or `now`; by default the oldest message")] | None
     ) = None
     partitions: Partitions | None = None
-    limit: Annotated[int, bounded("max_limit", "Messages of a partition that are read together", ge=1)] | None = None
+    limit: Annotated[int, bounded("max_limit", "Max messages per partition and read", ge=1)] | None = None
     early: Annotated[
-        bool, Meta(description="1: send each message as soon as it is stored, marked `early`, and again in its place")
+        bool, Meta(description="1: send each message as soon as it is stored, marked `early`, and again in order")
     ] = False
     read_marks: Annotated[bool, Meta(description="1: send the caller's read marks when they move")] = False
     last_event_id: Annotated[str, Meta(description="As the header `Last-Event-ID`")] | None = None
@@ -198,15 +197,15 @@ class StreamQuery(StreamFields, frozen=True, kw_only=True):
 
     queues: Annotated[
         str,
-        Meta(description="Comma list of queues, each percent-encoded once more if it has a comma or a percent sign"),
+        Meta(description="Comma list of queues; percent-encode a name once more if it has a comma or a percent sign"),
     ] = ""
 
 
 class NewReadMark(Struct, frozen=True):
-    """Up to where the caller has read: ``until`` an id, inclusive, or ids by partition; or the cursor of a read.
+    """The new read mark: ``until`` an id, inclusive, or ids by partition; or the cursor of a read.
 
     Attributes:
-        back: Also if that is less than before.
+        back: Also move the mark back.
     """
 
     until: str | None = None
@@ -215,7 +214,7 @@ class NewReadMark(Struct, frozen=True):
 
 
 class ReadMark(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """Up to where the caller has read a queue.
+    """The caller's read mark in a queue.
 
     Example:
         >>> first = client.read("orders", limit=1).messages[0]
@@ -223,8 +222,9 @@ class ReadMark(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
         True
 
     Attributes:
-        read: Per partition the id of the last message that counts as read.
-        pending: Seconds until the mark can be set as asked: reads do not show everything below it yet. 0: it is set.
+        read: The id of the last message that counts as read, by partition.
+        pending: Seconds until the mark can be set as requested, because reads do not show all messages below it yet; 0
+            if it is set.
     """
 
     read: dict[int, Id]
@@ -232,11 +232,11 @@ class ReadMark(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
 
 
 MAX_COUNTED = 1000
-"""Max unread messages of one queue that a call counts; beyond, it says that there are more."""
+"""Max unread messages that are counted in a queue; beyond, ``more`` is true."""
 
 
 class UnreadAsked(Struct, frozen=True):
-    """Queues whose unread messages are counted, each up to ``limit``."""
+    """Queues in which to count unread messages, each up to ``limit``."""
 
     queues: Annotated[list[str], bounded("max_queues_per_stream")] | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED)] | None = None
@@ -246,8 +246,9 @@ class UnreadQueue(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok
     """The unread messages of a queue.
 
     Attributes:
-        read: By partition the id of the last message that was read.
-        unread: Null: not counted this time; ask for this queue again.
+        read: The id of the last message that counts as read, by partition.
+        unread: The number of unread messages; null if not counted this time. Request this queue again.
+        more: True if there are more than ``unread``.
     """
 
     queue_name: str
@@ -257,7 +258,7 @@ class UnreadQueue(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok
 
 
 class UnreadQueues(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The counts, in the order asked."""
+    """The counts, in the order of the request."""
 
     queues: tuple[UnreadQueue | QueueReadError, ...]
 
@@ -290,11 +291,11 @@ Code = Literal[
     "not_proven",
     "no_trace",
 ]
-"""Words for findings about a message."""
+"""Codes of the reasons in an explanation."""
 
 
 class Reason(Struct, frozen=True):
-    """One thing that was found about a message.
+    """One reason in the explanation of a message.
 
     Example:
         >>> receipt = client.send("orders", "three plums")
@@ -303,10 +304,10 @@ class Reason(Struct, frozen=True):
         ('readable', 1, 'Range reads show it.')
 
     Attributes:
-        code: A stable word; the page of the API lists them.
+        code: A stable word; the API page lists all codes.
         text: The reason as a sentence.
-        partition: The partition; None: all that were checked, or the queue.
-        at: The time that it refers to, in seconds since 1970; None: none.
+        partition: The partition; None if the reason is about all checked partitions, or the queue.
+        at: The time that the reason refers to, in seconds since 1970, or None.
     """
 
     code: Annotated[str, words(*get_args(Code))]
@@ -316,20 +317,20 @@ class Reason(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """Why a message is not read or claimed, yet or any more.
+    """Why a message cannot be read or claimed now.
 
     Example:
         >>> receipt = client.send("orders", "three plums", delay=600)
-        >>> found = client.explain("orders", receipt.id)
-        >>> found.stored, found.readable, [reason.code for reason in found.reasons]
+        >>> explanation = client.explain("orders", receipt.id)
+        >>> explanation.stored, explanation.readable, [reason.code for reason in explanation.reasons]
         (True, False, ['delayed', 'expires'])
 
     Attributes:
         id: Id of the message.
-        timestamp: The id's time, seconds since 1970 with seven decimals.
-        stored: It is there and has not expired.
-        readable: Range reads that keep the read delay show it now.
-        reasons: What was found.
+        timestamp: The time of the id, in seconds since 1970 with seven decimals.
+        stored: True if the message exists and has not expired.
+        readable: True if range reads with the read delay show it now.
+        reasons: The reasons, as sentences with codes.
     """
 
     id: Id = field(name="message_id")

@@ -14,7 +14,7 @@ class NewOffset(Struct, frozen=True):
     """An offset to record.
 
     Attributes:
-        expected: The offset that must be recorded now; null: none may be; absent: any.
+        expected: The offset that must be recorded now, or null if none may be. If absent, there is no condition.
     """
 
     offset: str
@@ -28,7 +28,7 @@ class NewOffsets(Struct, frozen=True):
 
 
 class RecordedOffset(Struct, frozen=True):
-    """An offset as it is recorded now."""
+    """The offset that is recorded now."""
 
     offset: Id
 
@@ -50,11 +50,11 @@ class GroupOffset(Struct, frozen=True, kw_only=True):
         1
 
     Attributes:
-        offset: The id of the last message handled; None: no offset is recorded.
-        updated: Seconds since 1970 when it was recorded.
-        lag: Messages after it.
-        lag_exact: They were counted, otherwise estimated.
-        lag_seconds: Age of the oldest of them.
+        offset: The id of the last message handled; None if no offset is recorded.
+        updated: When the offset was recorded, in seconds since 1970.
+        lag: Number of messages after the offset.
+        lag_exact: If false, the lag is estimated.
+        lag_seconds: Age of the oldest message after the offset.
     """
 
     offset: Id | None
@@ -81,7 +81,7 @@ class Offsets(Struct, frozen=True, tag_field="status", tag="ok"):
 
 
 class Cursors(Struct, frozen=True):
-    """Ids of the last processed messages, by partition; null: none was processed."""
+    """Ids of the last processed messages by partition; null if no message was processed."""
 
     partitions: dict[str, str | None]
 
@@ -95,7 +95,7 @@ class LagState(Struct, frozen=True):
 
 
 class LagRead(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The lag behind cursors, in each named partition and in all of them."""
+    """The lag behind cursors, by partition and in total."""
 
     partitions: dict[int, LagState]
     lag: Count
@@ -128,12 +128,12 @@ class Move(Struct, frozen=True):
         source, target: Names of the queues.
         state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
         moved: Messages that have been moved.
-        total: Approximate number of messages at the start; None: not known yet.
+        total: Approximate number of messages at the start; None if not known yet.
         left: Messages that stay because they are claimed.
         began: Seconds since 1970.
-        updated: When a message was last moved; None: never.
-        ended: When it ended; None: it has not.
-        error: Why it failed; None: it has not.
+        updated: When a message was last moved, or None.
+        ended: When the move ended, or None.
+        error: Why the move failed, or None.
     """
 
     id: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] = field(name="move")
@@ -154,6 +154,6 @@ class MoveState(Move, frozen=True, tag_field="status", tag="ok"):
 
 
 class MoveList(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Running moves and the last ones that have ended, the newest first."""
+    """Running moves and the last finished ones, the newest first."""
 
     moves: tuple[Move, ...]

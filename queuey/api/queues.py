@@ -1,4 +1,4 @@
-"""Queues: their options, lists, rights to them, and what their readers see now."""
+"""Queues: options, lists, rights, and the present view of readers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 
 * ``send``: store new messages.
 * ``read``: read messages, and all that ``measure`` shows.
-* ``delete``: delete messages by id or name. With ``send`` it also overwrites them by id and replaces them by name.
-* ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows. With ``read`` it also
-  claims messages and acknowledges them; ``read`` with ``delete`` does so, too.
-* ``admin``: create, change, purge and delete queues, and see what ``measure`` shows.
-* ``measure``: list queues; see their fields, counts, groups, offsets and lags, and no message.
+* ``delete``: delete messages by id or name. With ``send`` also overwrite them by id and replace them by name.
+* ``claim``: record and remove the offsets of consumer groups, and all that ``measure`` shows. With ``read`` also claim
+  and acknowledge messages; ``read`` with ``delete`` allows that, too.
+* ``admin``: create, change, purge and delete queues, and all that ``measure`` shows.
+* ``measure``: list queues; see their fields, counts, groups, offsets and lags, but no messages.
 """
 Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin", "measure"]
 """A way to use a queue.
 
-``overwrite`` writes messages at ids that the caller names. ``work`` claims messages and says that they are done.
+``overwrite`` writes messages at ids that the caller names. ``work`` claims and acknowledges messages.
 """
 MAX_ASKED = 255
-"""Max characters of a name in a question about rights; the answer repeats it."""
+"""Max characters of a name in a request for rights; the answer repeats it."""
 Name = Annotated[str, Meta(max_length=MAX_ASKED)]
 
 
 class QueueFields(QueueOptions, frozen=True, kw_only=True):
-    """Options of a queue. Numbers may be written as strings; null or empty: not given (or reset)."""
+    """Options of a queue. Numbers may be strings. Null or empty means not set, or reset."""
 
     principles: str | list[str] | None = None
     principals: str | list[str] | None = None
@@ -48,19 +48,19 @@ class NewQueue(QueueFields, frozen=True, kw_only=True):
 
 
 class QueueState(ChosenOptions, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """A queue as it stands."""
+    """The present state of a queue."""
 
     name: str = field(name="queue_name")
 
 
 class CreatedQueue(QueueState, frozen=True, kw_only=True):
-    """A queue as it stands after creating or finding it."""
+    """The state of a queue that was created or found."""
 
     principles: str | None
 
 
 class UpdatedQueue(QueueState, frozen=True, kw_only=True):
-    """A queue as it stands after an update."""
+    """The state of a queue after an update."""
 
     created: float
     principles: list[str]
@@ -73,34 +73,34 @@ ListedQueue: Any = defstruct(
         ("application", str | UnsetType, UNSET),
         ("created", float | UnsetType, UNSET),
         ("principles", str | UnsetType, UNSET),
-        *((each.name, each.type | UnsetType, UNSET) for each in fields(ChosenOptions)),
+        *((f.name, f.type | UnsetType, UNSET) for f in fields(ChosenOptions)),
         ("count", Count | UnsetType, UNSET),
     ],
     omit_defaults=True,
     kw_only=True,
-    namespace={"__doc__": "A queue in a listing; everything but the name only with details."},
+    namespace={"__doc__": "A queue in a listing. All fields but the name are shown only with details."},
 )
 
 
 class ListQuery(Struct, frozen=True, kw_only=True):
-    """The page of a listing that is asked for."""
+    """The requested page of a listing."""
 
     limit: Annotated[int, bounded("max_list", "Names in the answer", ge=1)] | None = None
     offset: Annotated[str, Meta(description="Name to start at, inclusive")] = ""
 
 
 class QueueListQuery(ListQuery, frozen=True, kw_only=True):
-    """The page of the list of queues that is asked for."""
+    """The requested page of the list of queues."""
 
-    details: Annotated[bool, Meta(description="All fields")] = False
-    include_count: Annotated[bool, Meta(description="Message counts and all fields")] = False
+    details: Annotated[bool, Meta(description="Show all fields")] = False
+    include_count: Annotated[bool, Meta(description="Show message counts and all fields")] = False
 
 
 class QueueList(Struct, frozen=True, tag_field="status", tag="ok"):
     """Queues by name; ``next`` is the offset of the next page.
 
     Attributes:
-        patterns: Those of the credential; the list has only queues that match one of them.
+        patterns: Patterns of the credential. The list has only queues that match one of them.
     """
 
     queues: list[ListedQueue]
@@ -129,13 +129,13 @@ class QueueRights(Struct, frozen=True):
 
 
 class Rights(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The rights, in the order asked."""
+    """The rights, in the order of the request."""
 
     queues: list[QueueRights]
 
 
 class OwnRights(Struct, frozen=True, omit_defaults=True):
-    """Rights to queues of these names, or whose names match a pattern (``*``: any text)."""
+    """Rights to queues with these names, and to queues whose names match a pattern (``*`` matches any text)."""
 
     allow: list[Verb]
     queues: list[str] | UnsetType = UNSET
@@ -146,7 +146,7 @@ class Me(Struct, frozen=True, tag_field="status", tag="ok"):
     """The caller.
 
     Attributes:
-        names: What principals of queues may call it.
+        names: The names by which principals of queues may refer to the caller.
         expires: Seconds since 1970.
     """
 
@@ -186,10 +186,10 @@ class QueueInfo(ChosenOptions, frozen=True, kw_only=True, tag_field="status", ta
             :class:`~queuey.messages.Queue`.
         store: ``sqlite`` or ``cassandra``.
         guarantee: The guarantees of the queue on this store, as a sentence.
-        acknowledgement: Meaning of a successful write: a stable word and a sentence.
+        acknowledgement: The meaning of a successful write: a stable word and a sentence.
         horizon: An id: range reads show everything below it.
         count: Messages in all partitions.
-        exact: False: the count is estimated.
+        exact: If false, the count is estimated.
         partition_info: Counts and ends of each partition.
     """
 
@@ -217,10 +217,10 @@ class Hello(Struct, frozen=True, tag_field="status", tag="ok"):
         ('sqlite', 32)
 
     Attributes:
-        version: Of the service.
+        version: Version of the service.
         store: ``sqlite`` or ``cassandra``.
         id: Identifies the store, the same under every address; 32 hex digits.
-        links: Paths, or patterns of such, by what is there.
+        links: Paths or path templates, by name.
     """
 
     version: str
@@ -235,7 +235,7 @@ class PartitionExplanation(PartitionInfo, frozen=True, kw_only=True):
 
     Attributes:
         shown: The part that range reads show, as a clause.
-        claimed: Messages that a worker has; null: the queue cannot be claimed from.
+        claimed: Messages that a worker has; null if the queue cannot be claimed from.
         waiting: Messages that were delivered before and wait for the next delivery; null likewise.
         retrying: Messages that were released with a delay that is not over; null likewise.
     """
@@ -247,19 +247,19 @@ class PartitionExplanation(PartitionInfo, frozen=True, kw_only=True):
 
 
 class QueueExplanation(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok"):
-    """What decides over reads and claims of a queue, and what they see now.
+    """The settings that affect reads and claims of a queue, and what readers see now.
 
     Example:
-        >>> found = client.explain_queue("orders")
-        >>> found.sentences[0], found.partitions[1].shown
+        >>> explanation = client.explain_queue("orders")
+        >>> explanation.sentences[0], explanation.partitions[1].shown
         ('Queue orders of queuey: 1 partition, user.', 'all')
 
     Attributes:
         sentences: The explanation, for people.
         queue: Fields and counts of the queue.
-        claims: Claimed and waiting messages; null: the queue cannot be claimed from.
-        backlog: Messages by what they wait for; null likewise.
-        claims_refused: Why the queue cannot be claimed from; null: it can.
+        claims: Claimed and waiting messages; null if the queue cannot be claimed from.
+        backlog: Messages by state; null likewise.
+        claims_refused: Why the queue cannot be claimed from; null if it can.
         groups: Offsets and lag of the first consumer groups, by name.
         partitions: The messages of each partition.
     """

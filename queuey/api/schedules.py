@@ -1,4 +1,4 @@
-"""Schedules: messages that are posted at certain times."""
+"""Schedules: messages that are posted at scheduled times."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MIN_INTERVAL, MAX_INTERVAL = 10, 366 * 86_400
 Cron = Annotated[
     str, Meta(max_length=MAX_EXPRESSION, description="Minute, hour, day of the month, month, day of the week")
 ]
-Zone = Annotated[str, Meta(max_length=64, description="A name of the IANA database, such as Europe/Berlin")]
+Zone = Annotated[str, Meta(max_length=64, description="A time zone of the IANA database, such as Europe/Berlin")]
 Every = Annotated[int, Meta(ge=MIN_INTERVAL, le=MAX_INTERVAL, description="Interval in seconds")]
 Missed = Annotated[str, words("skip", "catch_up", description="Policy for ticks that no process fired")]
 
 
 class SchedulePlan(Struct, frozen=True, kw_only=True):
-    """The plan of a schedule. A new one needs a queue, a message, and cron or every; others keep the rest."""
+    """The plan of a schedule. A new one needs a queue, a message, and cron or every; a change keeps absent fields."""
 
     queue: str | None = None
     message: ScheduledMessage | None = None
@@ -44,12 +44,12 @@ class Tick(Struct, frozen=True, omit_defaults=True):
         >>> client.schedules.delete("hourly")
 
     Attributes:
-        instant: When it was due, in seconds since 1970.
+        instant: When the tick was due, in seconds since 1970.
         at: When the result was known, in seconds since 1970.
-        state: ``published``; ``skipped``: it was missed; ``failed``: the queue did not get it; ``unknown``: it may have
-            been published.
-        message_id, partition: Those of the published message.
-        queue: The queue of the message; None: the tick was skipped.
+        state: ``published``; ``skipped``: the tick was missed; ``failed``: no message was stored; ``unknown``: the
+            message may have been stored.
+        message_id, partition: Location of the published message.
+        queue: The queue of the message; None if the tick was skipped.
         error: Why no message was published.
     """
 
@@ -86,13 +86,13 @@ class ScheduleState(ListedSchedule, frozen=True, kw_only=True, tag_field="status
 
 
 class ScheduleList(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Schedules by name. ``more`` is the ``start`` of the next page; null: this is the last page."""
+    """Schedules by name. ``more`` is the ``start`` of the next page, or null on the last page."""
 
     schedules: list[ListedSchedule]
     more: str | None
 
 
 class ScheduleQuery(Struct, frozen=True, kw_only=True):
-    """The page of schedules that is asked for."""
+    """The requested page of schedules."""
 
     start: Annotated[str, Meta(description="Schedule to start at, inclusive")] = ""

@@ -1,4 +1,4 @@
-"""Values and answers that many operations share."""
+"""Types of values that many operations share."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ Outcome = Literal["none", "unknown"]
 
 
 def levels(value: object) -> int:
-    """Returns the depth of a JSON value: objects and lists within each other."""
+    """Returns the nesting depth of objects and lists in a JSON value."""
     depth, nested = 0, [value]
-    while nested := [each for each in nested if isinstance(each, dict | list)]:
-        nested = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+    while nested := [v for v in nested if isinstance(v, dict | list)]:
+        nested = [inner for v in nested for inner in (v.values() if isinstance(v, dict) else v)]
         depth += 1
     return depth
 
 
-def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: ANN401 - of msgspec.Meta
-    """Describes a value whose upper bound is in :class:`queuey.service.Limits`."""
+def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: ANN401 - arguments of msgspec.Meta
+    """Describes a value with an upper bound in :class:`queuey.service.Limits`; ``limit`` is its name there."""
     return Meta(extra_json_schema={"x-limit": limit}, description=description or None, **bounds)
 
 
 def line(longest: int, description: str = "") -> Meta:
-    """Describes text without line breaks and control characters."""
+    """Describes text without line breaks or control characters."""
     return Meta(max_length=longest, extra={"line": True}, description=description or None)
 
 
 def words(*choices: str, description: str = "") -> Meta:
-    """Describes text that is one of a few words; answers of later versions may have others."""
+    """Describes text that is one of a few words. Answers of later versions may have other words."""
     return Meta(extra_json_schema={"enum": list(choices)}, description=description or None)
 
 
 Wait = Annotated[float, bounded("max_wait", "Seconds to wait for messages if there are none", ge=0, le=MAX_WAIT)]
-# Not Meta(pattern=…): msgspec 0.22 frees a pattern wrongly in a union with a list, and crashes as the interpreter ends.
+# Not Meta(pattern=…): in a union with a list, msgspec 0.22 frees the pattern wrongly and crashes at interpreter exit.
 Partitions = (
     Annotated[
         str,
@@ -63,8 +63,8 @@ Partitions = (
     | list[Annotated[int, Meta(ge=0)]]
 )
 Flag = bool | int | str
-"""False: ``false``, ``0`` and nothing; true: everything else."""
+"""``false``, ``0`` and empty text mean false; everything else means true."""
 
 
 class Done(Struct, frozen=True, tag_field="status", tag="ok"):
-    """Success, without further fields."""
+    """Success without further fields."""

@@ -1,7 +1,7 @@
-"""The use cases of queues, messages, ranges and offsets, free of HTTP and of identity. Every API calls these.
+"""The use cases of queues, messages, ranges and offsets, independent of HTTP and identity. All APIs call them.
 
-A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and :meth:`Service.enter` makes an
-:class:`QueueAccess` of the row and the caller's check, which all other use cases take.
+A caller reaches a queue in two steps: :meth:`Service.find` returns its row, and :meth:`Service.enter` combines the row
+and the caller's check in a :class:`QueueAccess`, which all other use cases take.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Service:
     """All use cases over one store.
 
     Args:
-        store: Its owner closes it.
-        limits: Of one request.
+        store: The store; the caller closes it.
+        limits: Limits of one request.
         metrics: Counts messages in and out.
-        stopping: Set when the service ends: long polls are answered at once.
-        core: The loop and the clock, by default an ordinary one.
+        stopping: Set when the service ends; long polls are then answered at once.
+        core: The event loop, threads and clock.
     """
 
     def __init__(
@@ -114,41 +114,38 @@ class Service:
         self.moves = MoveUseCases(store, self.claims, self.stopping)
         self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)
         # Messages shown to people do not count as delivered.
-        looking = Reader(store, self.limits, Metrics(), self.core)
-        self.browsing = Browsing(looking)
+        uncounted = Reader(store, self.limits, Metrics(), self.core)
+        self.browsing = Browsing(uncounted)
         self.sessions = Sessions(store)
-        self.audit = AuditLog(store, self.messages, looking, self.core)
+        self.audit = AuditLog(store, self.messages, uncounted, self.core)
         self.keys = Keys(store.applications)
-        self.redriving = Redriving(self.messages, looking, self.core)
+        self.redriving = Redriving(self.messages, uncounted, self.core)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Joins the worker processes of a service, before any use case begins."""
         self.workers.join(identity)
         self.news.begin()
 
     def watch(self) -> None:
-        """Starts the work in the background. Does not wait."""
         self.moves.watch()
         self.schedules.watch()
         self.expiry.watch()
 
     async def end(self, seconds: float) -> None:
-        """Ends the work in the background, in the loop's thread, for at most ``seconds``.
+        """Stops the background work, within ``seconds``. Must run in the loop's thread.
 
-        Other processes go on at once with the moves that were under way.
+        Other processes continue running moves at once.
         """
         self.stopping.set()
         tasks = [task for task in (self.moves.end(), self.schedules.end(), self.expiry.end()) if task is not None]
         await asyncio.wait([*tasks, asyncio.ensure_future(self.groups.end())], timeout=seconds)
 
     def leave(self, seconds: float) -> None:
-        """Answers open questions of other workers, for at most ``seconds``, and asks and answers no more."""
+        """Leaves the other worker processes, after answering their open questions for at most ``seconds``."""
         self.news.close()
         self.workers.leave(seconds)
 
     def statistics(self) -> dict[str, float]:
-        """Returns counters of claims, reads, and the store unless it is away."""
-        found = {
+        statistics = {
             **self.messages.statistics(),
             **self.claims.statistics(),
             **self.moves.statistics(),
@@ -160,17 +157,17 @@ class Service:
             "loop_longest_turn_seconds": self.core.longest_turn,
         }
         with suppress(StoreUnavailable):
-            found |= bridge.run(self.store.statistics())
-        return found
+            statistics |= bridge.run(self.store.statistics())
+        return statistics
 
     def find(self, application: str, name: str) -> Queue:
         return bridge.run(find_queue(self.store, application, name))
 
     def enter(self, queue: Queue, check: Check) -> QueueAccess:
-        """Checks a caller's access to a queue, with a fresh row if need be; blocks.
+        """Checks a caller's access to a queue; blocks. If the check refuses the row, repeats it with a fresh row.
 
         Raises:
-            NotAllowed: ``check`` refuses, also with a fresh row.
+            NotAllowed: The check also refuses the fresh row.
         """
         access = QueueAccess(self.core, self.store, queue, check)
         try:

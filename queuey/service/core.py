@@ -1,7 +1,7 @@
 """The event loop that use cases run in, and the ways into it from other threads.
 
-A service has one loop: the server's, once :meth:`Core.adopt` has named it; until then, and for callers without a
-server, one that a thread of its own runs for the whole process.
+A service uses the server's loop after :meth:`Core.adopt`. Before that, and for callers without a server, it uses a
+loop that a background thread runs for the whole process.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ T = TypeVar("T")
 THREADS = 8
 """Number of threads for blocking calls."""
 TURN_INTERVAL = 0.02
-"""Interval of the timer that measures turns of the loop, in seconds; it costs an idle worker up to 0.4 % of a core."""
+"""Interval in seconds between measurements of the loop; they cost an idle worker up to 0.4 % of a core."""
 TURN_PERIOD = 60.0
-"""Min age of a turn that is forgotten, in seconds; the max is twice as long."""
+"""Min time in seconds for which a long turn is reported; at most twice as long."""
 _NO_DEADLINE = Deadline(math.inf)
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
 
 
 class Requester(Protocol):
-    """A request, which has a share of the threads of its server."""
+    """A request with a share of its server's threads."""
 
     @property
     def can_be_given_up(self) -> bool:
-        """False while it waits for what has a limit of its own."""
+        """False while the request waits for something with a time limit of its own."""
 
     async def in_pool(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in a thread that counts for the request."""
+        """Runs blocking work in a thread from the request's share."""
 
 
 class Call:
     """A running coroutine that a request awaits and can give up.
 
     Args:
-        core: Its loop.
+        core: Runs the coroutine.
         requester: The request.
-        work: The coroutine. Giving up cancels what it awaits, so that must be its own.
-        waits_for: What it awaits.
-        used: Seconds that it has run, without waiting.
+        work: The coroutine. Giving up cancels the future that it awaits, so it must not share that future.
+        waits_for: The future that the coroutine awaits now.
+        used: Seconds that the coroutine has run so far, without waiting.
     """
 
     __slots__ = ("_began", "_core", "_gone", "_requester", "_used", "_waits_for", "_work")
@@ -72,7 +72,7 @@ class Call:
         self._began: float | None = None
 
     def take_used(self) -> float:
-        """Returns the seconds that it has run since the last time, without waiting."""
+        """Returns the seconds that the coroutine has run since the last call, without waiting."""
         used, self._used = self._used, 0.0
         if self._began is not None:
             now = time.monotonic()
@@ -81,7 +81,7 @@ class Call:
         return used
 
     def give_up(self) -> None:
-        """Ends it with :class:`GivenUp`, unless it has ended, or its requester waits for what has its own limit."""
+        """Ends the coroutine with :class:`GivenUp`, unless the requester cannot be given up now."""
         if self._requester is not None and not self._requester.can_be_given_up:
             return
         self._gone = True
@@ -89,7 +89,6 @@ class Call:
             self._waits_for.cancel()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Runs the coroutine to its end; raises ``GivenUp`` if the request has given it up."""
         cancelled: asyncio.CancelledError | None = None
         while True:
             error: BaseException | None = None
@@ -117,7 +116,7 @@ class Call:
                     raise
                 raise cancelled from None
             finally:
-                error = None  # It has this frame: a cycle would keep the request's body.
+                error = None  # The error refers to this frame: the cycle would keep the request's body in memory.
                 self._core.requester = None
                 self._used += time.monotonic() - self._began
                 self._began = None
@@ -127,8 +126,8 @@ class Core:
     """An event loop, threads for blocking work, a clock, and random numbers. Simulations have their own.
 
     Attributes:
-        requester: The request whose coroutine runs in the loop at this moment, if any. The server sets it for each step
-            of the coroutine, and not in a context, which tasks and timers of the background would inherit.
+        requester: The request whose coroutine runs in the loop right now, if any. It is set for each step of the
+            coroutine. A context variable would not do: background tasks and timers would inherit it.
     """
 
     requester: Requester | None = None
@@ -138,12 +137,15 @@ class Core:
         self._calls: LoopCalls | None = None
         self._home: Home | None = None
         self._longest_turns = [0.0, 0.0]
-        """In the last period and in this one, in seconds."""
+        """Longest turns of the last period and of this one, in seconds."""
         self._period_ends = 0.0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
-        """Runs all use cases on the server's loop from now on. Call it before the first; with None at the end."""
+        """Runs all use cases on the server's loop from now on.
+
+        Call it before the first use case, and with None when the loop has stopped.
+        """
         self._calls = calls
         if self._home is not None:
             self._home.leave()
@@ -153,7 +155,6 @@ class Core:
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:
-        """Measures how late this call is, again and again, as long as the loop is the server's."""
         if calls is self._calls:
             now = time.monotonic()
             if now >= self._period_ends:
@@ -164,16 +165,14 @@ class Core:
 
     @property
     def longest_turn(self) -> float:
-        """The longest recent turn of the server's loop, in seconds; it may have been longer by ``TURN_INTERVAL``."""
+        """Longest recent turn of the server's loop in seconds, too low by up to ``TURN_INTERVAL``."""
         return max(self._longest_turns)
 
     @property
     def calls(self) -> LoopCalls:
-        """Way into the loop's thread, from any thread."""
         return self._calls or _process_calls()
 
     def tell(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the loop's thread; from any thread."""
         self.calls(call, *args)
 
     @property
@@ -181,16 +180,16 @@ class Core:
         return self.calls.loop
 
     def boottime(self) -> float:
-        """Returns seconds on a clock that goes on while the machine sleeps."""
+        """Returns seconds of a clock that continues while the machine is suspended."""
         return time.clock_gettime(_BOOTTIME)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs blocking work in a thread: one of the request's share if a request calls this, else one of its own.
+        """Runs blocking work in a thread: of the calling request's share, or else of this core.
 
-        Tasks that a request has started, and coroutines that are run for a thread, are not the request's.
+        Tasks that a request has started, and coroutines that are run for a thread, do not count as the request.
 
         Raises:
-            TooManyRequests, StoreUnavailable: As ``work`` does, or the share of the request had no thread in time.
+            TooManyRequests, StoreUnavailable: ``work`` raised it, or the request's share had no thread in time.
         """
         if blocks():
             return work()
@@ -207,12 +206,12 @@ class Core:
         return result
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a call to its end; not from the loop's thread.
+        """Runs a coroutine to its end and returns its result; blocks.
 
         Raises:
-            RuntimeError: This is the loop's thread, which would wait for itself.
+            RuntimeError: The caller is the loop's thread, which would wait for itself.
         """
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001 - the quick form of get_running_loop
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001 - faster than get_running_loop
             work.close()
             raise RuntimeError("the loop's thread would wait for itself")
         try:
@@ -227,14 +226,13 @@ class Core:
             raise
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task, from the loop's thread, and logs its error. The caller keeps the task."""
+        """Starts a task in the loop's thread and logs its error. The caller must keep a reference to the task."""
         task = self.calls.loop.create_task(work)
         task.add_done_callback(_log_failure)
         return task
 
 
 def _process_calls() -> LoopCalls:
-    """Returns the way into the loop that a thread runs for the whole process; starts it the first time."""
     global _calls  # noqa: PLW0603 - one for the process
     with _starting:
         if _calls is None:
@@ -256,9 +254,9 @@ os.register_at_fork(after_in_child=_forget_process_calls)
 
 
 def note_missing() -> None:
-    """Logs that a thread could not be started; the work waits for one. It also happens when the process is ending."""
+    """Logs that no thread could be started for waiting work, unless the process is ending."""
     if threading.main_thread().is_alive():
-        _logger.error("no thread could be started")
+        _logger.error("could not start a thread")
 
 
 def _do(work: Callable[[], Any], done: Done) -> None:
@@ -272,4 +270,4 @@ def _do(work: Callable[[], Any], done: Done) -> None:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _logger.error("a task has failed", exc_info=error)
+        _logger.error("a background task failed", exc_info=error)

@@ -1,11 +1,12 @@
-"""Work that outlives a process: records with a due time, whose next step any process takes by compare-and-set.
+"""Work that outlives a process: records with a due time. Any process takes the next step, by compare-and-set.
 
-Every process knows when some records are due: those that it has made or changed last, and, when it begins, all of
-them. A due record is read, and its step is taken if it has not changed since; else another process does that, and this
-one forgets it. So the work of a record mostly stays with one process. The others only look, now and then, for records
-that are overdue: their process has ended. However many processes try at once, one succeeds.
+Each process plans the steps of the records that it changed last and, at its start, of all records. When a record is
+due, the process reads it. If the record has not changed since, the process takes the step. Otherwise another process
+takes it, and this one drops the record from its plan. So one process usually does all the work of a record. The other
+processes search now and then for overdue records, because their process may have ended. If several processes try the
+same step, one succeeds.
 
-:mod:`queuey.service.schedules` and :mod:`queuey.service.moves` say what the steps are.
+:mod:`queuey.service.schedules` and :mod:`queuey.service.moves` define the steps.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from queuey.storage import Store
 from queuey.turns import in_turns
 
 MAX_IN_PASS = 32
-"""Max steps that it takes before it checks for others that have become due."""
+"""Max steps before the plan is checked again for steps that have become due."""
 MAX_AHEAD = 3600
-"""Max seconds by which something that has happened may be ahead of the clock; else the clock was ahead at that time."""
+"""Max seconds by which a past event may be ahead of the clock; beyond it, the clock was ahead at that time."""
 MAX_KNOWN = 20_000
-"""Max records that a process knows; it finds the others when they are overdue."""
+"""Max records that a process plans; it finds the others when they are overdue."""
 FIRST_PAUSE = 0.5
-"""Interval in seconds before a failed step is repeated for the first time."""
+"""Pause in seconds before the first retry of a failed step."""
 
 logger = logging.getLogger(__name__)
 Name = tuple[str, str]
@@ -49,14 +50,14 @@ def order_of_steps(due: Iterable[tuple[int, Name]]) -> list[Name]:
 
 
 class DueTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """When steps are taken; times are in seconds.
+    """Times of the steps, in seconds.
 
     Attributes:
-        search: Between two searches for overdue records, about.
-        overdue: How long one must be due until a process that does not know it takes its step.
-        max_ahead: One that is due later than this was put off by a clock that was ahead: it is due now.
-        max_pause: Max interval before a failed step is repeated.
-        at_once: Number of records whose steps a process takes at the same time.
+        search: Approximate interval between searches for overdue records.
+        overdue: Age of a due record at which processes that have not planned it take its step.
+        max_ahead: A record due later than this was postponed by a clock that was ahead; it is due now.
+        max_pause: Max pause before a failed step is retried.
+        at_once: Max steps that a process takes concurrently.
     """
 
     search: float = 15.0
@@ -67,12 +68,12 @@ class DueTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextStep(NamedTuple):
-    """When this process takes the next step of a record.
+    """The next step of a record, as planned for this process.
 
     Attributes:
-        version: The record's, as it is now.
-        due: Ticks; ``ids.TICKS_MAX``: never.
-        rest: Seconds from now for which it rests at least, whatever is done to the clock.
+        version: Present version of the record.
+        due: Ticks; ``ids.TICKS_MAX`` means never.
+        rest: Min seconds until the step, even if the clock is changed.
     """
 
     version: int
@@ -81,7 +82,7 @@ class NextStep(NamedTuple):
 
 
 class DueWork(ABC):
-    """What is done with the records of a kind.
+    """Takes the steps of the records of one kind.
 
     Attributes:
         kind: The kind.
@@ -91,32 +92,35 @@ class DueWork(ABC):
 
     @abstractmethod
     async def prepare(self, ahead: float) -> None:
-        """Is called before each search.
+        """Called before each search.
 
         Args:
-            ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead once.
+            ahead: Seconds by which the next id will be ahead of the clock, because the clock was ahead before.
         """
 
     def held(self, name: str) -> Record | None:  # noqa: ARG002 - none by default
-        """Returns a record that need not be read before its next step: another process's change is noticed later."""
+        """Returns a record whose next step can be taken without reading it, or None.
+
+        Another process's change is then detected by the step itself.
+        """
         return None
 
     @abstractmethod
     async def step(self, record: Record) -> NextStep | None:
         """Takes the next step of a record.
 
-        Returns when this process takes the one after; None: not at all.
+        Returns the step after it, or None if this process takes no further step.
 
         Raises:
-            RecordChanged: Another process was quicker.
-            QueueyError: It failed, and is to be repeated.
+            RecordChanged: Another process has changed the record.
+            QueueyError: The step failed and must be retried.
         """
 
     def forget(self, name: str) -> None:  # noqa: B027 - nothing by default
-        """Is called when another process has changed a record, or after its last step."""
+        """Called when another process has changed a record, or after the last step."""
 
     async def end(self) -> None:  # noqa: B027 - nothing by default
-        """Is called when the service ends, after the last step."""
+        """Called when the service ends, after the last step."""
 
 
 class _PlannedStep(NamedTuple):
@@ -124,8 +128,8 @@ class _PlannedStep(NamedTuple):
 
     Attributes:
         due: Ticks.
-        failed: How often a step of it has failed in a row.
-        retry: Boot time before which its step is not taken.
+        failed: Number of consecutive failures.
+        retry: Boot time before which the step is not taken.
     """
 
     due: int
@@ -135,7 +139,7 @@ class _PlannedStep(NamedTuple):
 
 
 class DueRunner:
-    """Takes the steps of the records of a kind, in one task of the process."""
+    """Runs the steps of the records of one kind, in one task of the process."""
 
     def __init__(self, store: Store, work: DueWork, core: Core, stopping: threading.Event, timing: DueTiming) -> None:
         self._store = store
@@ -148,14 +152,13 @@ class DueRunner:
         self._task: asyncio.Task[None] | None = None
         self._next_search: float | None = None
         self._searched: int | None = None
-        """The clock at the last search (ticks)."""
+        """Time of the last search (ticks)."""
 
     def watch(self) -> None:
-        """Takes the steps that are due, from now on. Does not wait."""
         self._core.tell(self._begin)
 
     def know(self, record: Record) -> None:
-        """Adds a record that was made or changed here. Does not wait."""
+        """Plans the next step of a record that this process has made or changed. Does not wait."""
         self._core.tell(self._begin, record)
 
     def _begin(self, record: Record | None = None) -> None:
@@ -166,7 +169,7 @@ class DueRunner:
         self._woken.set()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Wakes its task and returns it, if it has begun; it ends once the service does."""
+        """Wakes the task, which ends if the service is stopping, and returns it. Returns None if it has not begun."""
         self._woken.set()
         return self._task
 
@@ -191,19 +194,19 @@ class DueRunner:
                 logger.debug("%ss wait: %s", self._work.kind, error)
                 rest, failed = self._pause(failed), failed + 1
             except Exception:
-                logger.exception("work on %ss has failed; it is tried again", self._work.kind)
+                logger.exception("work on %ss failed; it will be retried", self._work.kind)
                 rest, failed = self._pause(failed), failed + 1
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), rest)
         await self._work.end()
 
     async def _go_on(self) -> float:
-        """Takes steps that are due, and searches for overdue ones; returns the seconds to rest."""
+        """Takes due steps and searches for overdue ones. Returns the seconds until the next call."""
         now = self._store.claim_logs.claim_time()
         boottime = self._core.boottime()
         if self._next_search is None or boottime >= self._next_search:
             await self._find_overdue(now)
-            # Not all processes at the same moment.
+            # Jitter keeps processes from searching at the same moment.
             self._next_search = boottime + self._timing.search * (0.8 + 0.4 * self._core.chance.random())
         due = order_of_steps(
             (step.due, name) for name, step in self._planned.items() if step.due <= now and step.retry <= boottime
@@ -218,7 +221,7 @@ class DueRunner:
         return max(0.0, min([self._next_search - boottime, *waits]))
 
     async def _find_overdue(self, now: int) -> None:
-        """Finds overdue records; the first time all of them. If the clock was ahead, takes a step of each."""
+        """Plans overdue records, the first time all records. If the clock was ahead, plans all of them again."""
         was_ahead, rows = await self._search(now)
         for row in rows:
             name = row.application, row.name
@@ -228,33 +231,33 @@ class DueRunner:
         self._searched = now
 
     async def _search(self, now: int) -> tuple[bool, list[RecordDue]]:
-        """Returns whether the clock was ahead, and the records that this process has to know of.
+        """Returns whether the clock was ahead, and the records that this process must plan.
 
-        A record that was put off by a clock that was ahead is due now.
+        A record that was postponed by a clock that was ahead is due now.
         """
         ahead = await self._store.ledger.ids_ahead()
         await self._work.prepare(ahead)
         was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_AHEAD
-        is_each = was_ahead or self._searched is None
+        is_full = was_ahead or self._searched is None
         overdue = now - int(self._timing.overdue * TICKS_PER_SECOND)
         latest = now + self._timing.max_ahead * TICKS_PER_SECOND
-        until = overdue if not is_each and latest == math.inf else ids.TICKS_MAX - 1
-        found = []
+        until = overdue if not is_full and latest == math.inf else ids.TICKS_MAX - 1
+        rows = []
         for row in await self._store.records.due_records(self._work.kind, until, limit=MAX_KNOWN):
             if was_ahead or row.due > latest:
-                found.append(replace(row, due=min(row.due, now)))
-            elif is_each or row.due <= overdue:
-                found.append(row)
-        return was_ahead, found
+                rows.append(replace(row, due=min(row.due, now)))
+            elif is_full or row.due <= overdue:
+                rows.append(row)
+        return was_ahead, rows
 
     async def _step(self, name: Name) -> None:
-        """Takes the next step of a record, if it has not changed since this process read it.
+        """Takes the next step of a record if the record has not changed since it was planned.
 
-        After a failed step it may have: the step may have been taken.
+        After a failed step the record may have changed, because the step may have been taken.
         """
         planned = self._planned.get(name)
         if planned is None:
-            return  # It was changed meanwhile, and is never due any more.
+            return  # The record was changed meanwhile and is no longer due.
         try:
             record = None if planned.failed else self._work.held(name[1])
             if record is None:
@@ -267,7 +270,7 @@ class DueRunner:
             self._forget(name, planned)
         except StoreClosed:
             raise
-        except Exception as error:  # noqa: BLE001 - of any kind, it is logged, and the step is repeated
+        except Exception as error:  # noqa: BLE001 - any error is logged, and the step retried
             self._postpone(name, planned, error)
         else:
             if following is None:
@@ -281,13 +284,13 @@ class DueRunner:
             level = logging.WARNING if isinstance(error, TimeZoneUnknown) else logging.DEBUG
             logger.log(level, "%s %s of %s waits: %s", kind, *reversed(name), error)
         else:
-            logger.error("%s %s of %s has failed; it is tried again", kind, *reversed(name), exc_info=error)
+            logger.error("%s %s of %s failed; it will be retried", kind, *reversed(name), exc_info=error)
         pause = FIRST_PAUSE if isinstance(error, KeyInUse) else self._pause(planned.failed)
         if self._planned.get(name) == planned:
             self._planned[name] = planned._replace(failed=planned.failed + 1, retry=self._core.boottime() + pause)
 
     def _forget(self, name: Name, planned: _PlannedStep) -> None:
-        """Leaves a record to the process that has changed it, unless that was a call to this one."""
+        """Drops a record that another process has changed, unless this process has planned it again."""
         self._work.forget(name[1])
         if self._planned.get(name) == planned:
             del self._planned[name]

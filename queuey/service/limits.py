@@ -14,30 +14,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bounds: settings of the deployment first, then constants of the API.
 
     Attributes:
-        max_body: Bytes of one message's body.
-        longest_body: Bytes of the longest body that any API of the deployment takes; 0: ``max_body``.
-        max_batch_bytes: Bytes of a whole request that carries several messages.
-        max_wait: Seconds of one long poll.
-        deadline: Seconds of any other request, about.
-        page_bytes: Bytes of one answer, at which it ends.
-        default_ttl: Seconds of a message's life if neither it nor its queue has a TTL.
-        idempotency_ttl: Seconds for which an idempotency key is remembered.
-        claims_memory: Bytes of all claims in a process, about.
-        threads: Calls that a process works on at the same time.
-        max_batch: Messages in one batch.
-        max_ids: Ids in one request.
-        max_queue_name: Characters.
-        max_message_key: Characters.
-        max_principals: Principals of one queue.
-        max_headers: Headers kept with one message.
-        max_header_bytes: Bytes of their names and values together.
-        max_content_type: Characters.
-        default_limit: Messages per partition when a read names no limit.
-        max_limit: Messages per partition that a read may ask for.
-        max_queues_per_read: Queues in one read.
-        max_queues_per_stream: Queues in one stream.
-        default_list: Queues in a listing that names no limit.
-        max_list: Queues that a listing may ask for.
+        max_body: Max bytes of a message's body.
+        longest_body: Max bytes of a body in any API of the deployment; 0 means ``max_body``.
+        max_batch_bytes: Max bytes of a request with several messages.
+        max_wait: Max seconds of a long poll.
+        deadline: Approximate max seconds of any other request.
+        page_bytes: Bytes after which an answer ends.
+        default_ttl: TTL in seconds of messages if neither the message nor its queue has one.
+        idempotency_ttl: Max seconds for which an idempotency key is remembered.
+        claims_memory: Approximate max bytes of all claims in a process.
+        threads: Max blocking calls that a process runs at the same time.
+        max_batch: Max messages of a batch.
+        max_ids: Max ids in a request.
+        max_queue_name: Max characters of a queue's name.
+        max_message_key: Max characters of a message's key.
+        max_principals: Max principals of a queue.
+        max_headers: Max headers of a message.
+        max_header_bytes: Max total bytes of the names and values of a message's headers.
+        max_content_type: Max characters of a content type.
+        default_limit: Messages per partition in a read without a limit.
+        max_limit: Max messages per partition in a read.
+        max_queues_per_read: Max queues in a read.
+        max_queues_per_stream: Max queues in a stream.
+        default_list: Queues in a listing without a limit.
+        max_list: Max queues in a listing.
     """
 
     max_body: int = 256 * KIB
@@ -68,5 +68,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest body that a stored message can have."""
         return max(self.max_body, self.longest_body)

@@ -37,21 +37,20 @@ from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 
 MIN_REMEMBERED = 60
-"""Min seconds for which a key is remembered: posts of short-lived messages are repeated as well."""
+"""Min seconds for which a key is remembered: posts of short-lived messages are also repeated."""
 
 REPEATED = 0.1
-"""Ratio of the posts that may be repeated."""
+"""Max ratio of repeated posts to all posts."""
 REPEATS_INTERVAL = 1.0
-"""Interval in seconds over which they are counted."""
+"""Interval in seconds over which posts and repeats are counted."""
 LONGEST_AHEAD = 1.0
-"""Max seconds that an id may be ahead of the clock that new ones are to be above: not a time of the store, because
-clients send it."""
+"""Max seconds by which ``after``, an id sent by a client, may be ahead of the clock for a post to wait for it."""
 
 Placed = tuple[float, Location]
-"""Delay and place of a stored message."""
-NO_CHOICE = "This is a dedup queue, which puts equal bodies into one partition and chooses ids."
-IN_ORDER = "This is an ordered queue, which puts the messages of a key into one partition and chooses ids."
-BY_KEY = "This queue has max_claimed_per_key: it puts the messages of a key into one partition and chooses ids."
+"""Delay and location of a stored message."""
+NO_CHOICE = "A dedup queue puts equal bodies into one partition and chooses the ids."
+IN_ORDER = "An ordered queue puts the messages of a key into one partition and chooses the ids."
+BY_KEY = "A queue with max_claimed_per_key puts the messages of a key into one partition and chooses the ids."
 
 _encode = msgspec.msgpack.Encoder().encode
 _NOTHING = Meta()
@@ -62,10 +61,10 @@ class Draft(msgspec.Struct, gc=False):
 
     Attributes:
         body: ``str`` for text, ``bytes`` for anything else. Never empty.
-        partition: None: chosen, by ``key`` if there is one.
-        ttl: Seconds; None: the queue's, or else the deployment's.
-        key: Messages of one key go to one partition.
-        delay: Seconds until it is due.
+        partition: If None, the service chooses one, by ``key`` if it is set.
+        ttl: Seconds; by default the queue's TTL, or else the deployment's.
+        key: Messages with the same key go to the same partition.
+        delay: Seconds until the message is due.
     """
 
     body: str | bytes
@@ -77,9 +76,9 @@ class Draft(msgspec.Struct, gc=False):
 
 
 class PlainDraft(msgspec.Struct, gc=False):
-    """A message of a batch that is text with nothing beside it, which is stored as it was decoded.
+    """A message of a batch with a text body and no metadata, stored as it was decoded.
 
-    With its partition and TTL, which the use case sets, it is a :class:`~queuey.messages.NewMessage`.
+    The use case sets its partition and TTL, and then stores it as a :class:`~queuey.messages.NewMessage`.
     """
 
     body: str
@@ -95,17 +94,16 @@ AnyDraft = Draft | PlainDraft
 
 
 def content_of(drafts: Sequence[AnyDraft]) -> bytes:
-    """Returns a hash of everything that a caller says about messages. It must stay the same in other versions."""
-    said = []
+    """Returns a hash of all fields that a caller sets in its messages. Every version must compute the same hash."""
+    fields = []
     for draft in drafts:
         meta = draft.meta or _NOTHING
-        place = (draft.partition, draft.key, draft.ttl, draft.delay)
-        said.append((draft.body, *place, meta.content_type, meta.headers, meta.json))
-    return blake2b(_encode(said), digest_size=16).digest()
+        routing = (draft.partition, draft.key, draft.ttl, draft.delay)
+        fields.append((draft.body, *routing, meta.content_type, meta.headers, meta.json))
+    return blake2b(_encode(fields), digest_size=16).digest()
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
-    """Returns the error of a partition to write to, or None."""
     if partition < 1:
         return f"{partition} is less than minimum value 1"
     if partition > queue.partitions:
@@ -114,9 +112,9 @@ def partition_error(partition: int, queue: Queue) -> str | None:
 
 
 class StickyChoice:
-    """A uniformly random partition, kept for a few milliseconds.
+    """Chooses a uniformly random partition and keeps it for a few milliseconds.
 
-    Callers that name no partition share one for ``hold`` seconds, so that the writes of one moment travel as one batch.
+    Posts that name no partition share one for ``hold`` seconds, so concurrent writes form one batch.
     Threads may race on the state; the worst outcome is one more random choice.
     """
 
@@ -139,9 +137,10 @@ class StickyChoice:
 
 
 class RepeatBudget:
-    """Limits repeated posts of a process to a tenth of all posts of a second, at least one.
+    """Limits the repeated posts of a process to a tenth of the posts of the last second, but allows at least one.
 
-    So an overloaded store, which undoes many, does not get twice as many. Used in one thread; times are boot times.
+    An overloaded store undoes many posts; the limit keeps repeats from doubling its load.
+    Used in one thread; times are boot times.
     """
 
     def __init__(self) -> None:
@@ -154,7 +153,6 @@ class RepeatBudget:
         _forget(self._posts, now)
 
     def take(self, now: float) -> bool:
-        """Returns whether a post may be repeated, and counts it then."""
         _forget(self._posts, now)
         _forget(self._repeats, now)
         if len(self._repeats) + 1 > max(1.0, len(self._posts) * REPEATED):
@@ -170,19 +168,19 @@ def _forget(moments: deque[float], now: float) -> None:
 
 
 class MessageUseCases:
-    """Single messages.
+    """Posts, puts, fetches and deletes messages.
 
     Args:
-        store: Has them.
+        store: Stores the messages.
         limits: Bounds of one request.
         metrics: Counts messages in and out.
-        core: The loop.
+        core: Runs the use cases.
         rely: Makes sure that expired messages become dead letters, if given.
     """
 
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, rely: Rely | None = None) -> None:
         self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
-        """Is called before messages are deleted from a queue that keeps results."""
+        """Called before messages are deleted from a queue that keeps results."""
         self._store = store
         self._rely = rely
         self._core = core
@@ -191,7 +189,7 @@ class MessageUseCases:
         self._sticky = StickyChoice(core)
         self._budget = RepeatBudget()
         self._clock_offset: float | None = None
-        """Seconds by which the clock of ids was ahead of the boot time; None: not known yet."""
+        """Last difference between the clock of ids and the boot time, in seconds; None before the first reading."""
 
     def statistics(self) -> dict[str, float]:
         return {"posts_repeated_total": self._budget.repeated}
@@ -205,33 +203,33 @@ class MessageUseCases:
         key: str | PostKey | None = None,
         more: bool = False,
     ) -> PostResult:
-        """Stores new messages, all or none, for a caller that is authorized for this row. Drafts are not used again.
+        """Stores new messages, all or none. The caller must be authorized for this row, and not reuse the drafts.
 
-        With a key it stores them once: a repeated post has the result of the first.
+        With ``key`` the messages are stored once: a repeated post returns the result of the first one.
 
-        If the store has undone them in time (``WriteUndone``), it stores them anew, as the caller would, with new ids:
-        once, unless one has a delay, within :class:`RepeatBudget` and the time of a request.
+        If the store has undone the write in time (``WriteUndone``), it is repeated once with new ids. It is not
+        repeated if a message has a delay, or beyond :class:`RepeatBudget` and the deadline of a request.
 
-        In an ordered queue, all later posts come after these messages, whichever process stores them: where ids are
-        made by several clocks, this waits until all of them are past. With ``more`` the caller posts on before it
-        answers, and then awaits :meth:`settle_order`; so this waits only for messages that the next post of this
-        process might overtake: delayed ones, and those that another process may have stored.
+        In an ordered queue, all later posts get higher ids than these messages, whichever process stores them. Where
+        several clocks make ids, this waits until all clocks have passed them. With ``more`` the caller posts again
+        before it answers, and then awaits :meth:`settle_order`. This post then waits only for messages that the next
+        post of this process might overtake: delayed ones, and those of a replayed post.
 
-        If ``after`` is ahead of the clock, it waits until the clock is there. Otherwise the store would make all its
-        ids, also other callers', ahead of the clock, and other nodes would take them for forged.
+        If ``after`` is ahead of the clock, this waits until the clock has reached it. Otherwise the store would make
+        all its ids, also for other callers, ahead of the clock, and other nodes would reject them as forged.
 
         Raises:
-            InvalidRequest: A partition is beyond the queue's; ``after`` lies too far ahead.
+            InvalidRequest: The queue does not have a partition, or ``after`` is too far ahead.
             QueueChanged: The row is out of date; nothing was stored.
-            KeyReused: The key is that of another post.
-            KeyInUse: A post with this key is being carried out.
-            StoreUnavailable: See its ``outcome``.
+            KeyReused: Another post has used the key.
+            KeyInUse: A post with this key is still running.
+            StoreUnavailable: The store failed; see ``outcome``.
         """
         began = self._core.boottime()
         self._budget.note_post(began)
         if after is not None and 0 < (seconds := self._ahead(after)) <= LONGEST_AHEAD:
             await asyncio.sleep(seconds)
-        # Of what the caller says, before the service chooses: a repeated post may get another partition.
+        # Hashed before the service chooses partitions: a repeated post may get another one.
         content = content_of(drafts) if isinstance(key, str) else b""
         items = self._addressed(queue, drafts)
         if isinstance(key, str) and items:
@@ -258,16 +256,16 @@ class MessageUseCases:
         return result
 
     async def settle_order(self, queue: Queue, placed: Iterable[Placed]) -> None:
-        """Waits, in an ordered queue, until no clock can make an id below those of messages without delays."""
+        """In an ordered queue, waits until no clock can make an id below those of the messages minus their delays."""
         if queue.kind == "ordered" and self._store.ids_follow_clocks:
-            left = [self._ahead(position) - delay for delay, (_, position) in placed]
-            await asyncio.sleep(max(left, default=-math.inf) + self._store.clock_difference)
+            seconds_ahead = [self._ahead(position) - delay for delay, (_, position) in placed]
+            await asyncio.sleep(max(seconds_ahead, default=-math.inf) + self._store.clock_difference)
 
     def _ahead(self, position: Position) -> float:
         """Returns the seconds by which a position is ahead of the clock of ids, negative if it is past.
 
-        While the clock is not known to be right, its last offset is used: perhaps behind, if the machine has stood
-        still, but not ahead as a wall clock may be.
+        While the clock is unavailable, its last offset from the boot time is used. That may be behind if the machine
+        was paused, but unlike a wall clock it is never ahead.
         """
         boottime = self._core.boottime()
         with suppress(StoreUnavailable):
@@ -281,8 +279,8 @@ class MessageUseCases:
         if any(item.delay for item in items):
             return False
         now = self._core.boottime()
-        left = began + self._limits.deadline - now
-        return left >= self._store.messages.write_within(queue) and self._budget.take(now)
+        remaining_seconds = began + self._limits.deadline - now
+        return remaining_seconds >= self._store.messages.write_within(queue) and self._budget.take(now)
 
     async def _append(
         self,
@@ -298,22 +296,21 @@ class MessageUseCases:
         return await self._store.keyed_posts.append_once(queue, items, key, after=after)
 
     def _remembered(self, items: Sequence[NewMessage]) -> int:
-        """Returns for how many seconds the key of a post of these messages is remembered."""
         longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
         return min(self._limits.idempotency_ttl, max(MIN_REMEMBERED, longest))
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
-        """Writes one body at all the places, creating or overwriting each.
+        """Writes one body at all locations, creating or overwriting each message.
 
         Raises:
-            InvalidRequest: A partition is beyond the queue's.
-            TooLarge: All the copies together are longer than a batch may be.
+            InvalidRequest: The queue does not have a partition, or does not allow writes by id.
+            TooLarge: All copies together are larger than a batch may be.
         """
         locations = list(dict.fromkeys(locations))
-        most = self._limits.max_batch_bytes
+        max_bytes = self._limits.max_batch_bytes
         size = body_bytes(draft.body)
-        if len(locations) > 1 and size * len(locations) > most:
-            text = f"{len(locations)} copies of {size} bytes are more than {most} bytes together"
+        if len(locations) > 1 and size * len(locations) > max_bytes:
+            text = f"{len(locations)} copies of {size} bytes are more than {max_bytes} bytes together"
             raise TooLarge({"body": text})
 
         def write(queue: Queue) -> None:
@@ -335,33 +332,33 @@ class MessageUseCases:
         self._metrics.received(len(locations), access.queue)
 
     def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
-        """Returns the messages that are there, in the order asked, each once.
+        """Returns the messages that exist, in the order of ``locations``, each once.
 
         Raises:
-            TooLarge: Together they have more than ``page_bytes``.
+            TooLarge: Together the messages have more than ``page_bytes``.
         """
         locations = list(dict.fromkeys(locations))
         step = max(1, 2 * self._limits.page_bytes // self._limits.longest)
         messages: list[Message] = []
         weight = 0
-        # So many at a time that what is read is never more than three pages.
-        for at in range(0, len(locations), step):
-            some = locations[at : at + step]
-            found = access.use(
-                lambda queue, some=some: bridge.run(  # type: ignore[misc]
-                    self._store.messages.fetch(queue, _within(queue, some))
+        # Each step reads at most two pages, so memory holds at most three.
+        for start in range(0, len(locations), step):
+            batch = locations[start : start + step]
+            fetched = access.use(
+                lambda queue, batch=batch: bridge.run(  # type: ignore[misc]
+                    self._store.messages.fetch(queue, _within(queue, batch))
                 )
             )
-            weight += bytes_of(found)
+            weight += bytes_of(fetched)
             if weight > self._limits.page_bytes and len(locations) > 1:
                 text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
                 raise TooLarge({"InvalidMessageID": text})
-            messages += found
+            messages += fetched
         self._metrics.delivered(len(messages), access.queue if charted else None)
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
-        """Deletes messages; returns how many existed (on stores that do not know it: how many were named)."""
+        """Deletes messages. Returns how many existed, or how many were named if the store cannot tell."""
 
         def delete(queue: Queue) -> int:
             places = _within(queue, locations)
@@ -372,16 +369,19 @@ class MessageUseCases:
         return access.use(delete)
 
     def check(self, queue: Queue, draft: Draft) -> None:
-        """Refuses a message that the queue does not take (``InvalidRequest``), as :meth:`post` does."""
+        """Raises ``InvalidRequest`` if :meth:`post` would refuse a message."""
         self._addressed(queue, [draft])
 
     def _addressed(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
-        """Gives each draft its partition and TTL; those without a TTL are kept, if the queue does not drop them."""
+        """Returns drafts as messages with a partition and a TTL.
+
+        A message without a TTL of its own is kept when it expires if the queue makes dead letters of expired messages.
+        """
         ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
         keeps = queue.on_expiry == "dead-letter"
-        free = 1 if len(drafts) == 1 else sum([draft.partition is None and draft.key is None for draft in drafts])
-        first = self._sticky.choose(queue.partitions) if free else 0
-        chosen = iter((first,) if free == 1 else spread(free, first, queue.partitions))
+        to_place = 1 if len(drafts) == 1 else sum([draft.partition is None and draft.key is None for draft in drafts])
+        first = self._sticky.choose(queue.partitions) if to_place else 0
+        chosen = iter((first,) if to_place == 1 else spread(to_place, first, queue.partitions))
         if queue.kind == "plain" and not keeps and drafts and isinstance(drafts[0], PlainDraft):
             return _completed(cast("Sequence[PlainDraft]", drafts), chosen, ttl)
         items = []
@@ -403,7 +403,6 @@ class MessageUseCases:
 
 
 def _completed(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: int) -> Sequence[NewMessage]:
-    """Sets the partitions and TTLs that drafts do not have, which makes them the messages to store."""
     for draft in drafts:
         if draft.partition is None:
             draft.partition = next(chosen)
@@ -420,7 +419,6 @@ def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
 
 
 def _with_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
-    """Returns partition and metadata, with the key, of a message of a queue that keeps keys."""
     if draft.partition is not None:
         raise InvalidRequest({"partition": f"{BY_KEY if queue.max_claimed_per_key else IN_ORDER} Leave it out."})
     if draft.key is None:
@@ -430,5 +428,4 @@ def _with_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
 
 
 def _within(queue: Queue, locations: Sequence[Location]) -> list[Location]:
-    """Leaves out places in partitions that the queue does not have."""
     return [location for location in locations if 1 <= location[0] <= queue.partitions]

@@ -1,7 +1,7 @@
 """Use cases of named messages: a name in a queue stands for at most one message.
 
-:class:`Name` decides in which order the name, the messages and the claim log are changed;
-``docs/architecture-names.md`` says why in this one. A process may stop at each ``await``.
+:class:`Name` changes the name, the messages and the claim log in an order that ``docs/architecture-names.md``
+explains: a process may stop at each ``await``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from queuey.service.messages import Draft, content_of
 from queuey.storage import Store
 
 TRIES = 8
-"""Max attempts at a change that others interfere with."""
+"""Max attempts at a change that conflicts with concurrent ones."""
 PAUSE = 0.05
-"""Interval in seconds, about, between attempts; longer with each."""
+"""Approximate pause after the first attempt, in seconds; it grows with each attempt."""
 PATIENCE = 5.0
-"""Timeout in seconds for others in the process who change the same name."""
+"""Timeout in seconds for earlier changes of the same name in this process."""
 
 
 class Changed(NamedTuple):
-    """Place of a name's message after a change (None: it has none); True if the change stored it."""
+    """Result of a change of a name.
+
+    Attributes:
+        location: Place of the name's message; None if the name is free.
+        stored: True if the change stored this message.
+    """
 
     location: Location | None
     stored: bool
@@ -41,10 +46,10 @@ class Name:
     """A name of a queue.
 
     Args:
-        store: Has the name.
-        claims: Of this process.
-        turns: Of its changes here.
-        queue: Its queue.
+        store: Stores the name and its messages.
+        claims: Claim use cases of this process.
+        turns: Serializes changes of the name in this process.
+        queue: The queue.
         name: The name.
     """
 
@@ -60,55 +65,59 @@ class Name:
         """Replaces the message of the name.
 
         Args:
-            item: The message; None: the name gets free.
-            content: A hash of it.
-            free_only: Only if the name is free; a message with the same content is found instead.
+            item: The new message; None frees the name.
+            content: A hash of the message.
+            free_only: Store the message only if the name is free. If the name has a message with the same content,
+                return that one.
 
         Raises:
-            NameTaken: It has another message.
+            NameTaken: ``free_only``, and the name has a message with other content.
             StoreBusy: Too many concurrent changes of the name.
-            StoreUnavailable: It failed.
+            StoreUnavailable: The store failed.
         """
-        for number in range(TRIES):
+        for attempt in range(TRIES):
             named = await self.find()
             if named is not None and named.busy:
-                await self.pause(number)
+                await self.pause(attempt)
                 continue
             if named is not None and named.replaced is not None:
                 await self.finish(named)
                 continue
-            there = None if named is None else named.location
-            if item is None and there is None:
+            location = None if named is None else named.location
+            if item is None and location is None:
                 return Changed(None, stored=False)
-            if free_only and named is not None and there is not None and await self.is_used(there):
+            if free_only and named is not None and location is not None and await self.is_used(location):
                 if named.content == content:
-                    return Changed(there, stored=False)
+                    return Changed(location, stored=False)
                 raise NameTaken(self._name)
             try:
-                now = await self.write(item, content, named)
+                written = await self.write(item, content, named)
             except NameChanged:
-                await self.pause(number)
+                await self.pause(attempt)
                 continue
             try:
-                await self._end_replaced(now)
+                await self._end_replaced(written)
             except (StoreUnavailable, TooManyRequests) as error:
-                # The new value is there, whatever becomes of the one before.
+                # The new value is stored already; only the removal of the old one failed.
                 raise in_doubt(error) from error
-            return Changed(now.location, stored=item is not None)
+            return Changed(written.location, stored=item is not None)
         raise self._busy()
 
     async def current(self) -> Message | None:
-        """Reads the name's row, then the message; if that is done, the row again, to be sure that the name is free."""
+        """Returns the name's message, or None if the name is free.
+
+        If the row's message is done, the row is read again: another message may have replaced it since.
+        """
         done: Location | None = None
         for _ in range(TRIES):
             named = await self.find()
-            there = None if named is None else named.location
-            if named is None or there is None or there == done:
+            location = None if named is None else named.location
+            if named is None or location is None or location == done:
                 message = None
             else:
-                message = await self.fetch(there)
-                if message is None or await self.is_done(there):
-                    done = there  # Or another value has replaced it since the row was read.
+                message = await self.fetch(location)
+                if message is None or await self.is_done(location):
+                    done = location  # Or another value has replaced it since the row was read.
                     continue
             if named is not None and named.replaced is not None:
                 with suppress(StoreUnavailable, TooManyRequests):
@@ -117,7 +126,7 @@ class Name:
         raise self._busy()
 
     async def finish(self, named: Named) -> None:
-        """Removes a replaced value, as a process was about to do that stopped, or is still doing."""
+        """Finishes the removal of a replaced value that another process has begun."""
         if named.replaced is not None:
             await self.delete(named.replaced)
         await self._end_replaced(named)
@@ -142,13 +151,13 @@ class Name:
         return await self._store.names.write_named(self._queue, self._name, item, content, seen)
 
     async def settle(self, seen: Named) -> None:
-        """Removes the replaced value from the name's row. If that fails, the next caller finds the value there."""
+        """Removes the replaced value from the name's row. If that fails, the next caller finishes it."""
         with suppress(StoreUnavailable, TooManyRequests):
             await self._store.names.settle_named(self._queue, self._name, seen)
 
     async def fetch(self, location: Location) -> Message | None:
-        found: list[Message] = await self._store.messages.fetch(self._queue, [location])
-        return next(iter(found), None)
+        messages: list[Message] = await self._store.messages.fetch(self._queue, [location])
+        return next(iter(messages), None)
 
     async def delete(self, location: Location) -> None:
         await self._store.messages.delete(self._queue, [location])
@@ -157,14 +166,12 @@ class Name:
         return await self._claims.is_done(self._queue, location)
 
     async def is_used(self, location: Location) -> bool:
-        """Returns whether a message is there, and not done."""
         return not await self.is_done(location) and await self.fetch(location) is not None
 
     async def supersede(self, location: Location) -> None:
         await self._claims.supersede(self._queue, location)
 
     async def pause(self, number: int) -> None:
-        """Waits a little, longer after each attempt."""
         with self._turns.place(self._queue.application, self._name):
             await asyncio.sleep(PAUSE * (number + self._core.chance.random()))
 
@@ -183,31 +190,31 @@ class NameUseCases:
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
 
     async def create(self, queue: Queue, name: str, draft: Draft) -> Changed:
-        """Stores a message under a name that is free. If the same message has the name, that one is found.
+        """Stores a message under a free name. If the name already has the same message, returns that one.
 
         Raises:
-            NameTaken: Another message has it.
-            ClaimsRefused: The queue's consistency level does not allow claims, nor names.
+            NameTaken: The name has another message.
+            ClaimsRefused: The queue's consistency level allows neither claims nor names.
             StoreBusy: Too many concurrent changes of the name.
             StoreUnavailable: See its ``outcome``.
         """
         return await self._store_draft(queue, name, draft, free_only=True)
 
     async def replace(self, queue: Queue, name: str, draft: Draft) -> Changed:
-        """Stores a message under a name, in place of its present one. Raises as :meth:`create`.
+        """Stores a message under a name and replaces its present message. Raises as :meth:`create`.
 
-        When this returns, the replaced message is removed and delivered no more; its receipts are superseded.
+        When this returns, the old message is removed and no longer delivered; its receipts are superseded.
         """
         return await self._store_draft(queue, name, draft, free_only=False)
 
     async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
         if queue.kind == "dedup":
-            raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
+            raise InvalidRequest({"name": "Messages of a dedup queue have no names. Leave it out."})
         if queue.kind == "ordered":
-            text = "This is an ordered queue, whose messages have keys and no names. Leave it out."
+            text = "Messages of an ordered queue have keys, not names. Leave it out."
             raise InvalidRequest({"name": text})
         if queue.max_claimed_per_key and draft.key is not None:
-            text = "In a queue with max_claimed_per_key a message with a name has no key. Leave one out."
+            text = "In a queue with max_claimed_per_key a message cannot have both a name and a key. Leave one out."
             raise InvalidRequest({"message_key": text})
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
         keeps = draft.ttl is None and queue.on_expiry == "dead-letter"
@@ -217,24 +224,23 @@ class NameUseCases:
         async with self._turns.turn(queue, name):
             if keeps:
                 await self._claims.rely(queue, [item])
-            found = await self._name(queue, name).change(item, content, free_only=free_only)
+            changed = await self._name(queue, name).change(item, content, free_only=free_only)
             if keeps:
                 await self._claims.rely(queue, [item], is_stored=True)
-        if found.stored:
+        if changed.stored:
             self._metrics.received(1, queue)
-        return found
+        return changed
 
     async def delete(self, queue: Queue, name: str) -> None:
-        """Removes the message of a name, if there is one. Raises as :meth:`create`."""
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
             await self._name(queue, name).change(None, b"")
 
     async def fetch(self, queue: Queue, name: str) -> Message | None:
-        """Returns the message of a name; None: the name is free.
+        """Returns the message of a name, or None if the name is free.
 
         Raises:
-            StoreBusy: Others replace it faster than it can be read.
+            StoreBusy: The message is replaced faster than it can be read.
         """
         self._claims.check(queue)
         message = await self._name(queue, name).current()
@@ -247,14 +253,14 @@ class NameUseCases:
 
 
 class Turns:
-    """Serializes changes of a name within a process: those that meet in the store hinder each other.
+    """Serializes changes of a name within a process: concurrent changes in the store hinder each other.
 
     Args:
-        core: Their loop.
+        core: The loop of the callers.
         most: Max waiting callers of one application.
 
     Attributes:
-        refused: How often no place was free, or the turn did not come.
+        refused: Number of callers that were refused: too many waited, or their turn did not come in time.
     """
 
     def __init__(self, core: Core, most: int) -> None:
@@ -270,10 +276,10 @@ class Turns:
 
     @contextmanager
     def place(self, application: str, name: str) -> Iterator[None]:
-        """Occupies a place to wait.
+        """Counts a waiting caller of an application.
 
         Raises:
-            StoreBusy: The application has none left.
+            StoreBusy: The application has too many waiting callers.
         """
         if self._waiting[application] >= self._most:
             raise self._refusal(name)
@@ -325,7 +331,7 @@ class Turns:
 
     def _refusal(self, name: str) -> StoreBusy:
         self.refused += 1
-        return StoreBusy(f'Too many callers change what "{name}" stands for. Try again later.')
+        return StoreBusy(f'Too many callers are changing the message of name "{name}". Try again later.')
 
 
 def _refuse(turn: asyncio.Future[None]) -> None:

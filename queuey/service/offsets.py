@@ -25,29 +25,27 @@ _GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
 
 
 def require_group_name(group: str) -> None:
-    """Refuses a bad name of a consumer group (InvalidRequest)."""
     if _GROUP.fullmatch(group) is None:
         raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
 
 
 def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
-    """Refuses partitions that the queue does not have (InvalidRequest)."""
-    found = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
-    if errors := {field: error for field, error in found.items() if error is not None}:
+    checked = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
+    if errors := {field: error for field, error in checked.items() if error is not None}:
         raise InvalidRequest(errors)
 
 
 def _refuse_reader(group: str) -> None:
-    """Refuses the name of a reader (GroupNotFound): read marks are the reader's own."""
+    """Raises ``GroupNotFound`` for the group of a reader: read marks are private to the reader."""
     if group.startswith(READERS):
         raise GroupNotFound(group)
 
 
 class OffsetUseCases:
-    """Offsets as anybody records them; members of a group commit by ``GroupUseCases.commit``.
+    """Records and reads offsets outside of group membership; members commit by ``GroupUseCases.commit``.
 
     Attributes:
-        require_inactive: Set by the service: raises ``GroupActive`` if a group of an application has members.
+        require_inactive: Raises ``GroupActive`` if a group of an application has members. Set by the service.
     """
 
     require_inactive: Callable[[str, str], Coroutine[Any, Any, None]]
@@ -57,7 +55,7 @@ class OffsetUseCases:
         self._core = core
 
     async def _change(self, access: QueueAccess, group: str, change: Callable[..., Awaitable[T]]) -> T:
-        """Makes a change for which partitions lose their owners if the group has no members any more."""
+        """Makes a change. If partitions have owners but the group has no members, disowns them and repeats it."""
         version: int | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -72,21 +70,21 @@ class OffsetUseCases:
 
         Raises:
             InvalidRequest: The name of the group or a partition is not valid.
-            Conflict: The group is a new one, and the queue has as many as it may have.
+            Conflict: The group is new, and the queue has the maximum number of groups.
             OffsetConflict: Some comparisons failed; the offsets of the other partitions are recorded.
-            GroupActive: The group has members: only they commit.
+            GroupActive: The group has members; only they may commit.
         """
         require_group_name(group)
 
         async def record(queue: Queue, disown: int | None) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
             recorded = await self._store.offsets.set_offsets(queue, group, changes, disown=disown)
-            return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
+            return {offset.partition: RecordedOffset(ids.to_hex(offset.position)) for offset in recorded}
 
         return RecordedOffsets(group=group, partitions=await self._change(access, group, record) if changes else {})
 
     def progress(self, access: QueueAccess, group: str) -> Offsets:
-        """Returns the offset and the lag of each partition of the queue. Without an offset all messages lie ahead.
+        """Returns the offset and the lag of each partition of the queue. Without an offset all messages count as lag.
 
         Raises:
             GroupNotFound: Nothing is recorded for the group.
@@ -115,8 +113,6 @@ class OffsetUseCases:
         return access.use(progress)
 
     def standing(self, access: QueueAccess, group: str) -> GroupLag:
-        """Returns the lag of a group in a queue, and how many partitions its members own."""
-
         def standing(queue: Queue) -> GroupLag:
             rows = bridge.run(self._store.offsets.owned_offsets(queue, group)).rows
             positions = [(n, rows[n].position if n in rows else None) for n in range(1, queue.partitions + 1)]
@@ -129,7 +125,7 @@ class OffsetUseCases:
         return access.use(standing)
 
     def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> LagRead:
-        """Returns the lag behind cursors, by partition; None: all messages count. Nothing is recorded."""
+        """Returns the lag behind each partition's cursor; behind None all messages count. Records nothing."""
 
         def lag(queue: Queue) -> LagRead:
             check_partitions(cursors, queue)
@@ -150,8 +146,8 @@ class OffsetUseCases:
         """Removes a group.
 
         Raises:
-            GroupNotFound: Nothing is recorded for it.
-            GroupActive: It has members.
+            GroupNotFound: Nothing is recorded for the group.
+            GroupActive: The group has members.
         """
         _refuse_reader(group)
 

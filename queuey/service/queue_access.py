@@ -1,9 +1,9 @@
-"""A queue row in use, together with the check that let the caller in.
+"""A queue's row together with the check that authorizes the caller for it.
 
-Rows come from a cache and may be out of date. The store notices and refuses (``QueueChanged``); then the row is read
-afresh, the caller is checked against *that* row, and the call is made again. So permission is always decided on the
-row that is used, although the usual request reads no row at all. A refusal is decided on a fresh row too: a permission
-or partition that another process has just made is never reported as missing.
+Rows come from a cache and may be out of date. The store detects that and raises ``QueueChanged``. Then the row is read
+again, the caller is checked against the new row, and the call is repeated. So a call is always authorized by the row
+that it uses, although most requests do not read a row. Refusals are also decided on a fresh row: a permission or
+partition that another process has just added is never reported as missing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from queuey.storage import Store, bridge
 
 T = TypeVar("T")
 Check = Callable[[Queue], None]
-"""Raises :class:`~queuey.errors.NotAllowed` when the caller may not do what it asks with this row, and
-:class:`~queuey.errors.NotAuthenticated` when its credential has ended meanwhile."""
+"""Raises :class:`~queuey.errors.NotAllowed` if the row does not allow the caller's request, and
+:class:`~queuey.errors.NotAuthenticated` if its credential has expired meanwhile."""
 
 ATTEMPTS = 5
-"""Max reads of a row that keeps changing."""
+"""Max attempts of a call while the row keeps changing."""
 
 
 async def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
@@ -45,12 +45,12 @@ async def find_queue(store: Store, application: str, name: str, *, fresh: bool =
 
 
 class QueueAccess:
-    """A caller's way to one queue. ``queue`` is the row as last seen. Used by one call at a time.
+    """A caller's access to one queue. Used by one call at a time.
 
     Args:
-        core: Has the threads in which callers are checked.
-        store: Has the queue.
-        queue: The row, for which ``check`` was made.
+        core: Runs checks in threads.
+        store: Reads the row.
+        queue: The row to begin with; as an attribute, the row that was read last.
         check: Authorizes the caller.
     """
 
@@ -63,24 +63,23 @@ class QueueAccess:
         self._store = store
 
     async def refresh(self) -> None:
-        """Reads the row afresh and checks the caller against it.
+        """Reads a fresh row and checks the caller against it.
 
         Raises:
-            QueueNotFound: It is gone.
-            NotAllowed: The caller may no longer do this.
+            QueueNotFound: The queue is gone.
+            NotAllowed: The caller is no longer allowed to do this.
         """
         queue = await find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
         await self._core.in_thread(partial(self._check, queue))
         self.queue = queue
 
     async def _renew(self) -> bool:
-        """Refreshes, and returns whether the row had been out of date."""
         old = self.queue
         await self.refresh()
         return msgspec.structs.replace(old, version=self.queue.version) != self.queue
 
     def use(self, call: Callable[[Queue], T]) -> T:
-        """Does as :meth:`apply` with a call that blocks, as this does."""
+        """Does as :meth:`apply` with a blocking call; blocks."""
 
         async def run(queue: Queue) -> T:
             return call(queue)
@@ -88,12 +87,12 @@ class QueueAccess:
         return bridge.run(self.apply(run))
 
     async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
+        """Makes a call with the row. If the row is out of date, repeats the call with a fresh one.
 
         Raises:
-            InvalidRequest: ``call`` raised it, with a row that is up to date; ``Malformed`` with any row.
+            InvalidRequest: ``call`` raised it with an up-to-date row. ``Malformed`` is raised with any row.
             QueueNotFound: The queue is gone.
-            NotAllowed: The caller may no longer do this.
+            NotAllowed: The caller is no longer allowed to do this.
             StoreBusy: The row changes too fast.
         """
         for _ in range(ATTEMPTS):
@@ -102,7 +101,7 @@ class QueueAccess:
             except Malformed:
                 raise
             except (QueueChanged, InvalidRequest) as error:
-                # No variable outlives this block: the error has this frame, and a cycle would keep the body.
+                # Keep the error in no variable after this block: a cycle with this frame would keep the body in memory.
                 if not await self._renew() and isinstance(error, InvalidRequest):
                     raise
         raise self._busy()

@@ -1,4 +1,4 @@
-"""Use cases about queues themselves."""
+"""Use cases that create, list, change, describe and delete queues."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ _CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
 
 def queue_name_error(name: str, longest: int) -> str | None:
-    """Returns the error of a new queue's name, or None.
+    """Returns the error message for the name of a new queue, or None.
 
-    A queue must be reachable under ``/v1/{app}/{queue}``, and names that begin with an underscore are kept for the
-    API's own resources. A queue of any name has room for its dead letters, and those for theirs: their endings do not
-    count.
+    The name must work as a path segment in ``/v1/{app}/{queue}``; an initial underscore is reserved for the API. Up to
+    two endings of dead-letter queues do not count, so every queue can have one, and that queue another one.
     """
     if not name:
         return "Required"
     if len(name.removesuffix(SUFFIX).removesuffix(SUFFIX)) > longest:
         return f"Longer than maximum length {longest}"
     if "/" in name or not _CONTROL.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
-        return "A queue name has no slash and no control character, is not . or .. and does not begin with _"
+        return "A queue name must not contain a slash or control characters, be . or .., or begin with _"
     return None
 
 
 MAX_FILTERED = 100_000
-"""Max queues that one listing reads to find those that match."""
+"""Max queues that a listing reads to find matches."""
 PAGE_FILTERED = 1000
-"""Number of queues that it reads at a time."""
+"""Number of queues that a filtered listing reads at a time."""
 TOO_FEW_MATCH = (
     "Too few of the application's queues match the patterns of the credential to find them here. "
     "List with a credential whose patterns begin with text, such as orders-*."
@@ -49,12 +48,12 @@ TOO_FEW_MATCH = (
 
 
 def prefixes(patterns: Sequence[str]) -> list[str]:
-    """Returns the prefixes of the names that match, sorted; none of them begins with another."""
-    found: list[str] = []
+    """Returns the sorted literal prefixes of patterns, without prefixes that begin with another one."""
+    shortest: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
-        if not found or not prefix.startswith(found[-1]):
-            found.append(prefix)
-    return found
+        if not shortest or not prefix.startswith(shortest[-1]):
+            shortest.append(prefix)
+    return shortest
 
 
 class Queues:
@@ -71,17 +70,17 @@ class Queues:
     def create(
         self, application: str, name: str | None, spec: QueueSpec, *, longest: int | None = None
     ) -> tuple[Queue, bool]:
-        """Creates a queue, or finds the one that has every field given; returns it, and whether it is new.
+        """Creates a queue, or finds an existing one with the same fields. Returns it, and whether it is new.
 
         Args:
             application: The owner.
-            name: None: a random one.
-            spec: Fields that are not given take their defaults.
-            longest: Max characters of the name; None: the usual number.
+            name: The name; None for a random one.
+            spec: Fields of the queue; missing fields get their defaults.
+            longest: Max characters of the name; by default ``Limits.max_queue_name``.
 
         Raises:
-            InvalidRequest: The name cannot be used, or options do not go together.
-            QueueExists: It exists with other fields.
+            InvalidRequest: The name is not valid, or options conflict.
+            QueueExists: The queue exists with other fields.
         """
         if name is None:
             name = uuid4().hex
@@ -92,15 +91,15 @@ class Queues:
         try:
             return bridge.run(self._store.catalogue.create_queue(application, name, spec))
         except QueueExists as error:
-            given = spec.principals
-            if given is None or set(given) != set(error.queue.principals):
+            principals = spec.principals
+            if principals is None or set(principals) != set(error.queue.principals):
                 raise
-            # The same principals in another order are the same principals.
+            # The order of principals does not matter.
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
         return bridge.run(self._store.catalogue.create_queue(application, name, spec))
 
     def claimable(self, spec: QueueSpec) -> QueueSpec:
-        """Returns a spec whose messages can be claimed: at the first level, from the usual one on, that allows it."""
+        """Returns a spec with the first consistency level, from the default on, at which messages can be claimed."""
         for level in CONSISTENCIES[1:]:
             row = Queue(application="", name="", uid=0, qid=0, consistency=level)
             if self._store.claim_logs.claims_refusal(row) is None:
@@ -108,7 +107,6 @@ class Queues:
         return spec
 
     def _check(self, name: str, spec: QueueSpec, longest: int | None) -> None:
-        """Refuses a queue of dead letters that cannot be named (InvalidRequest)."""
         if not spec.dead_letter:
             return
         error = queue_name_error(spec.dead_letter, longest or self._limits.max_queue_name)
@@ -118,14 +116,13 @@ class Queues:
             raise InvalidRequest({"dead_letter": error})
 
     def _check_expiry(self, queue: Queue) -> None:
-        """Refuses a queue whose expired messages cannot become dead letters (InvalidRequest)."""
         if queue.on_expiry != "dead-letter":
             return
         problem = None
         if queue.on_ack != "delete":
             problem = f"needs on_ack=delete, and on_ack is {queue.on_ack}. Set both"
         elif holds_dead(queue.name):
-            problem = f"is not for queues of dead letters, such as {queue.name!r}. Leave it out"
+            problem = f"cannot be set for a dead-letter queue such as {queue.name!r}. Leave it out"
         elif (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             problem = f"needs a queue that can be claimed from: {refusal}"
         if problem is not None:
@@ -134,28 +131,28 @@ class Queues:
     def _matching(
         self, application: str, start: str, patterns: Sequence[str], limit: int
     ) -> tuple[list[Queue], str | None]:
-        found: list[Queue] = []
-        left, some = self._max_filtered, limit + 1
+        matching: list[Queue] = []
+        budget, page_size = self._max_filtered, limit + 1
         for prefix in prefixes(patterns):
-            at = max(start, prefix)
-            while at.startswith(prefix):
-                if len(found) == limit or (found and left < 0):
-                    # Looking for the next one could mean reading thousands that do not match.
-                    return found, found[-1].name + "\0"
-                if left < 0:
+            name = max(start, prefix)
+            while name.startswith(prefix):
+                if len(matching) == limit or (matching and budget < 0):
+                    # To find the next match could mean to read thousands of queues that do not match.
+                    return matching, matching[-1].name + "\0"
+                if budget < 0:
                     raise InvalidRequest({"offset": TOO_FEW_MATCH})
-                page = bridge.run(self._store.catalogue.list_queues(application, start=at, limit=some))
+                page = bridge.run(self._store.catalogue.list_queues(application, start=name, limit=page_size))
                 for queue in page:
                     if not queue.name.startswith(prefix):
                         break
                     if any(matches(pattern, queue.name) for pattern in patterns):
-                        if len(found) == limit:
-                            return found, queue.name
-                        found.append(queue)
-                if len(page) < some:
+                        if len(matching) == limit:
+                            return matching, queue.name
+                        matching.append(queue)
+                if len(page) < page_size:
                     break
-                at, left, some = page[-1].name + "\0", left - some, max(some, PAGE_FILTERED)
-        return found, None
+                name, budget, page_size = page[-1].name + "\0", budget - page_size, max(page_size, PAGE_FILTERED)
+        return matching, None
 
     def list(
         self, application: str, *, start: str, limit: int, patterns: Sequence[str] = ("*",)
@@ -166,32 +163,30 @@ class Queues:
             application: The owner.
             start: A name.
             limit: Max queues.
-            patterns: Of their names, as for :func:`queuey.access.matches`.
+            patterns: Patterns of the queues' names, as for :func:`queuey.access.matches`.
 
         Returns:
-            Queues, and the name at which the next page starts, None at the end. With patterns a page may be shorter,
-            and there need not be a queue where the next one starts.
+            The queues, and the start of the next page, or None on the last page. With patterns a page may be shorter
+            than ``limit``, and the start of the next page may not be the name of a queue.
 
         Raises:
-            InvalidRequest: Too many queues would have to be read to find the first match.
+            InvalidRequest: The first match was not found among the queues that a listing may read.
         """
         if "*" not in patterns:
             return self._matching(application, start, patterns, limit)
-        found = bridge.run(self._store.catalogue.list_queues(application, start=start, limit=limit + 1))
-        return found[:limit], found[limit].name if len(found) > limit else None
+        queues = bridge.run(self._store.catalogue.list_queues(application, start=start, limit=limit + 1))
+        return queues[:limit], queues[limit].name if len(queues) > limit else None
 
     def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
-        """Lists applications by name in the same way."""
+        """Lists applications by name from ``start`` on, inclusive; also returns the start of the next page or None."""
         names = bridge.run(self._store.applications.application_names(start=start, limit=limit + 1))
         return names[:limit], names[limit] if len(names) > limit else None
 
     def count(self, queue: Queue) -> int | None:
-        """Returns how many messages a listed queue has, None if it has gone meanwhile."""
         partitions = self.partitions(queue)
         return None if partitions is None else sum(partition.count for partition in partitions)
 
     def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
-        """Returns the partitions of a listed queue, None if it has gone meanwhile."""
         try:
             access = QueueAccess(self._core, self._store, queue, lambda _: None)
             return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]
@@ -206,12 +201,16 @@ class Queues:
         *,
         longest: int | None = None,
     ) -> Queue:
-        """Changes the given fields, those of ``changes`` or of its result for a row, and resets those of ``clear``.
+        """Changes fields of a queue.
 
-        The name of a queue for dead letters may have ``longest`` characters, as at its creation.
+        Args:
+            access: The queue.
+            changes: The fields to change, or a function that returns them for the queue's row.
+            clear: Names of the fields to reset.
+            longest: Max characters of the name of the dead-letter queue; by default ``Limits.max_queue_name``.
 
         Raises:
-            InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``), or options that do not go together.
+            InvalidRequest: The queue would have fewer partitions (code ``InvalidUpdate``), or options conflict.
         """
 
         def update(queue: Queue) -> Queue:
@@ -249,16 +248,16 @@ class Queues:
                 guarantee=store.guarantee(queue),
                 acknowledgement=bridge.run(store.acknowledgement()),
                 horizon=ids.to_hex((horizon, ids.LOW_MIN)),
-                count=sum(part.count for part in partitions),
-                exact=all(part.exact for part in partitions),
+                count=sum(info.count for info in partitions),
+                exact=all(info.exact for info in partitions),
                 partition_info={
-                    part.partition: api.PartitionInfo(
-                        count=part.count,
-                        exact=part.exact,
-                        oldest=None if part.oldest is None else ids.to_hex(part.oldest),
-                        newest=None if part.newest is None else ids.to_hex(part.newest),
+                    info.partition: api.PartitionInfo(
+                        count=info.count,
+                        exact=info.exact,
+                        oldest=None if info.oldest is None else ids.to_hex(info.oldest),
+                        newest=None if info.newest is None else ids.to_hex(info.newest),
                     )
-                    for part in partitions
+                    for info in partitions
                 },
             )
 

@@ -1,4 +1,4 @@
-"""Range reads as pure functions: slices to read, and the answer made of their pages."""
+"""Range reads as pure functions: the slices to read, and the answer built from their pages."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, rendered_bytes
 
 FRAME, FRAME_OF_PARTITION = 512, 128
-"""Max bytes of an answer beside the messages of a queue, and for each partition that is read."""
+"""Max bytes of an answer besides messages: per queue, and per partition."""
 
 
 SEVERAL = 8
-"""Min messages of each partition in a page for which bodies are read at once."""
+"""Min messages per partition in a page for which the first read includes bodies."""
 _Key = tuple[int, int, int]
-"""Place of a message in the list: its position and partition, all negative if the list descends."""
+"""Sort key of a message: its position and partition, all negated if the list descends."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """A point in the order that a caller named: an id, or all ids of one instant.
+    """A point in the order: an id, or all ids of one instant.
 
     Attributes:
-        start: The lowest position that belongs to it.
-        end: The lowest position above it.
+        start: The lowest position in the mark.
+        end: The lowest position above the mark.
     """
 
     start: Position
@@ -36,9 +36,9 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 Bound = Mark | Mapping[int, Mark] | None
-"""One mark for every partition, or marks by partition, or none."""
+"""One mark for all partitions, marks by partition, or no bound."""
 OTHERS = 0
-"""Number for all partitions that have no mark of their own."""
+"""Key of the mark for partitions without one of their own."""
 
 
 def mark_of(position: Position) -> Mark:
@@ -46,10 +46,10 @@ def mark_of(position: Position) -> Mark:
 
 
 def parse_mark(text: str) -> Mark:
-    """Reads an id or an instant.
+    """Parses an id or an instant.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither an id nor an instant.
     """
     ticks = ids.parse_instant(text) if len(text) != 32 else None  # noqa: PLR2004 - digits of an id
     if ticks is None:
@@ -58,10 +58,12 @@ def parse_mark(text: str) -> Mark:
 
 
 def parse_bound(text: str) -> Bound:
-    """Reads an id, an instant, or a cursor: ``1:<id>,2:<id>``; ``<id>,2:<id>``: all but partition 2. Blank is None.
+    """Parses an id, an instant, or a cursor such as ``1:<id>,2:<id>``. Returns None for blank text.
+
+    In ``<id>,2:<id>`` the first id is for all partitions but 2.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text is not an id, an instant or a cursor.
     """
     text = text.strip()
     if not text:
@@ -85,18 +87,18 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     """A read of one queue.
 
     Attributes:
-        partitions: In the order of the answer; None: all.
-        limit: Max messages per partition, or in all when merging.
-        since: Start, inclusive. A cursor counts for each partition: ascending, one that it does not name is
-            read from its beginning (it was added later); descending, not at all (it was exhausted).
-        after, before, until: Bounds in time whatever the direction: above, below, at or below.
-        delayed: Stay behind the queue's read delay.
-        early: Include messages between that and now, after all others; ascending only.
-        early_after: Of these only those above.
-        due: False: include delayed messages that are not due.
-        bodies: False: only ids are of interest; see :class:`~queuey.messages.Slice`.
-        merge: One list in time order instead of partition after partition.
-        looks_ahead: ``next`` of partitions without room is their first message.
+        partitions: Partitions in the order of the answer; None means all.
+        limit: Max messages per partition, or in total when merging.
+        since: Start, inclusive. A partition that a cursor does not name is read from the beginning if the read is
+            ascending, because it was added later. A descending read skips it, because it was exhausted.
+        after, before, until: Bounds in time for both directions: above, below, at or below.
+        delayed: Keep the queue's read delay.
+        early: Include messages above the horizon, after all others; ascending only.
+        early_after: Lower bound, exclusive, of the early messages.
+        due: If false, include delayed messages that are not due.
+        bodies: If false, only ids are needed; see :class:`~queuey.messages.Slice`.
+        merge: Return one list in time order instead of partition after partition.
+        looks_ahead: For a partition without room in the answer, ``next`` is the id of its first message.
     """
 
     partitions: tuple[int, ...] | None = (1,)
@@ -119,13 +121,13 @@ class Reading(msgspec.Struct, gc=False):
     """The answer to a range read.
 
     Attributes:
-        messages: In the order asked for.
-        horizon: Ticks; nothing at or above it is in ``messages``.
-        next: Per partition the position for the next ``since``, None when there is nothing further.
-        more: Another read may give messages now.
-        cursor_safe: False: a reader that keeps ``next`` may miss messages.
-        early: Messages above the horizon, ascending, if asked for: each comes again in its place, unless it vanishes.
-        early_more: There may be more of these.
+        messages: Messages in the requested order.
+        horizon: Ticks; ``messages`` has nothing at or above it.
+        next: The next ``since`` by partition; None if nothing is left.
+        more: True if another read may return messages now.
+        cursor_safe: False if a reader that continues from ``next`` may miss messages.
+        early: Messages above the horizon, ascending, if requested. Each is returned again in order, unless it vanishes.
+        early_more: True if there may be more early messages.
     """
 
     messages: list[Message]
@@ -142,8 +144,8 @@ class Reading(msgspec.Struct, gc=False):
 
     @property
     def cursor(self) -> str:
-        """``next`` as one text that ``since`` takes; empty when every partition is exhausted."""
-        return ",".join(f"{n}:{ids.to_hex(at)}" for n, at in self.next.items() if at is not None)
+        """``next`` as text for ``since``; empty when every partition is exhausted."""
+        return ",".join(f"{n}:{ids.to_hex(position)}" for n, position in self.next.items() if position is not None)
 
 
 def _at(bound: Bound, partition: int) -> Mark | None:
@@ -153,12 +155,11 @@ def _at(bound: Bound, partition: int) -> Mark | None:
 
 
 def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
-    """Returns one slice for each partition that is not exhausted."""
-    exhausted = wanted.descending and wanted.since is not None and not isinstance(wanted.since, Mark)
-    found = []
+    skips_unnamed = wanted.descending and wanted.since is not None and not isinstance(wanted.since, Mark)
+    slices_to_read = []
     for partition in partitions:
         since = _at(wanted.since, partition)
-        if since is None and exhausted:
+        if since is None and skips_unnamed:
             continue
         lower, upper = FIRST, LAST
         if since is not None:
@@ -169,7 +170,7 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
             upper = min(upper, before.start)
         if wanted.until is not None and (until := _at(wanted.until, partition)) is not None:
             upper = min(upper, until.end)
-        found.append(
+        slices_to_read.append(
             Slice(
                 partition,
                 lower,
@@ -182,13 +183,13 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
                 bodies=wanted.bodies,
             )
         )
-    return found
+    return slices_to_read
 
 
 def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
     """Returns the slices above the horizon, after a reading that has reached it."""
     read = Counter(None if wanted.merge else message.partition for message in reading.messages)
-    found = []
+    early = []
     for piece in asked:
         lower = max(piece.lower, (reading.horizon, LOW_MIN))
         if (mark := _at(wanted.early_after, piece.partition)) is not None:
@@ -196,51 +197,46 @@ def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_by
         if lower < piece.upper:
             limit = wanted.limit - read[None if wanted.merge else piece.partition]
             bounds = {"lower": lower, "limit": limit, "max_bytes": share(max_bytes, len(asked))}
-            found.append(structs.replace(piece, **bounds, delayed=False, early=True))
-    return found
+            early.append(structs.replace(piece, **bounds, delayed=False, early=True))
+    return early
 
 
 def add_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
-    """Adds the pages of :func:`early_slices` to a reading."""
-    found = sorted(
-        (message for page in pages for message in page.messages), key=lambda each: (each.position, each.partition)
-    )
-    most = asked[0].limit if wanted.merge else len(found)
-    reading.early = found[:most]
-    reading.early_more = len(found) > most or any(page.more for page in pages)
+    messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
+    limit = asked[0].limit if wanted.merge else len(messages)
+    reading.early = messages[:limit]
+    reading.early_more = len(messages) > limit or any(page.more for page in pages)
 
 
 def nothing() -> Slice:
-    """Returns a slice that holds no message: reading it only samples the horizon."""
+    """Returns an empty slice: reading it returns only the horizon."""
     return Slice(1, FIRST, FIRST, limit=1)
 
 
 def first_id(piece: Slice) -> Slice:
-    """Returns the slice of a partition's first id, where there is no room for its message."""
+    """Returns the slice of a partition's first id, for when the answer has no room for the message."""
     return structs.replace(piece, limit=1, bodies=False)
 
 
 def is_put_off(page: Page) -> bool:
-    """Returns whether there was no room to read a slice: its page begins where the slice does."""
     return page.more and not page.messages
 
 
 def put_off(page: Page) -> Page:
-    """Returns the page of :func:`first_id` without its message, with which the next page begins."""
+    """Returns a page of :func:`first_id` without its message, so that the next page begins with it."""
     if not page.messages:
         return page
     return structs.replace(page, messages=[], next=page.messages[0].position, more=True)
 
 
 def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
-    """Orders slices that one page cannot hold: those put off last time come first."""
+    """Orders slices that one page cannot hold: slices that were put off last time come first."""
     return sorted(
         asked, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=asked[0].descending
     )
 
 
 def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
-    """Adds pages to a reading, partition after partition."""
     for piece, page in zip(asked, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
@@ -253,19 +249,22 @@ def share(total: int, parts: int) -> int:
 
 
 class Merge:
-    """One page of several partitions: :meth:`first` and :meth:`further` return slices, :meth:`take` gets their pages.
+    """Merges several partitions into one page in time order.
 
-    A page of a few partitions mostly comes in one round, which asks each for somewhat more than its part of the page.
-    For everything else the ids come first, which are short. They show which messages the page has, and only the bodies
-    of these are read: in their order, and as many at a time as fit if they are about as long as those before. So a page
-    costs about as much as a page of one partition, and takes no more memory than the bytes that it may have and one
-    message.
+    :meth:`first` and :meth:`further` return slices to read; :meth:`take` receives their pages.
+
+    A page of a few partitions usually takes one round, which requests slightly more than each partition's share.
+    Otherwise the ids are read first, because they are short. They show which messages belong to the page, and only the
+    bodies of these messages are read. They are read in order, and in batches that fit if bodies are about as long as
+    the previous ones. So a page costs about as much as a page of one partition, and its memory is bounded by its max
+    bytes and one message.
 
     Args:
         asked: The slices of the partitions, all in one direction.
         limit: Max messages of the page.
-        max_bytes: The page ends with the message that reaches these bytes.
-        certain: A message that a second read does not show is gone. False: perhaps that read asked another replica.
+        max_bytes: The page ends with the message that reaches this size.
+        certain: True if a message that a second read does not return is gone. False if that read may have asked
+            another replica.
     """
 
     def __init__(self, asked: Sequence[Slice], limit: int, max_bytes: int, *, certain: bool) -> None:
@@ -274,10 +273,10 @@ class Merge:
         self._limit = limit
         self._max_bytes = max_bytes
         self._certain = certain
-        # All that is known: messages with their bytes in an answer, None where only the id was read.
+        # Messages that were read, with their bytes in an answer; None where only the id was read.
         self._found: dict[_Key, tuple[Message, int] | None] = {}
         self._order: list[_Key] = []
-        # By partition: where what is not known yet begins, and its slice.
+        # By partition: where the unread part begins, and its slice.
         self._unread: dict[int, tuple[_Key, Slice]] = {}
         self._next: dict[int, Position | None] = {}
         self._filling: list[_Key] = []
@@ -293,9 +292,9 @@ class Merge:
         return [replace(piece, limit=limit, max_bytes=max_bytes, bodies=bodies) for piece in self._asked]
 
     def further(self) -> list[Slice]:
-        """Returns the slices of the next read; none if the page is complete."""
+        """Returns the slices of the next read, or an empty list if the page is complete."""
         page, size = self._page()
-        weights = [known[1] for known in self._found.values() if known]
+        weights = [entry[1] for entry in self._found.values() if entry]
         count, held = len(weights), sum(weights)
         lacking = (self._max_bytes - size) * count // held if held else self._limit // SEVERAL
         expected = min(self._limit, len(page) + lacking + 1)
@@ -303,11 +302,12 @@ class Merge:
         if self._is_stuck or len(page) == self._limit or size >= self._max_bytes:
             return []
         last = self._order[expected - 1] if len(self._order) >= expected else None
-        behind = [piece for key, piece in self._unread.values() if last is None or key <= last]
-        if behind:
-            limit = share(2 * expected, len(behind))
-            return [replace(piece, limit=limit, bodies=False) for piece in behind]
-        # Bodies in memory that do not follow the page are dropped for those that do, and may be read again for it.
+        unread = [piece for key, piece in self._unread.values() if last is None or key <= last]
+        if unread:
+            limit = share(2 * expected, len(unread))
+            return [replace(piece, limit=limit, bodies=False) for piece in unread]
+        # Bodies in memory that do not follow the page are dropped to make room for bodies that do. They may be read
+        # again later.
         spare = 3 * self._max_bytes // 2 - self._spent if page else self._max_bytes
         if spare <= 0:
             return []
@@ -316,22 +316,21 @@ class Merge:
             room = min(self._max_bytes - size, spare)
         else:
             room = min(self._max_bytes - held, spare)
-        # Bodies may be longer than those before, so some room is left; it serves the next read.
+        # Bodies may be longer than the previous ones, so some room is left for the next read.
         fit = 3 * room * count // (4 * held) if held else lacking
         self._filling = [key for key in self._order[:expected] if self._found[key] is None][: fit + 1]
         return self._bodies(room if held else room // 4)
 
     def _bodies(self, room: int) -> list[Slice]:
-        """Returns slices for the messages whose bodies are missing, that of the first one first."""
         keys: dict[int, list[_Key]] = {}
         for key in self._filling:
             keys.setdefault(abs(key[2]), []).append(key)
         slices = []
-        for number, some in keys.items():
-            low, high = sorted((self._position(some[0]), self._position(some[-1])))
-            max_bytes = share(room * len(some), len(self._filling))
+        for number, of_partition in keys.items():
+            low, high = sorted((self._position(of_partition[0]), self._position(of_partition[-1])))
+            max_bytes = share(room * len(of_partition), len(self._filling))
             bounds = {"partition": number, "lower": low, "upper": ids.following(high)}
-            slices.append(replace(self._asked[0], **bounds, limit=len(some), max_bytes=max_bytes))
+            slices.append(replace(self._asked[0], **bounds, limit=len(of_partition), max_bytes=max_bytes))
         return slices
 
     def take(self, asked: Sequence[Slice], pages: Sequence[Page]) -> None:
@@ -350,47 +349,46 @@ class Merge:
         self._order = sorted(self._found)
 
     def _read_up_to(self, piece: Slice, page: Page) -> None:
-        """Records how far a partition is known. All reads have the horizon of the first."""
-        number, at = piece.partition, page.next
-        self._next[number] = at
+        number, start = piece.partition, page.next
+        self._next[number] = start
         self._unread.pop(number, None)
-        if page.more and at is not None:
+        if page.more and start is not None:
             bound = min(piece.upper, (self._horizon, LOW_MIN)) if piece.due else piece.upper
-            lower, upper = (piece.lower, min(bound, ids.following(at))) if piece.descending else (at, bound)
-            self._unread[number] = self._key(at, number), replace(piece, lower=lower, upper=upper)
+            lower, upper = (piece.lower, min(bound, ids.following(start))) if piece.descending else (start, bound)
+            self._unread[number] = self._key(start, number), replace(piece, lower=lower, upper=upper)
 
     def _forget(self, pages: dict[int, Page]) -> None:
         for key in self._filling if self._certain else ():
             number = abs(key[2])
-            at = pages[number].next
-            if self._found[key] is None and (at is None or key < self._key(at, number)):
+            start = pages[number].next
+            if self._found[key] is None and (start is None or key < self._key(start, number)):
                 del self._found[key]
 
     def finish(self, reading: Reading) -> None:
-        """Fills the reading. Messages that are not in it are read again next time."""
+        """Fills a reading. Messages that do not fit are read again next time."""
         page, _ = self._page()
         reading.messages = page
         reading.horizon = self._horizon
         reading.next.update(self._next)
-        left = self._order[len(page) :]
-        for key in reversed(left):
+        remaining = self._order[len(page) :]
+        for key in reversed(remaining):
             reading.next[abs(key[2])] = self._position(key)
-        reading.more = bool(left or self._unread)
+        reading.more = bool(remaining or self._unread)
 
     def _page(self) -> tuple[list[Message], int]:
-        """Returns the messages of the page and their bytes.
+        """Returns the messages of the page and their total bytes.
 
-        The page ends where nothing is known of some partition: it may hold a message that belongs there.
+        The page ends where a partition has an unread part, which may hold the next message.
         """
         fence = min([key for key, _ in self._unread.values()], default=None)
         page: list[Message] = []
         size = 0
         for key in self._order[: self._limit]:
-            known = self._found[key]
-            if known is None or size >= self._max_bytes or (fence is not None and key >= fence):
+            entry = self._found[key]
+            if entry is None or size >= self._max_bytes or (fence is not None and key >= fence):
                 break
-            page.append(known[0])
-            size += known[1]
+            page.append(entry[0])
+            size += entry[1]
         return page, size
 
     def _key(self, position: Position, partition: int) -> _Key:

@@ -1,4 +1,4 @@
-"""Use cases that read ranges of one queue or several, and wait for messages."""
+"""Use cases that read ranges of queues and wait for messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SHORT = 256
 SHORT_BYTES = 256 * 1024
 """Max bytes of the answer to a short read."""
 _LAST = 16 * 1024
-"""Number of these bytes that are left for the last message, which mostly needs no more, and for the frame."""
+"""Bytes of a short answer that are reserved for the last message and the frame."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """One queue of a read and its range."""
+    """A queue of a read, and its range."""
 
     access: QueueAccess
     range: Range
@@ -43,7 +43,7 @@ class Reader:
         self._metrics = metrics
         self._core = core
         self.watchers = Watchers()
-        # By whether reads keep the read delay, and are early beside.
+        # By whether reads keep the read delay, and whether they include early messages.
         self._triggers = {
             kind: WakeSource(partial(store.messages.watch, delayed=kind[0], early=kind[1]), for_all=True)
             for kind in ((True, False), (False, False), (True, True))
@@ -55,10 +55,10 @@ class Reader:
         return self._store.clock_difference
 
     def now(self) -> int:
-        """Returns the clock of ids (ticks); that of the machine may be off.
+        """Returns the clock of ids (ticks), which is right even if the machine's clock is not.
 
         Raises:
-            StoreUnavailable: It is off itself.
+            StoreUnavailable: The clock of ids is not right.
         """
         return self._store.claim_logs.claim_time()
 
@@ -66,9 +66,9 @@ class Reader:
         """Reads a range of one queue.
 
         Args:
-            access: The way to the queue.
+            access: The queue.
             wanted: The range.
-            waiter: Learns its triggers, and so is woken when another read may give something.
+            waiter: Subscribed to the range, and woken when another read may return messages.
         """
         if waiter is not None:
             [response] = self.read_many([Source(access, wanted)], waiter=waiter)
@@ -81,7 +81,7 @@ class Reader:
         return reading
 
     async def read_short(self, queue: Queue, wanted: Range, waiter: Waiter | None = None) -> Reading | None:
-        """Reads a little of one partition with an authorized row; None: the read is not short.
+        """Reads up to ``SHORT`` messages of one partition for an authorized row. Returns None if the read is not short.
 
         Raises:
             QueueChanged: The row is out of date.
@@ -90,17 +90,17 @@ class Reader:
         if len(numbers) != 1 or wanted.limit > SHORT:
             return None
         max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
-        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _LAST))
-        if not asked:
+        pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _LAST))
+        if not pieces:
             return None
         if waiter is not None:
             waiter.subscribe([(queue, numbers, self._trigger(wanted))])
-        page = await self._page(queue, asked[0])
+        page = await self._page(queue, pieces[0])
         if page.more and not _fits(page, wanted.limit, max_bytes):
             return None
         reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
-        ranges.one_after_another(asked, [page], reading)
-        if early := self._early(queue, wanted, asked, reading, max(1, max_bytes - _LAST)):
+        ranges.one_after_another(pieces, [page], reading)
+        if early := self._early(queue, wanted, pieces, reading, max(1, max_bytes - _LAST)):
             page = await self._page(queue, early[0])
             if page.more:
                 return None
@@ -119,9 +119,9 @@ class Reader:
         return self._triggers[wanted.delayed, wanted.early]
 
     def read_many(self, sources: Sequence[Source], *, waiter: Waiter | None = None) -> list[Reading | QueueyError]:
-        """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
+        """Reads ranges of several queues, each up to its own horizon. They share the bytes of one answer.
 
-        Returns the reading of each source, or the error: the queue is gone, or no longer the caller's.
+        Returns for each source its reading, or the error if the queue is gone or the caller has lost access to it.
         """
         if waiter is not None:
             return self.read_woken(sources, sources, waiter)
@@ -138,7 +138,7 @@ class Reader:
     def read_woken(
         self, sources: Sequence[Source], asked: Sequence[Source], waiter: Waiter
     ) -> list[Reading | QueueyError]:
-        """Subscribes the waiter to ``sources``, then reads ``asked``, which are some of them: so nothing is missed."""
+        """Subscribes the waiter to ``sources``, then reads ``asked``, a part of them; so no message is missed."""
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.subscribe(
@@ -153,71 +153,69 @@ class Reader:
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
     async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
-        left = self._room(sources)
+        remaining_bytes = self._room(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
-            share = ranges.share(left, len(sources) - index) if left > 0 else 0
+            share = ranges.share(remaining_bytes, len(sources) - index) if remaining_bytes > 0 else 0
             try:
                 reading = await self._read(source.access, source.range, share)
             except (NotFound, NotAllowed) as error:
                 responses.append(error)
             else:
-                left -= bytes_of(reading.messages) + bytes_of(reading.early)
+                remaining_bytes -= bytes_of(reading.messages) + bytes_of(reading.early)
                 responses.append(reading)
         return responses
 
     def _room(self, sources: Sequence[Source]) -> int:
-        """Returns the bytes for all messages of an answer: at least 1, which admits one of any length."""
-        parts = [len(_numbers(source.access.queue, source.range)) for source in sources]
-        beside = ranges.FRAME * len(parts) + ranges.FRAME_OF_PARTITION * sum(parts)
-        return max(1, self._limits.page_bytes - beside)
+        """Returns the bytes for all messages of an answer: at least 1, which admits one message of any length."""
+        partition_counts = [len(_numbers(source.access.queue, source.range)) for source in sources]
+        frames = ranges.FRAME * len(partition_counts) + ranges.FRAME_OF_PARTITION * sum(partition_counts)
+        return max(1, self._limits.page_bytes - frames)
 
     async def _read(self, access: QueueAccess, wanted: Range, max_bytes: int) -> Reading:
         return await access.apply(lambda queue: self._read_queue(queue, wanted, max_bytes))
 
     async def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
         numbers = _numbers(queue, wanted)
-        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
+        pieces = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
-        if not asked or (max_bytes <= 0 and not wanted.looks_ahead):
+        if not pieces or (max_bytes <= 0 and not wanted.looks_ahead):
             horizon = (await self._store.messages.read(queue, [ranges.nothing()]))[0].horizon
-            ranges.one_after_another(asked, [piece.put_off(horizon) for piece in asked], reading)
+            ranges.one_after_another(pieces, [piece.put_off(horizon) for piece in pieces], reading)
             reading.horizon = horizon
-        elif wanted.merge and len(asked) > 1:
-            merge = Merge(asked, wanted.limit, max_bytes, certain=queue.consistency != "weak")
-            some = merge.first()
-            while some:
-                merge.take(some, await self._store.messages.read(queue, some))
-                some = merge.further()
+        elif wanted.merge and len(pieces) > 1:
+            merge = Merge(pieces, wanted.limit, max_bytes, certain=queue.consistency != "weak")
+            slices = merge.first()
+            while slices:
+                merge.take(slices, await self._store.messages.read(queue, slices))
+                slices = merge.further()
             merge.finish(reading)
         else:
-            order = ranges.furthest_behind(asked)
-            found = (
+            order = ranges.furthest_behind(pieces)
+            in_order = (
                 await self._store.messages.read(queue, order)
                 if max_bytes > 0
                 else [piece.put_off(0) for piece in order]
             )
-            pages = {piece.partition: page for piece, page in zip(order, found, strict=True)}
+            pages = {piece.partition: page for piece, page in zip(order, in_order, strict=True)}
             if wanted.looks_ahead and (late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]):
                 ids = await self._store.messages.read(queue, [ranges.first_id(piece) for piece in late])
                 pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
-            ranges.one_after_another(asked, [pages[piece.partition] for piece in asked], reading)
-        if early := self._early(queue, wanted, asked, reading, max_bytes):
+            ranges.one_after_another(pieces, [pages[piece.partition] for piece in pieces], reading)
+        if early := self._early(queue, wanted, pieces, reading, max_bytes):
             ranges.add_early(wanted, early, await self._store.messages.read(queue, early), reading)
         return reading
 
     def _early(
         self, queue: Queue, wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int
     ) -> list[Slice]:
-        """Returns the slices above the horizon, for the bytes that are left."""
         if not wanted.early or reading.more or not asked or not self._store.read_delay(queue):
             return []
-        left = max_bytes - bytes_of(reading.messages)
-        return ranges.early_slices(wanted, asked, reading, left) if left > 0 else []
+        remaining_bytes = max_bytes - bytes_of(reading.messages)
+        return ranges.early_slices(wanted, asked, reading, remaining_bytes) if remaining_bytes > 0 else []
 
 
 def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
-    """Returns the partitions to read, each once; numbers that no queue can have are left out."""
     if wanted.partitions is None:
         return range(1, queue.partitions + 1)
     if len(wanted.partitions) == 1 and 1 <= wanted.partitions[0] <= MAX_PARTITIONS:
@@ -226,13 +224,12 @@ def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
 
 
 def _fits(page: Page, limit: int, max_bytes: int) -> bool:
-    """Returns whether a page that was to have ``_LAST`` bytes less than these ended by its limit, and fits."""
-    beside = ranges.FRAME + ranges.FRAME_OF_PARTITION
+    """Returns whether a page, read with a bound of ``max_bytes - _LAST``, has ``limit`` messages and fits."""
+    frame = ranges.FRAME + ranges.FRAME_OF_PARTITION
     return len(page.messages) == limit and (
-        bytes_at_most(page.messages[-1:]) + beside <= _LAST or bytes_of(page.messages) + beside <= max_bytes
+        bytes_at_most(page.messages[-1:]) + frame <= _LAST or bytes_of(page.messages) + frame <= max_bytes
     )
 
 
 def is_fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
-    """Returns whether there is nothing to answer yet: no message, nothing more to read, and no queue lost."""
     return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)

@@ -1,11 +1,11 @@
-"""Streams: the messages of some queues from one position on, and then all that come.
+"""Streams: the messages of several queues from one position on, followed by new messages as they arrive.
 
-A stream's progress is its :class:`Cursor`: a *base*, below which every partition has been read, and *marks* of
-the few partitions that were read further. So a cursor stays short however many queues there are, and any process can go
-on from it: nothing is missed, and nothing comes twice.
+A stream's progress is its :class:`Cursor`: a *base*, below which every partition has been read, and *marks* for
+the few partitions that were read further. So the cursor stays short however many queues the stream has. Any process can
+continue from it without missing or repeating a message.
 
-Mostly only the queues with new messages are read; that adds marks. When there would be too many, all queues
-are read, which raises the base.
+Usually only the queues with new messages are read, which adds marks. When the cursor would get too many marks, all
+queues are read, which raises the base.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from queuey.service.watching import Waiter
 MOST_EARLY = 256
 """Max partitions tracked for early messages; with more, the lowest are dropped and get none."""
 MOST_MARKS = 16
-"""Max marks in a cursor, which each event has."""
+"""Max marks in a cursor; each event carries one."""
 LOOK = TICKS_PER_SECOND // 4
-"""Interval in ticks, at least, between two lists of the queues."""
+"""Min interval in ticks between two lists of the queues."""
 SPARE = 1.0
-"""Number of seconds, beyond the clock difference, between two processes that list queues and store in a new one."""
+"""Extra seconds, beyond the clock difference, allowed between a list of queues and a write to a new queue."""
 NOW = "now"
 Place = tuple[str, int]
-"""A queue and a partition of it."""
+"""Name of a queue and number of a partition."""
 
 
 class Cursor:
-    """Progress in some queues.
+    """Progress in several queues.
 
     Args:
-        base: All messages below it have been read.
-        marks: Positions of partitions that have been read further.
+        base: All messages below this position have been read.
+        marks: Next positions in the partitions that have been read further.
     """
 
     __slots__ = ("base", "marks")
@@ -56,15 +56,15 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, queue: str | None, now: Callable[[], int] = ids.now_ticks) -> Cursor:
-        """Reads a stream's cursor, that of a range read, an id, an instant, or ``now``; blank: the beginning.
+        """Parses a cursor of a stream or a range read, an id, an instant, or ``now``. Blank means the beginning.
 
         Args:
             text: The cursor.
-            queue: The only queue; None: there are several, which the marks name.
+            queue: The only queue, or None if the marks name several queues.
             now: Returns the clock of ids.
 
         Raises:
-            ValueError: It is none of these.
+            ValueError: The text is not a cursor, an id, an instant or ``now``.
 
         Example:
             >>> cursor = Cursor.parse("0123456789ab1def8123456789abcdef,a%2Cb/2:0123456789ac1def8123456789abcdef", None)
@@ -83,30 +83,28 @@ class Cursor:
         if not text:
             return cls()
         base, *further = text.split(",")
-        found = cls(parse_mark(base.strip()).start)
+        cursor = cls(parse_mark(base.strip()).start)
         for item in further:
             place, _, position = item.strip().partition(":")
             name, _, number = place.rpartition("/")
             if not name or not (number.isascii() and number.isdigit()) or len(number) > 3:  # noqa: PLR2004
                 raise ValueError(f"{item!r} does not name a partition of a queue")
-            found.marks[unquote(name), int(number)] = ids.parse_position(position)
-        return found
+            cursor.marks[unquote(name), int(number)] = ids.parse_position(position)
+        return cursor
 
     def text(self, queue: str | None) -> str:
-        """Returns it as a text. That of one queue can be used as ``since`` of a range read."""
+        """Returns the cursor as text. A range read accepts the text of a single queue as ``since``."""
         marks = [
-            f"{'' if queue is not None else quote(name, safe='') + '/'}{number}:{ids.to_hex(at)}"
-            for (name, number), at in self.marks.items()
+            f"{'' if queue is not None else quote(name, safe='') + '/'}{number}:{ids.to_hex(position)}"
+            for (name, number), position in self.marks.items()
         ]
         return ",".join([ids.to_hex(self.base), *marks])
 
     def of(self, queue: str) -> dict[int, Mark]:
-        """Returns where to go on in each partition of a queue."""
-        own = {number: mark_of(at) for (name, number), at in self.marks.items() if name == queue}
+        own = {number: mark_of(position) for (name, number), position in self.marks.items() if name == queue}
         return {OTHERS: mark_of(self.base), **own}
 
     def pass_over(self, place: Place, position: Position, *, whole: bool) -> None:
-        """Records that a message of a partition was given; ``whole``: so was everything below it, in all partitions."""
         after = ids.following(position)
         if whole:
             self.raise_base(after)
@@ -114,20 +112,19 @@ class Cursor:
             self.marks[place] = after
 
     def raise_base(self, base: Position) -> None:
-        """Records that all partitions were read up to a position."""
         if base > self.base:
             self.base = base
-            self.marks = {place: at for place, at in self.marks.items() if at > base}
+            self.marks = {place: position for place, position in self.marks.items() if position > base}
 
 
 class Event(NamedTuple):
     """A message of a stream.
 
     Attributes:
-        cursor: The stream's position after it.
-        queue: Its queue's name.
+        cursor: The stream's cursor after the message.
+        queue: Name of the message's queue.
         message: The message.
-        early: It lies above the horizon: the cursor does not pass it, and it comes again in its place.
+        early: True if the message is above the horizon: the cursor does not pass it, and it is sent again in order.
     """
 
     cursor: str
@@ -137,7 +134,7 @@ class Event(NamedTuple):
 
 
 Found = tuple[list[Event], list[tuple[str, QueueyError]]]
-"""Messages, and queues that cannot be read any more, with the errors."""
+"""Messages, and the queues that can no longer be read, with the errors."""
 
 
 class OpenStreams:
@@ -147,8 +144,8 @@ class OpenStreams:
         reader: Reads their queues.
 
     Attributes:
-        all: Streams that somebody still reads.
-        followers: The streams that follow read marks, by their owner. They keep these sets.
+        all: Streams that are still being read.
+        followers: Streams that follow read marks, by the owner of the marks. The streams keep the sets alive.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -157,7 +154,7 @@ class OpenStreams:
         self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
 
     def notify(self, owner: str, queue: Queue) -> None:
-        """Notifies the streams that follow an owner's marks that the one in a queue may have moved; from any thread."""
+        """Notifies streams that an owner's read mark in a queue may have moved; from any thread."""
         self.reader.watchers.tell(self._notify, owner, queue)
 
     def _notify(self, owner: str, queue: Queue) -> None:
@@ -166,22 +163,23 @@ class OpenStreams:
 
 
 class Stream:
-    """One reader of some queues.
+    """Delivers the messages of several queues to one reader.
 
     Args:
-        streams: The open streams of this process; it joins them.
+        streams: The open streams of this process, to which this one is added.
         cursor: The start.
-        limit: Messages of a partition that are read together.
-        partitions: Of the queues; None: all.
-        queue: The only one; None: there may be several, or none yet.
-        early: Include messages above the horizon, each once at most, and later in its place.
+        limit: Max messages per partition in one read.
+        partitions: Partitions to read in each queue; None means all.
+        queue: Name of the only queue, or None if there may be several or none yet.
+        early: Include messages above the horizon, each at most once, and again later in order.
 
     Attributes:
-        cursor: Its progress.
-        is_of_all: It has all queues that its reader may read.
-        looks_again: It may be time to list these again.
-        looked: Time of the last list: queues that are found later have no messages below. None: there was none.
-        marks: News of its reader's marks; None: they are not followed.
+        cursor: Progress of the stream.
+        is_of_all: True if the stream has all queues that its reader may read.
+        looks_again: True if the queues should be listed again.
+        looked: Position below which queues that are created later have no messages, as of the last list. None before
+            the first list.
+        marks: Changes of the reader's marks, or None if they are not followed.
     """
 
     __slots__ = (
@@ -219,10 +217,10 @@ class Stream:
         self._queue = queue
         self._early = early
         self._given_early = Cursor()
-        """The last early message of each partition; messages below one are given in their places only."""
+        """The last early message of each partition; messages below it are only delivered in order."""
         self._sources: dict[str, QueueAccess] = {}
         self._left: dict[str, dict[int, Mark]] = {}
-        """Next position, by partition, in queues that were not read to their ends: nothing lies below it."""
+        """Next position by partition in queues that were not read to the end. No unread message is below it."""
         self.cursor = cursor
         self.is_of_all = False
         self.looks_again = True
@@ -232,12 +230,12 @@ class Stream:
 
     @property
     def more(self) -> bool:
-        """True if another try may give messages or marks at once."""
+        """True if another attempt may return messages or marks at once."""
         return not self.rests and (bool(self._left) or (self.marks is not None and self.marks.more))
 
     @property
     def rests(self) -> bool:
-        """True if it waits until it lists the queues again: until then its cursor can advance no further."""
+        """True if the cursor cannot advance until the queues are listed again."""
         return self.is_of_all and self.looks_again
 
     @property
@@ -253,7 +251,7 @@ class Stream:
         return list(self._sources.values())
 
     def admit(self, access: QueueAccess) -> None:
-        """Adds a queue, which is read at the next try whatever woke it, or replaces its rights."""
+        """Adds a queue, which the next attempt reads in any case, or replaces the access to it."""
         if access.queue.name not in self._sources:
             self._left.setdefault(access.queue.name, {})
         self._sources[access.queue.name] = access
@@ -268,22 +266,19 @@ class Stream:
         self._followers.add(self)
 
     def hear_of_mark(self, queue: Queue) -> None:
-        """Reads a mark again that may have moved, if it is of one of its queues."""
         if self.marks is not None and queue.name in self._sources:
             self.marks.hear(queue)
 
     @property
     def may_look(self) -> bool:
-        """True if the last list of queues is not too recent."""
         return self.looked is None or self._since() - self.looked[0] >= LOOK
 
     def _since(self) -> int:
-        """Returns ticks below which nothing can lie in a queue that does not exist yet."""
+        """Returns the time (ticks) below which a queue that is created later cannot have messages."""
         reader = self._streams.reader
         return reader.now() - round((SPARE + reader.clock_difference) * TICKS_PER_SECOND)
 
     def look(self) -> None:
-        """Records that the queues are listed now."""
         self.looks_again = False
         if self.is_of_all:
             self.looked = self._since(), LOW_MIN
@@ -294,7 +289,7 @@ class Stream:
         if self.marks is not None:
             self.marks.drop(name)
         for cursor in (self.cursor, self._given_early):
-            cursor.marks = {place: at for place, at in cursor.marks.items() if place[0] != name}
+            cursor.marks = {place: position for place, position in cursor.marks.items() if place[0] != name}
 
     def _range(self, name: str) -> Range:
         return Range(
@@ -307,73 +302,80 @@ class Stream:
         )
 
     async def read_short(self, waiter: Waiter) -> Found | None:
-        """Does what :meth:`read` does for the only partition of a single queue; None: the read is not short."""
+        """Does as :meth:`read` for a single queue with one partition. Returns None if the read is not short."""
         if len(self._sources) != 1:
             return None
         [(name, access)] = self._sources.items()
         if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
             return None
-        wanted = replace(self._range(name), partitions=(1,))
-        reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, wanted, waiter))
+        requested = replace(self._range(name), partitions=(1,))
+        reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
         return None if reading is None else (self._given({name: reading}, whole=True), [])
 
     def read(self, woken: frozenset[int] | None, waiter: Waiter) -> Found:
-        """Returns new messages, and the queues that cannot be read any more; blocks.
+        """Returns new messages, and the queues that can no longer be read; blocks.
 
         Args:
-            woken: The queues (qid) that may have news, as the waiter had them; None: any.
-            waiter: Is woken when another read may give something.
+            woken: The queues (qid) that may have new messages, as reported by the waiter; None means any.
+            waiter: Woken when another read may return messages.
         """
         names = self._behind(woken)
         waits_for = Range(partitions=self._partitions, early=self._early)
-        every = [Source(access, waits_for) for access in self.accesses]
-        asked = [Source(self._sources[each], self._range(each)) for each in names]
-        results = self._streams.reader.read_woken(every, asked, waiter)
+        all_sources = [Source(access, waits_for) for access in self.accesses]
+        to_read = [Source(self._sources[name], self._range(name)) for name in names]
+        results = self._streams.reader.read_woken(all_sources, to_read, waiter)
         readings: dict[str, Reading] = {}
         failed: list[tuple[str, QueueyError]] = []
-        for each, result in zip(names, results, strict=True):
+        for name, result in zip(names, results, strict=True):
             if isinstance(result, Reading):
-                readings[each] = result
+                readings[name] = result
             else:
-                failed.append((each, result))
+                failed.append((name, result))
         return self._given(readings, whole=len(readings) == len(self._sources)), failed
 
     def _behind(self, woken: frozenset[int] | None) -> Sequence[str]:
-        """Returns the queues to read, that with the oldest message first; None: all may have news."""
-        found = list(self._sources)
+        """Returns the queues to read, the one that is furthest behind first.
+
+        These are the woken and unfinished queues. They are all queues if ``woken`` is None, or if the cursor could get
+        too many marks.
+        """
+        names = list(self._sources)
         if woken is not None:
-            some = {name for name, access in self._sources.items() if access.queue.qid in woken} | self._left.keys()
-            beside = [place for place in self.cursor.marks if place[0] not in some]
-            expected = len(beside) + sum(self._sources[name].queue.partitions for name in some)
-            if expected <= MOST_MARKS:
-                found = list(some)
-        return sorted(found, key=lambda name: min((at.start for at in self._left.get(name, {}).values()), default=LAST))
+            behind = {name for name, access in self._sources.items() if access.queue.qid in woken} | self._left.keys()
+            other_marks = [place for place in self.cursor.marks if place[0] not in behind]
+            expected_marks = len(other_marks) + sum(self._sources[name].queue.partitions for name in behind)
+            if expected_marks <= MOST_MARKS:
+                names = list(behind)
+        return sorted(names, key=lambda name: min((m.start for m in self._left.get(name, {}).values()), default=LAST))
 
     def _given(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
-        """Returns readings as events, in time order, and advances the cursor; ``whole``: they are of all queues."""
-        ends = [at for reading in readings.values() for at in reading.next.values() if at is not None]
+        """Returns the messages of readings as events in time order, and advances the cursor.
+
+        ``whole`` is true if all queues were read.
+        """
+        ends = [end for reading in readings.values() for end in reading.next.values() if end is not None]
         floor = min(ends) if whole and ends else FIRST
         if self.looked is not None:
             floor = min(floor, self.looked)
         for name, reading in readings.items():
             self._left.pop(name, None)
             if reading.more:
-                self._left[name] = {number: mark_of(at) for number, at in reading.next.items() if at is not None}
-        found = sorted(
+                self._left[name] = {number: mark_of(end) for number, end in reading.next.items() if end is not None}
+        messages = sorted(
             ((message.position, name, message) for name, reading in readings.items() for message in reading.messages),
-            key=lambda each: each[:2],
+            key=lambda entry: entry[:2],
         )
         events = []
-        for number, (position, name, message) in enumerate(found):
+        for index, (position, name, message) in enumerate(messages):
             place = name, message.partition
             is_below = position < floor
             if not is_below and place not in self.cursor.marks and len(self.cursor.marks) >= MOST_MARKS:
-                for at, each, late in reversed(found[number:]):
-                    self._left.setdefault(each, {})[late.partition] = mark_of(at)
-                self.looks_again = self.looked is not None  # Only that lets the base rise.
+                for left_position, queue, late in reversed(messages[index:]):
+                    self._left.setdefault(queue, {})[late.partition] = mark_of(left_position)
+                self.looks_again = self.looked is not None  # Only a new list lets the base rise.
                 break
-            # A batch may have one position in several partitions: the first of these does not say that all were given.
-            is_last = number + 1 == len(found) or found[number + 1][0] != position
+            # A batch may have one position in several partitions: only after the last of them is the position passed.
+            is_last = index + 1 == len(messages) or messages[index + 1][0] != position
             self.cursor.pass_over(place, position, whole=is_below and is_last)
             events.append(Event(self.text, name, message))
         else:
@@ -382,18 +384,17 @@ class Stream:
         return events
 
     def _early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
-        """Returns messages above the horizons, in time order, and records them as given."""
         if not self._early or not readings:
             return []
-        given = self._given_early
-        given.raise_base((min(reading.horizon for reading in readings.values()), LOW_MIN))
-        found = [(message.position, name, message) for name, each in readings.items() for message in each.early]
-        found.sort(key=lambda each: each[:2])
-        for position, name, message in found:
-            given.marks[name, message.partition] = position
-        if len(given.marks) > MOST_EARLY:
-            given.raise_base(sorted(given.marks.values())[-MOST_EARLY // 2])
+        cursor = self._given_early
+        cursor.raise_base((min(reading.horizon for reading in readings.values()), LOW_MIN))
+        messages = [(message.position, name, message) for name, r in readings.items() for message in r.early]
+        messages.sort(key=lambda entry: entry[:2])
+        for position, name, message in messages:
+            cursor.marks[name, message.partition] = position
+        if len(cursor.marks) > MOST_EARLY:
+            cursor.raise_base(sorted(cursor.marks.values())[-MOST_EARLY // 2])
         for name, reading in readings.items():
             if reading.early_more:
                 self._left.setdefault(name, {})
-        return [Event(self.text, name, message, early=True) for _, name, message in found]
+        return [Event(self.text, name, message, early=True) for _, name, message in messages]

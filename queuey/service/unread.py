@@ -1,8 +1,8 @@
-"""Use cases of read marks: up to where a reader has read a queue, and the number of messages above that.
+"""Use cases of read marks: how far a reader has read a queue, and the number of unread messages.
 
-A mark is the offset of a group that stands for the reader (:data:`~queuey.storage.offset_changes.READERS`): in each
-partition the id of the last message that counts as read. It goes forward, unless the reader asks for it to go back, and
-never above the horizon of reads: a message that becomes visible later is unread, whatever was marked before.
+A mark is stored as the offsets of a group for the reader (:data:`~queuey.storage.offset_changes.READERS`): in each
+partition the id of the last message that counts as read. It moves forward, or back if the reader requests it, but never
+above the horizon of reads: a message that becomes visible later is always unread.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from queuey.storage.offset_changes import READERS
 
 DEFAULT_COUNTED = 100
 MAX_ROWS = 200_000
-"""Max ids that one call reads, about: no further queue is counted after as many."""
+"""Approximate max ids that one call reads; the call counts no further queues after that."""
 SLICE_ROWS = 10
-"""Cost of a read of a partition besides the ids that it finds, in ids."""
+"""Fixed cost of reading a partition, counted as ids."""
 PARTITIONS_TOGETHER = 16
-"""Max partitions of one queue that are counted at once: each may have all counted messages."""
+"""Max partitions of a queue that are read at once: each of them may return ``limit`` messages."""
 QUEUES_TOGETHER = 32
-"""Max queues that are counted side by side, where a read mostly waits for a network."""
+"""Max queues that are counted concurrently if reads wait for a network."""
 
 PAUSE = 5.0
-"""Min seconds between reads of the marks."""
+"""Min seconds between reads of all marks of a stream."""
 QUEUE_PAUSE = 0.05
-"""Interval in seconds for each queue, if that is longer: so a stream reads 20 marks a second, and those that it
-hears of."""
+"""Seconds per queue between reads of all marks, if that is longer: a stream reads about 20 marks a second, besides
+changes within the process."""
 
 Marks = Mapping[int, Position]
 """The id of the last message read, by partition."""
@@ -52,8 +52,8 @@ class ReadMark(NamedTuple):
     """A reader's mark after a change.
 
     Attributes:
-        marks: In the partitions of the change.
-        pending: Seconds until reads show the named messages; until then the mark stays below them. 0: it is set.
+        marks: The mark in the changed partitions.
+        pending: Seconds until reads show the named messages, below which the mark stays until then; 0 if it is set.
     """
 
     marks: Marks
@@ -64,9 +64,9 @@ class Unread(msgspec.Struct, frozen=True):
     """A reader's unread messages in a queue.
 
     Attributes:
-        marks: The reader's mark; partitions without one are missing.
-        count: Messages above it.
-        more: There are more than ``count``.
+        marks: The reader's mark, without partitions that have none.
+        count: Number of messages above the mark, up to the limit.
+        more: True if there are more than ``count``.
     """
 
     marks: Marks
@@ -78,8 +78,8 @@ class UnreadUseCases:
     """Sets read marks, and counts messages above them.
 
     Args:
-        store: Has the marks and the messages.
-        core: Runs reads side by side.
+        store: Stores the marks and the messages.
+        core: Runs concurrent reads.
         notify: Called with the owner of a mark that may have moved, and the queue.
     """
 
@@ -89,33 +89,33 @@ class UnreadUseCases:
         self._notify = notify
 
     def mark(self, access: QueueAccess, reader: str, ends: Marks, *, back: bool = False) -> ReadMark:
-        """Marks messages below certain positions as read; streams of the same reader in this process learn of it.
+        """Marks messages below positions as read, and notifies the reader's streams in this process.
 
         Args:
-            access: The way to the queue.
+            access: The queue.
             reader: Owner of the mark.
-            ends: By partition; ``OTHERS``: in all that are not named.
-            back: A mark that lies above goes back; otherwise it stays.
+            ends: Positions by partition; ``OTHERS`` is for partitions that are not named.
+            back: Also move the mark back. Otherwise a mark above a position stays.
 
         Raises:
-            InvalidRequest: The queue does not have a partition.
-            Conflict: The queue keeps marks of as many readers as it may.
+            InvalidRequest: The queue does not have one of the partitions.
+            Conflict: The queue has the maximum number of readers.
         """
 
         def mark(queue: Queue) -> ReadMark:
             check_partitions((number for number in ends if number != OTHERS), queue)
             horizon = bridge.run(self._store.messages.read(queue, [nothing()]))[0].horizon, LOW_MIN
-            wanted = {
+            requested = {
                 number: end
                 for number in range(1, queue.partitions + 1)
                 if (end := ends.get(number, ends.get(OTHERS))) is not None and end > FIRST
             }
             changes = [
                 OffsetChange(number, ids.preceding(min(end, horizon)), forward=not back)
-                for number, end in wanted.items()
+                for number, end in requested.items()
             ]
             offsets = bridge.run(self._store.offsets.set_offsets(queue, group_of(reader), changes)) if changes else []
-            ahead = max(wanted.values(), default=FIRST)
+            ahead = max(requested.values(), default=FIRST)
             pending = (ahead[0] + 1 - horizon[0]) / TICKS_PER_SECOND if ahead > horizon else 0.0
             return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
 
@@ -126,15 +126,14 @@ class UnreadUseCases:
     def unread(
         self, accesses: Sequence[QueueAccess], reader: str, limit: int = DEFAULT_COUNTED
     ) -> list[Unread | QueueyError | None]:
-        """Counts a reader's unread messages in each queue, at most ``limit``, by ids alone.
+        """Counts a reader's unread messages in each queue, at most ``limit``. Reads only ids.
 
-        Returns for each queue the count, or the error, or None: this call has read as much as it may.
+        Returns for each queue the count, the error, or None if this call has already read ``MAX_ROWS`` ids.
         """
         marks = self.marks(accesses, reader)
         return self.count(list(zip(accesses, marks, strict=True)), limit)
 
     def marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
-        """Returns the marks of a reader in several queues."""
         queues = [access.queue for access in accesses]
         return [*bridge.run(self._store.offsets.offsets_of_queues(queues, group_of(reader)))]
 
@@ -145,45 +144,45 @@ class UnreadUseCases:
         return bridge.run(self._count(asked, limit), as_one=True)
 
     async def _count(self, asked: Sequence[tuple[QueueAccess, Marks]], limit: int) -> list[Unread | QueueyError | None]:
-        left = MAX_ROWS
-        found: list[Unread | QueueyError | None] = []
+        budget = MAX_ROWS
+        counts: list[Unread | QueueyError | None] = []
         for start in range(0, len(asked), QUEUES_TOGETHER):
-            some = asked[start : start + QUEUES_TOGETHER] if left > 0 else []
-            for (access, marks), page in zip(some, await self._begun(some, limit), strict=True):
+            batch = asked[start : start + QUEUES_TOGETHER] if budget > 0 else []
+            for (access, marks), page in zip(batch, await self._begun(batch, limit), strict=True):
                 try:
                     count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
-                    one, read = await access.apply(count)
+                    unread, cost = await access.apply(count)
                 except (NotFound, NotAllowed) as error:
-                    found.append(error)
+                    counts.append(error)
                 else:
-                    found.append(one)
-                    left -= read
-        return found + [None] * (len(asked) - len(found))
+                    counts.append(unread)
+                    budget -= cost
+        return counts + [None] * (len(asked) - len(counts))
 
     async def _count_queue(
         self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None
     ) -> tuple[Unread, int]:
-        """Counts one queue; returns the cost, too. ``page``: of the only partition of ``row``, if it was read."""
+        """Counts one queue; also returns the cost. ``page`` is of the only partition of ``row``, if already read."""
         if queue is not row:
             page = None
-        left = _slices(queue, marks, limit)
-        count = read = 0
-        while left and count <= limit:
-            some, left = left[:PARTITIONS_TOGETHER], left[PARTITIONS_TOGETHER:]
-            pages = await self._store.messages.read(queue, some) if page is None else [page]
+        remaining = _slices(queue, marks, limit)
+        count = cost = 0
+        while remaining and count <= limit:
+            batch, remaining = remaining[:PARTITIONS_TOGETHER], remaining[PARTITIONS_TOGETHER:]
+            pages = await self._store.messages.read(queue, batch) if page is None else [page]
             page = None
-            count += sum(len(each.messages) for each in pages)
-            read += SLICE_ROWS * len(some)
-            # A page may end before its limit where a store has looked at as much as it does at once.
-            left += [
-                replace(piece, lower=each.next)
-                for piece, each in zip(some, pages, strict=True)
-                if each.more and each.next is not None
+            count += sum(len(p.messages) for p in pages)
+            cost += SLICE_ROWS * len(batch)
+            # A page may end before its limit if the store has scanned as much as it does in one read.
+            remaining += [
+                replace(piece, lower=p.next)
+                for piece, p in zip(batch, pages, strict=True)
+                if p.more and p.next is not None
             ]
-        return Unread(marks, min(count, limit), more=count > limit), read + count
+        return Unread(marks, min(count, limit), more=count > limit), cost + count
 
     async def _begun(self, some: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
-        """Reads queues of one partition side by side, where that is faster; None: it is still to be read."""
+        """Reads queues with one partition concurrently if that is faster. Gives None for queues it did not read."""
         if not self._store.waits_for_network or not some:
             return [None] * len(some)
         reading = partial(self._core.run, self._read_begun(some, limit))
@@ -204,12 +203,10 @@ class UnreadUseCases:
 
 
 def group_of(reader: str) -> str:
-    """Returns the group whose offsets are a reader's marks."""
     return READERS + reader
 
 
 def _slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
-    """Returns the slices above marks, of one message more than is counted in each partition."""
     return [
         Slice(number, ids.following(marks[number]) if number in marks else FIRST, limit=limit + 1, bodies=False)
         for number in range(1, queue.partitions + 1)
@@ -217,16 +214,16 @@ def _slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
 
 
 class MarkNews:
-    """News of its reader's marks for a stream: those that it finds, and those that move.
+    """Reports a reader's marks to a stream: first the present ones, then changes.
 
-    A mark that this process sets is told at once. One that another process has set is found by reading, every few
-    seconds. Used in the loop's thread, except for reads.
+    A change by this process is reported at once. A change by another process is found by reads every few seconds.
+    Used in the loop's thread, except for reads.
 
     Args:
-        unread: Has the marks.
+        unread: Reads and counts the marks.
         reader: Owner of the marks.
         wake: Wakes the stream, for a queue (qid).
-        clock: Seconds.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -242,7 +239,7 @@ class MarkNews:
         self._clock = clock
         self._told: dict[str, Marks] = {}
         self._heard: set[str] = set()
-        """Queues whose marks are to be read at the next turn."""
+        """Queues whose marks must be read at the next turn."""
         self._due = -1.0
         self._queues = 0
 
@@ -252,11 +249,9 @@ class MarkNews:
 
     @property
     def more(self) -> bool:
-        """True if there are marks to read now."""
         return bool(self._heard)
 
     def hear(self, queue: Queue) -> None:
-        """Requests a read of a queue's mark: it may have moved."""
         self._heard.add(queue.name)
         self._wake(queue.qid)
 
@@ -264,31 +259,31 @@ class MarkNews:
         self._told.pop(name, None)
 
     def due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
-        """Returns the queues whose marks are to be read now, of all those of the stream: once in a while all."""
+        """Returns the stream's queues whose marks must be read now: periodically all of them."""
         self._queues = len(accesses)
         is_due = self._clock() >= self._due
         if is_due:
             self._due = self._clock() + 0.5 * self.pause
-        heard, self._heard = self._heard, set()
-        return [each for each in accesses if is_due or each.queue.name in heard or each.queue.name not in self._told]
+        moved, self._heard = self._heard, set()
+        return [a for a in accesses if is_due or a.queue.name in moved or a.queue.name not in self._told]
 
     def news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
-        """Returns the queues whose marks were not told yet, with their unread messages; blocks.
+        """Returns queues whose marks have changed, with their unread messages; blocks.
 
-        Those that could not be counted this time are due again.
+        Queues that could not be counted this time are due again.
         """
         marks = self._unread.marks(accesses, self.reader)
         moved = [
-            (access, each)
-            for access, each in zip(accesses, marks, strict=True)
-            if self._told.get(access.queue.name) != each
+            (access, mark)
+            for access, mark in zip(accesses, marks, strict=True)
+            if self._told.get(access.queue.name) != mark
         ]
         counted = self._unread.count(moved) if moved else []
-        found: list[tuple[str, Unread]] = []
+        news: list[tuple[str, Unread]] = []
         for (access, _), unread in zip(moved, counted, strict=True):
             if isinstance(unread, Unread):
-                found.append((access.queue.name, unread))
+                news.append((access.queue.name, unread))
                 self._told[access.queue.name] = unread.marks
             elif unread is None:
                 self._heard.add(access.queue.name)
-        return found
+        return news

@@ -1,11 +1,12 @@
 """Waiting for messages without a thread per waiting request.
 
-Requests that wait for the same trigger of a queue partition share one watch (:class:`Watchers`). Each is a
-:class:`Waiter`: it subscribes and tries. If that gave nothing, it is woken when another try may give something.
+Requests that wait for the same trigger of a queue partition share one watch (:class:`Watchers`). Each request is a
+:class:`Waiter`: it subscribes, then attempts its read or claim. If that returns no messages, the waiter is woken when
+another attempt may succeed.
 
-A new message wakes all waiting reads: each of them can read it. It wakes one waiting claim: only one can have it. If
-that claim gets something there may be more, so two others are woken; if it gets nothing, none is. So one message
-costs few tries, however many claims wait for it.
+A new message wakes all waiting reads, because each can return it. It wakes only one waiting claim, because only one
+can get it. If that claim gets messages, there may be more, so two other claims are woken; if it gets none, no other is
+woken. So one message costs few attempts, however many claims wait for it.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import Any, NamedTuple
 from queuey.messages import Queue
 
 FEW = 8
-"""Max partitions of a queue that a waiter watches one by one; with more, all partitions wake it."""
+"""Max partitions of a queue that a waiter watches individually; with more, any partition of the queue wakes it."""
 
 
 class WakeSource(NamedTuple):
     """Wakes waiting requests of one kind.
 
     Attributes:
-        watch: Calls a function, from any thread, whenever a queue's partition may have messages; returns a
-            function that ends that. The first function is quick and does not raise.
-        for_all: It wakes all waiting requests, not one of them.
+        watch: Calls a function, from any thread, whenever a partition of a queue may have messages. Returns a
+            function that ends the watch. The called function must be quick and not raise.
+        for_all: True if it wakes all waiting requests, False if one at a time.
     """
 
     watch: Callable[[Queue, int, Callable[[], None]], Callable[[], None]]
@@ -37,7 +38,7 @@ class WakeSource(NamedTuple):
 
 
 Key = tuple[Any, ...]
-"""Queue and version of its row, partitions, and the trigger."""
+"""Queue (qid), version of its row, partitions, and trigger."""
 Wanted = tuple[Queue, Sequence[int], WakeSource]
 
 
@@ -55,7 +56,6 @@ class _Shared:
         self._watchers = watchers
 
     def wake(self) -> None:
-        """Called for new messages, in any thread."""
         if not self._told:
             self._told = True
             self._watchers.tell(self._wake)
@@ -69,34 +69,34 @@ class Watchers:
     """Shares the watches of waiting requests. Safe for use by many threads.
 
     Attributes:
-        tell: Makes a call that wakes waiters, however many they are. An event loop replaces it with its own, so that
-            the calls do not hold up the store's threads.
+        tell: Makes a call that wakes waiters. A server replaces it with a call into its event loop, so that waking
+            many waiters does not block the store's threads.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._shared: dict[Key, _Shared] = {}
-        # For triggers that wake one waiter: those that were woken but have not tried yet, and those that try now.
+        # For triggers that wake one waiter: waiters that were woken and have not begun an attempt, and those that have.
         self._called: set[tuple[_Shared, Waiter]] = set()
         self._trying: set[tuple[_Shared, Waiter]] = set()
         self.tell: Callable[..., None] = _call
 
     def __len__(self) -> int:
-        """Number of waiting requests, each counted once per partition that it waits on."""
+        """Returns the number of waiting requests, each counted once per partition that it waits on."""
         with self._lock:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
         with self._lock:
-            some = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
-            return len({waiter for waiters in some for waiter in waiters})
+            waiter_lists = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
+            return len({waiter for waiters in waiter_lists for waiter in waiters})
 
     def subscribe(self, waiter: Waiter, queues: Mapping[Key, Queue]) -> None:
-        """Replaces what a waiter waits for; it begins a try. One that is closed waits for nothing.
+        """Replaces the subscriptions of a waiter that begins an attempt. A closed waiter gets no subscriptions.
 
         Args:
             waiter: The waiter.
-            queues: For each key its queue.
+            queues: The queue of each key.
         """
         ended: list[Callable[[], None]] = []
         with self._lock:
@@ -110,10 +110,10 @@ class Watchers:
                 if key not in now:
                     ended += self._remove(key, waiter)
             for key in waiter.keys if self._called else ():
-                mine = (self._shared[key], waiter)
-                if mine in self._called:
-                    self._called.remove(mine)
-                    self._trying.add(mine)
+                entry = (self._shared[key], waiter)
+                if entry in self._called:
+                    self._called.remove(entry)
+                    self._trying.add(entry)
         for call in ended:
             call()
 
@@ -126,38 +126,38 @@ class Watchers:
         shared.waiters[waiter] = None
 
     def _remove(self, key: Key, waiter: Waiter) -> Sequence[Callable[[], None]]:
-        """Removes a waiter; returns what is to be called without the lock.
+        """Removes a waiter. Returns calls that must be made without the lock.
 
-        If it was woken and did not finish its try, others are woken for it.
+        If the waiter was woken and has not finished its attempt, other waiters are woken instead.
         """
         shared = self._shared[key]
         del shared.waiters[waiter]
-        mine = (shared, waiter)
-        others = mine in self._called or mine in self._trying
-        self._called.discard(mine)
-        self._trying.discard(mine)
+        entry = (shared, waiter)
+        wake_others = entry in self._called or entry in self._trying
+        self._called.discard(entry)
+        self._trying.discard(entry)
         if shared.waiters:
-            return (partial(self.tell, self.call, shared, 2),) if others else ()
+            return (partial(self.tell, self.call, shared, 2),) if wake_others else ()
         del self._shared[key]
-        # They lead back to this trigger, which would not be freed before a collector of cycles comes.
+        # The stops refer back to this trigger; without that cycle it is freed at once.
         stops, shared.stops = shared.stops, ()
         return stops
 
     def call(self, shared: _Shared, count: int) -> None:
-        """Wakes some waiters of one trigger. Runs where :attr:`tell` makes its calls."""
+        """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. Called by way of :attr:`tell`."""
         with self._lock:
             if shared.for_all:
                 called = list(shared.waiters)
             else:
-                called = [one for one in islice(shared.waiters, count) if (shared, one) not in self._called]
-                for one in called:
-                    self._called.add((shared, one))
-                    shared.waiters[one] = shared.waiters.pop(one)
-        for one in called:
-            one.wake(shared.qid)
+                called = [w for w in islice(shared.waiters, count) if (shared, w) not in self._called]
+                for waiter in called:
+                    self._called.add((shared, waiter))
+                    shared.waiters[waiter] = shared.waiters.pop(waiter)
+        for waiter in called:
+            waiter.wake(shared.qid)
 
     def tried(self, waiter: Waiter) -> None:
-        """Records that a try gave nothing, so no other waiter needs to try."""
+        """Records that an attempt returned nothing, so no other waiter is woken for it."""
         with self._lock:
             for key in waiter.keys if self._trying else ():
                 self._trying.discard((self._shared[key], waiter))
@@ -167,8 +167,8 @@ class Waiter(ABC):
     """A request that waits for messages. Used by one thread at a time, except for :meth:`wake` and :meth:`close`.
 
     Attributes:
-        keys: What it waits for.
-        closed: It waits for nothing any more, also if a try of it is still under way in a thread.
+        keys: Keys of its subscriptions.
+        closed: True if it no longer waits, even if an attempt is still running in a thread.
     """
 
     __slots__ = ("_watchers", "_woken_by", "closed", "keys")
@@ -181,9 +181,9 @@ class Waiter(ABC):
 
     @abstractmethod
     def wake(self, qid: int | None = None) -> None:
-        """Called when another try may succeed, in any thread, or where ``Watchers.tell`` makes its calls.
+        """Called when another attempt may succeed, from any thread or by way of ``Watchers.tell``.
 
-        ``qid`` is the queue that may have news; None: any.
+        ``qid`` is the queue that may have messages; None means any.
         """
 
     def note_woken(self, qid: int | None) -> None:
@@ -196,22 +196,20 @@ class Waiter(ABC):
 
     @property
     def may_be_any(self) -> bool:
-        """True if any queue may have news, or something else may have changed."""
         return self._woken_by is None
 
     def take_woken(self) -> frozenset[int] | None:
-        """Returns the queues (qid) that may have news since the last call; None: any."""
-        woken, self._woken_by = self._woken_by, ()  # Thousands wait, so nothing has no set.
+        """Returns the queues (qid) that may have new messages since the last call; None means any."""
+        woken, self._woken_by = self._woken_by, ()  # Thousands wait: an empty set for each would cost memory.
         return None if woken is None else frozenset(woken)
 
     def subscribe(self, wanted: Iterable[Wanted]) -> None:
-        """Replaces this waiter's subscriptions; called before each try."""
+        """Replaces this waiter's subscriptions. Must be called before each attempt."""
         self._watchers.subscribe(
-            self, {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
+            self, {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
         )
 
     def found_nothing(self) -> None:
-        """Ends a try without a result."""
         self._watchers.tried(self)
 
     def close(self) -> None:
@@ -220,11 +218,11 @@ class Waiter(ABC):
 
 
 def _keys_of(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> list[Key]:
-    there = [number for number in numbers if number <= queue.partitions]
+    partitions = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
-    if len(there) > FEW:
+    if len(partitions) > FEW:
         return [(*row, range(1, queue.partitions + 1), trigger)]
-    return [(*row, (number,), trigger) for number in there]
+    return [(*row, (number,), trigger) for number in partitions]
 
 
 def _call(call: Callable[..., None], *arguments: object) -> None:

@@ -1,6 +1,6 @@
-"""Use cases for people who look at a queue: scans for messages, and causes of dead letters.
+"""Use cases of the console: searches for messages, and causes of dead letters.
 
-All only read, each call no more than its caller allows. Calls block.
+They only read, each call at most a given number of messages. Calls block.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from queuey.terminal.task_calls import shown_call
 __all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason", "short_cursor"]
 
 MAX_SCANNED = 500
-"""Max messages that one step of a scan reads; a page's bytes may end it sooner."""
+"""Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
 MAX_SAMPLED = 100
-"""Max messages in a sample of sizes, and of dead letters."""
+"""Max messages in a sample of sizes or dead letters."""
 
 NOTHING = Meta()
 MAX_SHAPED = 500
-"""Max characters of an error's text that count."""
+"""Max characters of an error's text that are compared."""
 
 
 class Found:
@@ -37,9 +37,9 @@ class Found:
 
     Attributes:
         messages: Matches, newest first.
-        scanned: How many were read.
-        cursor: Start of the next step, short; blank: all were read.
-        reached: Ticks of the last message that was read; None: there was none.
+        scanned: Number of messages that were read.
+        cursor: Start of the next step; blank after the last one.
+        reached: Ticks of the last message that was read, or None if no message was read.
     """
 
     def __init__(self, messages: list[Message], scanned: int, cursor: str, reached: int | None) -> None:
@@ -50,11 +50,11 @@ class Found:
 
 
 class Sizes:
-    """Bodies in a sample of messages.
+    """Sizes of the bodies in a sample of messages.
 
     Attributes:
         count: Messages in the sample.
-        total: Bytes of their bodies.
+        total: Total bytes of their bodies.
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
@@ -62,12 +62,11 @@ class Sizes:
         self.total = sum(body_bytes(message.body) for message in messages)
 
     def of(self, count: int) -> int:
-        """Estimates the bytes of ``count`` messages."""
         return self.total if count <= self.count else round(self.total / max(1, self.count) * count)
 
 
 class Browsing:
-    """Looks at the messages of queues, newest first."""
+    """Searches and samples the messages of queues, newest first."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -85,15 +84,15 @@ class Browsing:
         """Runs one step of a scan.
 
         Args:
-            access: The way to the queue: its caller may read.
+            access: The queue, for a caller that may read it.
             wanted: Selects messages.
-            partitions: None: all.
-            since: An id, an instant, or the cursor of the step before; blank: from the newest message on.
+            partitions: Partitions to read; None means all.
+            since: An id, an instant, or the cursor of the previous step; blank starts at the newest message.
             limit: Max messages to read.
             upcoming: Read delayed messages that are not due instead, the next one first.
 
         Raises:
-            ValueError: ``since`` is none of these.
+            ValueError: ``since`` is not an id, an instant or a cursor.
         """
         reading = self._reader.read(
             access,
@@ -113,13 +112,13 @@ class Browsing:
         return Found(messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached)
 
     def neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
-        """Returns the ids of the messages before and after one in its partition, whether they are due or not."""
+        """Returns the ids of the previous and the next message in a partition, also of messages that are not due."""
         mark = mark_of(position)
 
         def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
-            wanted = Range(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
-            found = self._reader.read(access, wanted).messages
-            return found[0].id if found else None
+            single = Range(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
+            messages = self._reader.read(access, single).messages
+            return messages[0].id if messages else None
 
         return nearest(descending=True, before=mark), nearest(after=mark)
 
@@ -127,44 +126,43 @@ class Browsing:
         return Sizes(self._newest(access))
 
     def tasks(self, access: QueueAccess) -> tuple[Counter[str], int]:
-        """Counts the newest messages by the task that they call; returns the number of all of them, too."""
+        """Counts the newest messages by the task that they call; also returns their total number."""
         messages = self._newest(access)
         calls = (shown_call(message.body) for message in messages if message.meta is not None and message.meta.json)
         return Counter(call.task for call in calls if call is not None), len(messages)
 
     def failures(self, access: QueueAccess) -> Failures:
-        """Groups the newest messages of a queue of dead letters by their reasons."""
         return grouped(self._newest(access), access.queue.name)
 
     def _newest(self, access: QueueAccess) -> Sequence[Message]:
-        wanted = Range(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
-        return self._reader.read(access, wanted).messages
+        newest = Range(partitions=None, limit=MAX_SAMPLED, descending=True, delayed=False, merge=True)
+        return self._reader.read(access, newest).messages
 
 
 def short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
-    """Returns the start of the next step after a reading of several partitions: mostly one id in place of one for each.
+    """Returns a short cursor after a reading of several partitions: usually one id instead of one for each.
 
-    No partition has unread messages between the last message and the nearest of the next positions, so all may
-    go on from there. Partitions that have an unread message with the very id of the last one are named beside it.
+    No partition has unread messages between the last message and the nearest of the next positions, so all partitions
+    can continue from there. Partitions with an unread message of the same id as the last one are named separately.
     ``nearest`` is ``max`` for a descending reading, else ``min``.
     """
     if not reading.more or not reading.messages:
         return reading.cursor if reading.more else ""
     last = reading.messages[-1].position
-    left = {number: at for number, at in reading.next.items() if at is not None}
-    beyond = [at for at in left.values() if at != last]
+    starts = {number: start for number, start in reading.next.items() if start is not None}
+    beyond = [start for start in starts.values() if start != last]
     common = [ids.to_hex(nearest(beyond))] if beyond else []
-    return ",".join(common + [f"{number}:{ids.to_hex(last)}" for number, at in left.items() if at == last])
+    return ",".join(common + [f"{number}:{ids.to_hex(last)}" for number, start in starts.items() if start == last])
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions for a message; blank fields do not count.
+    """A filter of messages; blank fields match all messages.
 
     Attributes:
-        text: In its body, in any case. A body of bytes has the UTF-8 of the text, as it is.
-        header: The name of one of its headers.
-        value: In the value of that header; without ``header``: in that of any header.
-        key: Its key, in an ordered queue.
+        text: Text in the body, regardless of case. In a body of bytes, the exact UTF-8 bytes of the text.
+        header: Name of a header.
+        value: Text in the value of that header, or of any header if ``header`` is blank.
+        key: The message's key.
     """
 
     text: str = ""
@@ -174,7 +172,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anything(self) -> bool:
-        """True if every message matches."""
         return not (self.text or self.header or self.value or self.key)
 
     def takes(self, message: Message) -> bool:
@@ -187,7 +184,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def _has_header(self, meta: Meta) -> bool:
         name, value = self.header.lower(), self.value
-        return any(name in {"", given} and value in held for given, held in meta.headers)
+        return any(name in {"", own_name} and value in own_value for own_name, own_value in meta.headers)
 
 
 def _holds(body: str | bytes, text: str) -> bool:
@@ -200,12 +197,12 @@ class Failure(msgspec.Struct, frozen=True):
     """Dead letters with one reason.
 
     Attributes:
-        queue: Where they came from.
+        queue: The queue that the messages failed in.
         error: Class of the last error.
         shape: The common form of the errors' texts.
-        count: Number in the sample.
-        latest: When the last of them was given up, in seconds since 1970.
-        partition, id: Place of that one.
+        count: Number of dead letters in the sample.
+        latest: When the last message failed for good, in seconds since 1970.
+        partition, id: Location of that dead letter.
     """
 
     queue: str
@@ -218,13 +215,13 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """A sample of a queue of dead letters.
+    """A sample of a dead-letter queue, grouped by reason.
 
     Attributes:
-        lies_in: The queue.
-        sampled: Messages in the sample, the newest ones.
-        unknown: Those without a reason.
-        groups: The most frequent reason first.
+        lies_in: Name of the dead-letter queue.
+        sampled: Number of messages in the sample, which are the newest ones.
+        unknown: Number of messages without a reason.
+        groups: Dead letters by reason, the most frequent reason first.
     """
 
     lies_in: str
@@ -238,25 +235,25 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
     sampled = unknown = 0
     for message in messages:
         sampled += 1
-        one = stored_dead_letter(message, lies_in)
-        if one is None:
+        letter = stored_dead_letter(message, lies_in)
+        if letter is None:
             unknown += 1
             continue
-        key = (one.queue, one.cause.error, shape_of(one.cause.text[:MAX_SHAPED]))
-        groups.setdefault(key, []).append(one)
-    found = [_failure(key, letters) for key, letters in groups.items()]
-    return Failures(lies_in, sampled, unknown, sorted(found, key=lambda each: (-each.count, -each.latest)))
+        key = (letter.queue, letter.cause.error, shape_of(letter.cause.text[:MAX_SHAPED]))
+        groups.setdefault(key, []).append(letter)
+    failures = [_failure(key, letters) for key, letters in groups.items()]
+    return Failures(lies_in, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))
 
 
 def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
-    """Merges failures of one reason, each with its queue of dead letters; the most frequent reason first."""
+    """Groups failures of several dead-letter queues by reason, each with its queue; the most frequent reason first."""
     reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
     for sample in samples:
-        for one in sample.groups:
-            reasons.setdefault((one.error, one.shape), []).append((sample.lies_in, one))
-    return sorted(reasons.values(), key=lambda some: -sum(one.count for _, one in some))
+        for failure in sample.groups:
+            reasons.setdefault((failure.error, failure.shape), []).append((sample.lies_in, failure))
+    return sorted(reasons.values(), key=lambda group: -sum(failure.count for _, failure in group))
 
 
 def _failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:
-    last = max(letters, key=lambda one: one.cause.at)
+    last = max(letters, key=lambda letter: letter.cause.at)
     return Failure(*key, len(letters), last.cause.at, last.stored_partition, last.stored_id)

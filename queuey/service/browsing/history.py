@@ -1,7 +1,7 @@
-"""Activity of queues in the last hour: rings of cells in the memory of each process, merged on demand.
+"""Activity of queues in the last hour: ring buffers in the memory of each process, merged on demand.
 
-A process counts messages of at most :data:`MAX_QUEUES` queues. Beyond that, the application with the most of them loses
-those that it used longest ago. Nothing is stored.
+A process counts messages of at most :data:`MAX_QUEUES` queues. Beyond that, the application with the most rings loses
+its least recently used ones. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from queuey.service.workers import Topic, Workers
 from queuey.turns import in_turns
 
 STEP, CELLS = 10, 360
-"""Seconds of a cell, and cells of a ring."""
+"""Seconds per cell, and cells per ring."""
 MAX_QUEUES = 1000
-"""Max queues; each takes 6 kB."""
+"""Max queues of a process; each takes about 9 kB."""
 MAX_SAMPLED = 100
-"""Max queues whose messages are counted in one round, those that were used last."""
+"""Max queues whose depth is sampled in one round: the most recently used ones."""
 MAX_ACTIVE, RECENT = 100, 60
-"""Max queues of one answer about the queues of an application, and cells of each: ten minutes."""
+"""Max queues in an answer about an application, and cells of each queue (ten minutes)."""
 ANSWER_SECONDS = 1.0
-"""Timeout in seconds for all other processes together."""
+"""Timeout in seconds for the answers of all other processes."""
 UNKNOWN = -1
 
 
 class Cells(msgspec.Struct, frozen=True, array_like=True):
-    """A ring as of one moment, the oldest cell first.
+    """A copy of a ring, the oldest cell first.
 
     Attributes:
         last: Number of the newest cell: seconds since 1970, divided by :data:`STEP`.
-        sent: Messages that were stored, by cell.
-        taken: Messages that readers and claims were given.
-        depth: Messages in the queue; -1: not counted.
+        sent: Stored messages, by cell.
+        taken: Messages that were delivered to readers and claims, by cell.
+        depth: Messages in the queue, by cell; -1 if not counted.
     """
 
     last: int
@@ -54,7 +54,7 @@ class ActivityQuery(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         patterns: Patterns of the queues' names, as for :func:`queuey.access.matches`.
-        uids: The queues; if empty, the queues that were used last.
+        uids: The queues; if empty, the most recently used ones.
     """
 
     application: str
@@ -66,7 +66,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
     """The messages of a queue in the last minutes.
 
     Attributes:
-        used: Number of the cell in which messages were counted last.
+        used: Number of the last cell in which messages were counted.
         cells: The newest :data:`RECENT` cells.
     """
 
@@ -77,7 +77,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
 
 HISTORY = Topic(20, int, Cells)
-"""Asks with the ``uid`` of a queue."""
+"""The question is the ``uid`` of a queue."""
 ACTIVITY = Topic(22, ActivityQuery, list[Activity])
 _BLANK = Cells(0, (), (), ())
 
@@ -87,7 +87,7 @@ class Ring:
 
     Attributes:
         last: Number of the newest cell.
-        used: Number of the cell in which messages were counted last; 0: none.
+        used: Number of the last cell in which messages were counted; 0 before the first message.
     """
 
     __slots__ = ("application", "depth", "last", "name", "sent", "taken", "used")
@@ -99,7 +99,7 @@ class Ring:
         self.used = 0
 
     def turn(self, last: int) -> int:
-        """Makes a cell the newest, and blanks those since the previous one; returns its index."""
+        """Makes a cell the newest one and clears the cells since the previous one. Returns its index."""
         for number in range(max(self.last + 1, last - CELLS + 1), last + 1):
             self.sent[number % CELLS] = self.taken[number % CELLS] = 0
             self.depth[number % CELLS] = UNKNOWN
@@ -107,14 +107,13 @@ class Ring:
         return self.last % CELLS
 
     def cells(self, last: int, count: int = CELLS) -> Cells:
-        """Returns the newest cells up to one."""
         begin = self.turn(last) + 1
         rings = (self.sent, self.taken, self.depth)
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
 
 
 def merged(processes: Sequence[Cells], count: int = CELLS) -> Cells:
-    """Adds up the cells of several processes, by their numbers; the highest depth counts."""
+    """Adds up the cells of several processes by cell number. The depth is the highest one."""
     last = max((cells.last for cells in processes), default=0)
     sent, taken, depth = [0] * count, [0] * count, [UNKNOWN] * count
     for cells in processes:
@@ -127,7 +126,7 @@ def merged(processes: Sequence[Cells], count: int = CELLS) -> Cells:
 
 
 class History:
-    """The rings of this process. Safe for use by many threads."""
+    """The rings of this process. Thread-safe."""
 
     def __init__(self, workers: Workers, clock: Callable[[], float] = time.time) -> None:
         self._workers = workers
@@ -152,7 +151,7 @@ class History:
             ring.taken[index] += taken
 
     def note_depth(self, queue: Queue, count: int) -> None:
-        """Records how many messages a queue has; of one whose messages are not counted, only if there is room."""
+        """Records the number of messages in a queue. Adds a ring for the queue only if there is room."""
         last = int(self._clock()) // STEP
         with self._lock:
             ring = self._rings.get(queue.uid)
@@ -162,13 +161,13 @@ class History:
                 ring.depth[ring.turn(last)] = count
 
     def lately(self) -> list[tuple[str, str]]:
-        """Returns the applications and names of queues whose messages are to be counted.
+        """Returns the applications and names of queues whose depth should be sampled.
 
-        Applications take turns, each with the queue that it used last of those that are left.
+        Applications take turns, each with its most recently used remaining queue.
         """
         with self._lock:
-            found = sorted(self._rings.values(), key=lambda ring: -ring.used)
-        in_order = in_turns(found, lambda ring: ring.application)
+            rings = sorted(self._rings.values(), key=lambda ring: -ring.used)
+        in_order = in_turns(rings, lambda ring: ring.application)
         return [(ring.application, ring.name) for ring in in_order[:MAX_SAMPLED]]
 
     def own(self, uid: int) -> Cells:
@@ -177,13 +176,12 @@ class History:
             return _BLANK if ring is None else ring.cells(int(self._clock()) // STEP)
 
     def of(self, queue: Queue) -> Cells:
-        """Returns the merged cells of all processes of the service; waits a moment for the others."""
+        """Returns the merged cells of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others."""
         answers = self._workers.ask_all(HISTORY, queue.uid, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
         return merged([now, self.own(queue.uid), *filter(None, answers)])
 
     def own_activity(self, query: ActivityQuery) -> list[Activity]:
-        """Returns the activity that this process has counted, the queue that was used last first."""
         last, uids = int(self._clock()) // STEP, frozenset(query.uids)
 
         def is_selected(uid: int, ring: Ring) -> bool:
@@ -197,9 +195,9 @@ class History:
             return [Activity(uid, ring.name, ring.used, ring.cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]]
 
     def activity(self, query: ActivityQuery) -> list[Activity]:
-        """Merges the activity that all processes of the service have counted; waits a moment for the others.
+        """Returns the merged activity of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others.
 
-        All cells end with the present one. There are at most :data:`MAX_ACTIVE` queues.
+        All cells end with the present one. Returns at most :data:`MAX_ACTIVE` queues.
         """
         answers = self._workers.ask_all(ACTIVITY, query, ANSWER_SECONDS).values()
         now = Cells(int(self._clock()) // STEP, (), (), ())
@@ -217,13 +215,16 @@ class History:
         return ring
 
     def _make_room(self, application: str) -> None:
-        """Removes a quarter of the rings of the application that has the most, after a new one of ``application``."""
+        """If all rings are in use, removes a quarter of the rings of the application with the most.
+
+        The new ring of ``application`` counts, too.
+        """
         if len(self._rings) < MAX_QUEUES:
             return
         counts = Counter(ring.application for ring in self._rings.values())
         counts[application] += 1
-        most = max(counts, key=counts.__getitem__)
-        own = [uid for uid, ring in self._rings.items() if ring.application == most]
+        largest = max(counts, key=counts.__getitem__)
+        own = [uid for uid, ring in self._rings.items() if ring.application == largest]
         own.sort(key=lambda uid: self._rings[uid].used)
         for uid in own[: -(-len(own) // 4)]:
             del self._rings[uid]

@@ -1,7 +1,7 @@
-"""Use cases of claims: messages given to one caller each, until they are acknowledged or released, or a claim expires.
+"""Claims: each message is given to one caller until it is acknowledged or released, or until its claim expires.
 
-See ``docs/architecture-claims.md``. Calls are coroutines of the service's loop. Their callers may cancel
-them at any time: sent requests go on, and messages that arrive for no caller are released.
+See ``docs/architecture-claims.md``. The methods are coroutines of the service's event loop. A caller may cancel one at
+any time: requests already sent are still carried out, and messages claimed for a cancelled caller are released.
 """
 
 from __future__ import annotations
@@ -70,38 +70,38 @@ from queuey.storage import Store
 
 T = TypeVar("T")
 ENOUGH = 100
-"""Max ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and
-would leave the other partitions idle."""
+"""Max ids in the pending requests to one partition before a claim starts at another one. Larger entries gain little
+and leave the other partitions idle."""
 LANES = 4
-"""Max threads in which one request writes results."""
+"""Max concurrent writes of one request."""
 AGAIN = 1.0
-"""Interval in seconds after which a waiting claim tries again that missed messages which may be free."""
+"""Interval in seconds after which a waiting claim is retried that skipped messages which may be free."""
 
 
 logger = logging.getLogger(__name__)
 OF_ONE_QUEUE = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
-"""Errors of one queue, which say nothing about others."""
+"""Errors that concern a single queue, so other queues are still tried."""
 
 
 class Rely(Protocol):
-    """Makes sure that messages which are kept become dead letters when they expire."""
+    """Ensures that kept messages become dead letters when they expire."""
 
     async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        """Is awaited before new messages are stored, and again, with ``is_stored``, before they are acknowledged."""
+        """Awaited before messages are stored, and again with ``is_stored`` before their post is acknowledged."""
 
 
 class ReleaseReason(msgspec.Struct, frozen=True):
-    """Class and text of an error of a handler."""
+    """Class and text of a handler's error."""
 
     error: str
     text: str = ""
 
 
 class ClaimUseCases(JobActs):
-    """Claims, acknowledges, renews and releases.
+    """Claims, acknowledges, renews and releases messages.
 
     Attributes:
-        rely: Called by use cases that store messages.
+        rely: Awaited by use cases that store messages.
     """
 
     def __init__(
@@ -144,12 +144,10 @@ class ClaimUseCases(JobActs):
         return PartitionLog(self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, rested)
 
     def share(self, workers: Workers) -> None:
-        """Starts to forward requests between the workers of a service."""
         forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)
         self._logs.elsewhere = forwarding.forward
 
     def statistics(self) -> dict[str, float]:
-        """Returns counters and sizes of this process, by the names of the metrics."""
         return {
             **self._totals.statistics(),
             **self._logs.measure(),
@@ -158,7 +156,7 @@ class ClaimUseCases(JobActs):
 
     # Claiming
 
-    async def claim(  # noqa: PLR0913 - what a caller may ask for
+    async def claim(  # noqa: PLR0913 - the options of a claim
         self,
         queue: Queue,
         *,
@@ -172,27 +170,27 @@ class ClaimUseCases(JobActs):
         worker: str = "",
         states: bool = False,
     ) -> list[ClaimDelivery]:
-        """Gives messages to a caller.
+        """Claims messages for a caller.
 
         Args:
-            queue: A row that the caller is authorized for.
+            queue: The queue's row, already authorized for the caller.
             limit: Max messages.
-            ttl: Seconds that the claims last; 0: only show messages.
-            waiter: Learns its triggers, and so is woken when another claim may get something.
-            partitions: None: all.
-            max_bytes: Bytes of the messages in the answer, not counting the last one; None: those of a page.
-            gather: Take messages of several partitions to reach ``limit``; else they are of one.
-            ack: Acknowledged at once, in the same entry if it is of the partition that is asked first. It has its
-                result before this returns. If it fails, nothing is claimed.
+            ttl: Duration of the claims in seconds. With 0, messages are only shown.
+            waiter: Subscribed to the queue, so that it is woken when a further attempt may find messages.
+            partitions: Partitions to search; None for all.
+            max_bytes: Max bytes of the returned messages, not counting the last one; None for the limit of a page.
+            gather: Collect messages of several partitions to reach ``limit``; otherwise all are of one partition.
+            ack: Receipts to acknowledge along with the claim; those of the first partition share its log entry. The
+                results are known before this returns. If the acknowledgement fails, nothing is claimed.
             worker: The caller's name for itself.
-            states: Messages that were delivered before have the last state of an earlier delivery, at most
-                ``MAX_STATES`` of them. What cannot be read is left out.
+            states: Add the last job state to messages that were delivered before, at most ``MAX_STATES`` of them.
+                States that cannot be read are omitted.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
-            ClaimUndecided: Some messages may be free soon: the waiter is woken then.
-            InvalidRequest: The queue has no such partition.
-            StoreUnavailable: ``outcome`` tells if something may have been claimed or acknowledged.
+            ClaimUndecided: Some messages may be free soon. The waiter is woken then.
+            InvalidRequest: The queue does not have one of the partitions.
+            StoreUnavailable: Its ``outcome`` says whether something may have been claimed or acknowledged.
         """
         self.check(queue, partitions)
         order = self._order(queue, partitions, limit)
@@ -206,19 +204,19 @@ class ClaimUseCases(JobActs):
             parts = by_partition(ack.receipts)
             self.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._knows(queue, parts):
-                # There may be a receipt that no entry has made: then nothing is claimed.
+                # If a receipt names an entry that never existed, nothing may be claimed.
                 await self._check_receipts(queue, parts)
-            settles = {number: SettleRequest(queue, "acknowledge", some) for number, some in parts.items()}
+            settles = {number: SettleRequest(queue, "acknowledge", receipts) for number, receipts in parts.items()}
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
             complete = partial(self._complete, queue, states=states) if ttl and (states or queue.result_ttl) else None
-            found = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
+            deliveries = await search.run(order, ack, settles, partial(self._is_late, ttl), complete)
         except ClaimUndecided:
             self._try_again(waiter)
             raise
-        self._metrics.delivered(len(found), queue)
-        return found
+        self._metrics.delivered(len(deliveries), queue)
+        return deliveries
 
     async def claim_first(
         self,
@@ -227,33 +225,34 @@ class ClaimUseCases(JobActs):
         waiter: Waiter | None,
         refused: dict[str, QueueyError],
     ) -> tuple[Queue | None, list[ClaimDelivery]]:
-        """Gives messages of the first queue that has any, and that queue.
+        """Claims messages of the first queue that has any; returns the queue and its messages.
 
         Args:
-            accesses: In order of preference.
-            claim: As for :meth:`claim`.
+            accesses: Queues in order of preference.
+            claim: Calls :meth:`claim` for one queue.
             waiter: As for :meth:`claim`.
-            refused: Gets the error of each queue that nobody, or not this caller, may claim from; the others are tried.
+            refused: Filled with the error of each queue that this caller, or any caller, may not claim from. The other
+                queues are still tried.
 
         Raises:
             ClaimUndecided: As for :meth:`claim`.
-            QueueyError: The first of these, if there is no other queue.
+            QueueyError: All queues refused the claim; this is the first error.
         """
         undecided, rows = None, None
-        while rows != (rows := [access.queue for access in accesses]):  # Again if one was out of date.
+        while rows != (rows := [access.queue for access in accesses]):  # Repeat if a row was out of date.
             if waiter is not None:
                 waiter.subscribe([(row, range(1, row.partitions + 1), self._trigger) for row in rows])
             for access in accesses:
                 try:
-                    found = await access.apply(claim)
+                    deliveries = await access.apply(claim)
                 except ClaimUndecided as error:
                     undecided = error
                     continue
                 except OF_ONE_QUEUE as error:
                     refused[access.queue.name] = error
                     continue
-                if found:
-                    return access.queue, found
+                if deliveries:
+                    return access.queue, deliveries
         if refused.keys() >= {access.queue.name for access in accesses}:
             raise next(iter(refused.values()))
         if undecided is not None:
@@ -262,7 +261,7 @@ class ClaimUseCases(JobActs):
         return None, []
 
     async def _complete(self, queue: Queue, deliveries: list[ClaimDelivery], *, states: bool) -> None:
-        """Does what comes before the receipts of messages leave the service."""
+        """Voids earlier results and adds job states, before the receipts leave the service."""
         if queue.result_ttl:
             now = self._store.claim_logs.claim_now() / 1000
             repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
@@ -272,7 +271,7 @@ class ClaimUseCases(JobActs):
             await self._add_states(queue, deliveries)
 
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
-        """Adds the states that earlier deliveries have left; a message without one begins anew, as any may."""
+        """Adds the job states that earlier deliveries set. States that cannot be read are omitted."""
         repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
 
         try:
@@ -283,12 +282,10 @@ class ClaimUseCases(JobActs):
             logger.debug("the states of messages delivered again cannot be read: %s", error)
 
     def _try_again(self, waiter: Waiter | None) -> None:
-        """Wakes a caller later that missed messages which may be free."""
         if waiter is not None:
             self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
-        """Returns whether claims may be over before the caller hears of them."""
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
@@ -300,59 +297,56 @@ class ClaimUseCases(JobActs):
                 raise InvalidRequest({"partitions": text})
 
     def _order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
-        """Returns partitions in the order in which they are asked. The next entry of the first has room for more."""
+        """Returns partitions in search order, starting with one whose next entry has room."""
         if queue.partitions == 1:
             return (1,)
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._turns.order(queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number)))
         if partitions is not None:
-            wanted = set(partitions)
-            order = [number for number in order if number in wanted]
+            requested = set(partitions)
+            order = [number for number in order if number in requested]
 
         def load(number: int) -> int:
             return self._logs.load((queue.qid, number))
 
-        has_room = (number for number in order if not (held := load(number)) or held + limit <= ENOUGH)
-        at = order.index(next(has_room, None) or min(order, key=load))
-        return [*order[at:], *order[:at]] if at else order
+        has_room = (number for number in order if not (pending := load(number)) or pending + limit <= ENOUGH)
+        start = order.index(next(has_room, None) or min(order, key=load))
+        return [*order[start:], *order[:start]] if start else order
 
     # Receipts
 
     async def acknowledge(
         self, queue: Queue, receipts: Sequence[ClaimReceipt], results: Mapping[ClaimReceipt, JobResult] | None = None
     ) -> list[Settlement]:
-        """Acknowledges messages: they will not be delivered any more. Returns the results in the receipts' order.
+        """Acknowledges messages, so that they are not delivered again; returns results in the order of the receipts.
 
         Args:
-            queue: A row that the caller is authorized for.
-            receipts: Of this queue. Number 0 names a message, whichever caller has claimed it.
-            results: What some of the jobs have returned; not very many, because each is a write of the store. A queue
-                without ``result_ttl`` keeps none.
+            queue: The queue's row, already authorized for the caller.
+            receipts: Receipts of this queue. Entry number 0 means the message, whichever caller has claimed it.
+            results: Results of some of the jobs. Each one is a write to the store, so pass only a few. A queue without
+                ``result_ttl`` ignores them.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
-            InvalidRequest: The queue has no such partition.
-            StoreUnavailable: ``outcome`` tells if some may have been acknowledged.
+            InvalidRequest: The queue does not have one of the partitions.
+            StoreUnavailable: Its ``outcome`` says whether some receipts may have been acknowledged.
         """
         if results:
             await self._keep_results(queue, results)
         return await self._settle(queue, "acknowledge", receipts)
 
     async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
-        """Writes the results of deliveries that are the last ones, before they are acknowledged."""
         if not queue.result_ttl:
             return
         now = self._store.claim_logs.claim_now() / 1000
         settled = await self._settle(queue, "verify", list(results))
-        valid = [each.receipt for each in settled if each.status is ReceiptStatus.DONE]
+        valid = [settlement.receipt for settlement in settled if settlement.status is ReceiptStatus.DONE]
         await self._side_by_side(
             [partial(self._results.acknowledged, queue, receipt, results[receipt], now) for receipt in valid]
         )
 
     async def _side_by_side(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Makes writes, a few at a time."""
-
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()
@@ -360,9 +354,10 @@ class ClaimUseCases(JobActs):
         await asyncio.gather(*(run(writes[first::LANES]) for first in range(min(LANES, len(writes)))))
 
     async def renew(self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        """Makes claims last at least ``ttl`` seconds from now; 0 releases them. The rest is as for :meth:`acknowledge`.
+        """Extends claims to at least ``ttl`` seconds from now; 0 releases them.
 
-        An expired claim becomes valid again if no other caller has claimed the message.
+        An expired claim becomes valid again if no other caller has claimed the message. Results and errors are those of
+        :meth:`acknowledge`.
         """
         return await self._settle(queue, "renew" if ttl else "release", receipts, ttl)
 
@@ -375,15 +370,14 @@ class ClaimUseCases(JobActs):
         *,
         retry: bool = True,
     ) -> list[Settlement]:
-        """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
+        """Ends claims: the messages become available again after ``delay`` seconds.
 
         Args:
             queue: As for :meth:`acknowledge`, as are results and errors.
-            receipts: The same; not very many with a reason, which is a write of the store for each.
-            delay: Seconds; None: none, or with a reason as the queue's backoff has it.
-            reason: Error of the handler; None: nothing is recorded.
-            retry: False: they become dead letters now. Those of a queue of dead letters are delivered again all the
-                same.
+            receipts: As for :meth:`acknowledge`. With a reason, each one is a write to the store, so pass only a few.
+            delay: Seconds. None means 0, or with a reason the queue's backoff.
+            reason: Error of the handler; None records nothing.
+            retry: If False, the messages become dead letters at once. A dead letter queue delivers them again anyway.
         """
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
@@ -395,27 +389,27 @@ class ClaimUseCases(JobActs):
         return await self._settle(queue, kind, receipts, delay or 0.0)
 
     async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
-        """Sets the states of jobs in hand: for people, until the message is done.
+        """Sets the states of claimed jobs. They are informational and last until the message is done.
 
         Args:
             queue: As for :meth:`acknowledge`, as are results and errors.
-            states: JSON by receipt; not very many, because each is a write of the store.
+            states: JSON by receipt. Each one is a write to the store, so pass only a few.
         """
         settled = await self._settle(queue, "verify", list(states))
         now = self._store.claim_logs.claim_now() / 1000
-        for receipt in [one.receipt for one in settled if one.status is ReceiptStatus.DONE]:
+        for receipt in [result.receipt for result in settled if result.status is ReceiptStatus.DONE]:
             state = JobState(receipt.number, now, states[receipt])
             await self._attempts.set_state(queue, receipt.partition, receipt.position, state)
         return settled
 
     async def _record(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
-        """Records the reason before the claims end: dead letters may be made of the messages then."""
+        """Records the reason before the claims end, because the messages may become dead letters then."""
         parts = by_partition(receipts)
         self.check(queue, list(parts))
-        looks = {number: StateQuery(queue, partial(_workers, some)) for number, some in parts.items()}
-        found = await self._ask(queue, looks)
+        queries = {number: StateQuery(queue, partial(_workers, group)) for number, group in parts.items()}
+        answers_by_partition = await self._ask(queue, queries)
         now = self._store.claim_logs.claim_now() / 1000
-        for receipt, worker in chain.from_iterable(found.values()):
+        for receipt, worker in chain.from_iterable(answers_by_partition.values()):
             why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
             await self._attempts.note(queue, receipt.partition, receipt.position, why)
 
@@ -426,18 +420,17 @@ class ClaimUseCases(JobActs):
         self.check(queue, list(parts))
         if len(parts) > 1 and not self._knows(queue, parts):
             await self._check_receipts(queue, parts)
-        requests = {number: SettleRequest(queue, kind, some, ttl) for number, some in parts.items()}
+        requests = {number: SettleRequest(queue, kind, group, ttl) for number, group in parts.items()}
         settled = in_order(await self._ask(queue, requests), receipts)
-        if settled and kind == "renew" and self._is_late(ttl, min(each.decided for each in requests.values())):
+        if settled and kind == "renew" and self._is_late(ttl, min(request.decided for request in requests.values())):
             raise too_late()
         return settled
 
     async def _check_receipts(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> None:
-        """Refuses receipts of entries that their partitions' logs never had (InvalidRequest)."""
-        await self._ask(queue, {number: SettleRequest(queue, "check", some) for number, some in parts.items()})
+        await self._ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
 
     def _knows(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
-        return all(self._logs.knows((queue.qid, number), some) for number, some in parts.items())
+        return all(self._logs.knows((queue.qid, number), group) for number, group in parts.items())
 
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
         for number, request in requests.items():
@@ -447,41 +440,41 @@ class ClaimUseCases(JobActs):
     # Names
 
     async def supersede(self, queue: Queue, location: Location) -> None:
-        """Ends a message that was removed because a newer value has taken its name: its receipts are superseded."""
+        """Ends a message that was removed because a newer value took its name; its receipts become superseded."""
         number, position = location
         self.check(queue, [number])
         await self._ask(queue, {number: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
         number, position = location
-        found = await self.look_at(queue, lambda state, _expired: state.is_done(position), [number])
-        return found[number]
+        done_by_partition = await self.look_at(queue, lambda state, _expired: state.is_done(position), [number])
+        return done_by_partition[number]
 
     # Moves to another queue
 
     async def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
-        """Records the result of a move's last chunk in a partition, and takes the next messages for it.
+        """Records the result of a move's last chunk in a partition, and takes its next messages.
 
         Raises:
-            ClaimsRefused: The queue's consistency level does not allow claims, so nothing more can be taken.
+            ClaimsRefused: The queue's consistency level does not allow claims, so no more messages can be taken.
             QueueChanged: ``queue`` is out of date.
         """
         if not (order.stop or order.give_back):
             self.check(queue, [partition])
-        found = await self._ask(queue, {partition: MoveRequest(queue, order)})
-        turn: MoveTurn = found[partition]
+        turns = await self._ask(queue, {partition: MoveRequest(queue, order)})
+        turn: MoveTurn = turns[partition]
         return turn
 
     # Expired messages
 
     async def keep(self, queue: Queue) -> None:
-        """Marks the logs of a queue: readers have to see messages that have ended."""
+        """Marks the logs of a queue so that reads include messages that have ended."""
         self.check(queue)
         numbers = range(1, queue.partitions + 1)
         await self._ask(queue, {number: ChangeRequest(queue, EntryDraft.keep) for number in numbers})
 
     async def expire(self, queue: Queue, partition: int, start: Position) -> ExpiryTurn:
-        """Makes dead letters of expired messages of a partition, from ``start`` on.
+        """Makes dead letters of a partition's expired messages, beginning at ``start``.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
@@ -506,18 +499,18 @@ class ClaimUseCases(JobActs):
         numbers = range(1, queue.partitions + 1) if numbers is None else numbers
         self.check(queue, numbers)
 
-        def seen(state: State) -> T:
+        def query(state: State) -> T:
             return look(state, self._timing.expired(self._store.claim_logs.claim_now()))
 
-        return await self._ask(queue, {number: StateQuery(queue, seen) for number in numbers})
+        return await self._ask(queue, {number: StateQuery(queue, query) for number in numbers})
 
 
 async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-    """Is replaced by the service."""
+    """Default of ``ClaimUseCases.rely``, which the service replaces."""
 
 
 def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
-    """Returns receipts of last deliveries, with the workers of their claims."""
+    """Returns the receipts whose delivery is the last one of its message, with the workers of their claims."""
     claims = [(receipt, state.outstanding.get(receipt.position)) for receipt in receipts]
     return [
         (receipt, claim.worker)

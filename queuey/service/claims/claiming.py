@@ -1,6 +1,6 @@
-"""Requests to several partitions of a queue: a claim asks one after another, all others ask all at once.
+"""Requests to several partitions of a queue: a claim asks them one after another, all other requests at once.
 
-Claims of one moment begin with the same partition, to share its entries (:class:`PartitionRotation`).
+Concurrent claims begin with the same partition, to share its entries (:class:`PartitionRotation`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from queuey.service.claims.results import JobResult
 from queuey.storage.calls import GivenUp
 
 AVOIDED = 1.0
-"""Number of seconds for which a partition comes last where another process is at work."""
+"""Number of seconds for which a partition comes last after another process was found at work there."""
 MIN_TURN, MAX_TURN = 0.004, 0.1
 """Min and max seconds of a turn."""
 MAX_ROUND = 1.0
-"""Max seconds until every partition has its turn, unless there are so many that turns would be too short."""
+"""Max seconds until every partition has had its turn, unless turns would be shorter than ``MIN_TURN``."""
 MAX_QUEUES = 10_000
-"""Max queues whose turns are remembered."""
+"""Max queues whose rotation is remembered."""
 
 Refused = Callable[[int], float]
 """Returns the boot time at which another process was last found at work on a partition."""
 IsLate = Callable[[float], bool]
 """Returns whether claims decided at this boot time may expire before the answer arrives."""
 Complete = Callable[[list["ClaimDelivery"]], Awaitable[None]]
-"""Adds to messages what their caller has asked for besides."""
+"""Completes messages before they are returned, for example with job states."""
 
 
 class ClaimDelivery(msgspec.Struct, gc=False):
@@ -53,9 +53,9 @@ class ClaimDelivery(msgspec.Struct, gc=False):
 
     Attributes:
         receipt: Names this delivery.
-        deliveries: How many there were, this one included.
-        expires: Seconds since 1970; 0: nothing was claimed.
-        state: JSON of the last state that an earlier delivery's worker has set; None if it was not read, or not set.
+        deliveries: Number of deliveries, including this one.
+        expires: End of the claim in seconds since 1970; 0 if the message was only shown.
+        state: JSON of the last job state that an earlier delivery set; None if it has none or was not requested.
     """
 
     message: Message
@@ -66,14 +66,14 @@ class ClaimDelivery(msgspec.Struct, gc=False):
 
 
 class PiggybackedAck(msgspec.Struct):
-    """Acknowledgements sent with a claim. All tries of a request share one, so that it is sent once.
+    """Acknowledgements sent with a claim. All attempts of a request share one object, so that they are sent once.
 
     Attributes:
-        receipts: Of the queue that is claimed from.
+        receipts: Receipts of the queue that is claimed from.
         texts: The receipts as the caller wrote them, for its answer.
-        results: What some of these jobs have returned.
-        settled: The results, in the same order; None: not known yet.
-        in_doubt: Some may have been acknowledged, so an error of the request has the outcome ``unknown``.
+        results: Results of some of these jobs.
+        settled: Results of the acknowledgements, in the order of the receipts; None if not known yet.
+        in_doubt: Some receipts may have been acknowledged, so an error of the request has the outcome ``unknown``.
     """
 
     receipts: Sequence[ClaimReceipt] = ()
@@ -90,20 +90,20 @@ class PiggybackedAck(msgspec.Struct):
         """Waits for the results.
 
         Raises:
-            QueueyError: They could not be acknowledged; perhaps some of them were.
+            QueueyError: The acknowledgement failed. Some receipts may have been acknowledged.
         """
         try:
-            found = await answers(settles)
+            settlements = await answers(settles)
         except QueueyError as error:
-            # Receipts beside one that was refused may have been acknowledged.
+            # If one receipt was refused, others may have been acknowledged.
             self.in_doubt = self.in_doubt or isinstance(error, TooManyClaims)
             raise
         self.in_doubt = True
-        self.settled = in_order(found, self.receipts)
+        self.settled = in_order(settlements, self.receipts)
 
 
 class _Turn:
-    """The partitions of a queue in their present order."""
+    """The current order of a queue's partitions."""
 
     __slots__ = ("began", "ends", "order")
 
@@ -113,13 +113,13 @@ class _Turn:
 
 
 class PartitionRotation:
-    """Gives each partition of a queue its turn. Any thread may call it.
+    """Rotates claims through the partitions of a queue. Thread-safe.
 
-    Claims that come while a partition has its turn begin there and gather, while an entry is appended, for the next
-    one: so one append serves many of them, and the acknowledgements that follow. A turn ends when its time is over,
-    when the partition had nothing to give, and when another process is found at work there.
+    Claims that arrive during a partition's turn start there. They gather while an entry is appended and share the next
+    one, so one append serves many claims and, later, many acknowledgements. A turn ends when its time is up, when the
+    partition had no messages, or when another process is found at work there.
 
-    ``first`` (0 to 1) is the partition with which a process begins: another one each, so that processes drift apart.
+    ``first`` (0 to 1) chooses the partition with which a process begins, so that processes drift apart.
     """
 
     def __init__(self, boottime: Callable[[], float], first: Callable[[], float]) -> None:
@@ -129,7 +129,7 @@ class PartitionRotation:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
 
     def order(self, qid: int, partitions: int, refused: Refused) -> Sequence[int]:
-        """Returns the partitions of a queue in the order in which a claim asks them; it must not be changed."""
+        """Returns the partitions of a queue in search order. Do not modify the list."""
         now = self._boottime()
         with self._lock:
             turn = self._turns.get(qid)
@@ -141,7 +141,6 @@ class PartitionRotation:
             return turn.order
 
     def passed(self, qid: int, number: int) -> None:
-        """Ends the turn of a partition that had nothing to give."""
         with self._lock:
             turn = self._turns.get(qid)
             if turn is not None and turn.order[0] == number:
@@ -149,24 +148,24 @@ class PartitionRotation:
 
     def _begin(self, qid: int, partitions: int) -> _Turn:
         turn = self._turns[qid] = _Turn(partitions)
-        at = int(self._first() * partitions) % partitions
-        turn.order = [*turn.order[at:], *turn.order[:at]]
+        start = int(self._first() * partitions) % partitions
+        turn.order = [*turn.order[start:], *turn.order[:start]]
         if len(self._turns) > MAX_QUEUES:
             self._turns.popitem(last=False)
         return turn
 
     def _next(self, turn: _Turn, now: float, refused: Refused) -> None:
-        """Puts the next partition first at which no other process works; those passed over come last."""
+        """Starts the turn of the next partition where no other process works; skipped partitions come last."""
         order = turn.order
-        free = (at for at in range(1, len(order)) if refused(order[at]) <= now - AVOIDED)
-        at = next(free, 1)
-        turn.order = [*order[at:], *order[:at]]
+        free = (i for i in range(1, len(order)) if refused(order[i]) <= now - AVOIDED)
+        start = next(free, 1)
+        turn.order = [*order[start:], *order[:start]]
         turn.began = now
         turn.ends = now + min(MAX_TURN, max(MIN_TURN, MAX_ROUND / len(order)))
 
 
 class ClaimSearch:
-    """Asks partitions for messages until one has some; ``gather``: until there are as many as wanted."""
+    """Searches partitions until one has messages; with ``gather``, until the poll's limits are reached."""
 
     def __init__(self, logs: LogCache, turns: PartitionRotation, queue: Queue, poll: Poll, *, gather: bool) -> None:
         self._logs = logs
@@ -177,7 +176,7 @@ class ClaimSearch:
         self._asked: list[PollRequest] = []
         self._found: list[ClaimDelivery] = []
         self._decided = math.inf
-        """Boot time of the first decision on their claims."""
+        """Boot time of the first decision on the claims."""
 
     async def run(
         self,
@@ -190,14 +189,14 @@ class ClaimSearch:
         """Returns the claimed messages. If it fails, they are released.
 
         Args:
-            partitions: In the order in which they are asked.
-            ack: Acknowledgements to send.
-            settles: Their requests, by partition. The first partition gets its own for the same entry.
-            is_late: Tells if claims are over before the caller has the answer.
-            complete: Is awaited with the messages, if there are any.
+            partitions: Partitions in search order.
+            ack: Acknowledgements to send with the claim.
+            settles: The requests for ``ack``, by partition. That of the first partition shares the entry of the claim.
+            is_late: Returns whether the claims may expire before the caller has the answer.
+            complete: Awaited with the messages if any were found.
 
         Raises:
-            GivenUp: The caller has cancelled this.
+            GivenUp: The caller cancelled the claim.
         """
         for number, request in settles.items():
             if number != partitions[0]:
@@ -222,27 +221,27 @@ class ClaimSearch:
         return self._found
 
     async def _search(self, partitions: Sequence[int], settles: Mapping[int, SettleRequest]) -> QueueyError | None:
-        """Asks one partition after another; returns the error that has ended this, or that hid messages."""
+        """Searches the partitions in order; returns the error that ended the search or may have hidden messages."""
         refused: QueueyError | None = None
-        beside = [settles[partitions[0]]] if partitions[0] in settles else []
+        acks = [settles[partitions[0]]] if partitions[0] in settles else []
         for number in partitions:
             request = PollRequest(self._queue, self._wanted(), settles.values())
             self._asked.append(request)
-            self._logs.add((self._queue.qid, number), *beside, request)
-            beside = []
+            self._logs.add((self._queue.qid, number), *acks, request)
+            acks = []
             try:
-                given = await request.future
+                claimed = await request.future
             except (TooManyClaims, ClaimUndecided) as error:
-                refused, given = error, ()  # of this partition; others may have messages
+                refused, claimed = error, ()  # Other partitions may have messages.
             except QueueyError as error:
                 return error
-            if given:
+            if claimed:
                 self._decided = min(self._decided, request.decided)
             else:
                 self._turns.passed(self._queue.qid, number)
             self._found += [
                 ClaimDelivery(message, receipt, deliveries, expires / 1000)
-                for message, deliveries, receipt, expires in given
+                for message, deliveries, receipt, expires in claimed
             ]
             if self._has_enough():
                 return None
@@ -251,29 +250,29 @@ class ClaimSearch:
     def _wanted(self) -> Poll:
         if not self._found:
             return self._poll
-        poll, weight = self._poll, bytes_of(each.message for each in self._found)
+        poll, weight = self._poll, bytes_of(delivery.message for delivery in self._found)
         return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
         if not self._found or not self._gather:
             return bool(self._found)
-        wanted = self._wanted()
-        return wanted.limit <= 0 or wanted.max_bytes <= 0
+        remaining = self._wanted()
+        return remaining.limit <= 0 or remaining.max_bytes <= 0
 
     def _give_up(self) -> bool:
-        """Ends the claims; returns whether there are any. If that fails they end by themselves."""
-        given = [receipts for request in self._asked if (receipts := request.give_up())]
-        for receipts in given if self._poll.ttl else ():
+        """Releases the claims; returns whether there are any. If the release fails, they expire."""
+        claimed = [receipts for request in self._asked if (receipts := request.give_up())]
+        for receipts in claimed if self._poll.ttl else ():
             self._logs.add((self._queue.qid, receipts[0].partition), giving_back(self._queue, receipts))
-        return bool(given)
+        return bool(claimed)
 
 
 async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
-    """Returns the answers of requests to several logs, by partition.
+    """Returns the answers to requests, by partition.
 
     Raises:
         QueueyError: The first error; in doubt if other requests may have changed something.
-        GivenUp: The caller has cancelled this.
+        GivenUp: The caller cancelled the call.
     """
     errors: list[QueueyError] = []
     for request in requests.values():
@@ -282,8 +281,8 @@ async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
         except QueueyError as error:
             errors.append(error)
         except asyncio.CancelledError:
-            for each in requests.values():
-                each.future.cancel()
+            for sent_request in requests.values():
+                sent_request.future.cancel()
             raise GivenUp(outcome_of(requests.values())) from None
     if errors:
         raise in_doubt(errors[0]) if len(requests) > 1 and outcome_of(requests.values()) == "unknown" else errors[0]
@@ -291,16 +290,15 @@ async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
 
 
 def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:
-    found: dict[int, list[ClaimReceipt]] = {}
+    parts: dict[int, list[ClaimReceipt]] = {}
     for receipt in receipts:
-        found.setdefault(receipt.partition, []).append(receipt)
-    return found
+        parts.setdefault(receipt.partition, []).append(receipt)
+    return parts
 
 
 def in_order(settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-    """Returns results by partition in the order of the receipts."""
     if len(settled) == 1:
         [only] = settled.values()
         return [*only]
-    each = {number: iter(some) for number, some in settled.items()}
-    return [next(each[receipt.partition]) for receipt in receipts]
+    remaining = {number: iter(results) for number, results in settled.items()}
+    return [next(remaining[receipt.partition]) for receipt in receipts]

@@ -1,4 +1,4 @@
-"""One turn at a partition's log that searches it for expired messages, whether or not a worker claims from it."""
+"""One turn at a partition's log that searches for expired messages, whether or not workers claim from the partition."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.scans import MOST_COPIES, PAGE
 
 MAX_PAGES = 8
-"""Max pages of one turn. Other requests to the log wait meanwhile."""
+"""Max pages read in one turn, during which other requests to the log wait."""
 PAGE_BYTES = 1 << 20
-"""Max bytes of a page's messages, in a dedup queue, which needs their bodies."""
+"""Max bytes of a page's messages in a dedup queue, where their bodies are read."""
 LETTERS_TICKS = 10 * TICKS_PER_SECOND
-"""Number of ticks until it is searched again while dead letters are not published."""
+"""Number of ticks until the next turn while dead letters are still unpublished."""
 TICKS_PER_MILLISECOND = TICKS_PER_SECOND // 1000
 
 
@@ -27,9 +27,9 @@ class ExpiryTurn(NamedTuple):
 
     Attributes:
         given_up: Number of messages that become dead letters.
-        next: Where the next turn goes on; None at the end of the partition.
-        following: When the first message that was read, and is not done, may be given up (ticks); ``TICKS_MAX``: none.
-        horizon: All that was posted before was seen (ticks).
+        next: Position from which the next turn continues; None at the end of the partition.
+        following: When the first unfinished message that was read may be given up (ticks); ``TICKS_MAX`` if none may.
+        horizon: Every message posted before this was seen (ticks).
         is_unfinished: A message is not done, or a dead letter is not published.
     """
 
@@ -44,10 +44,10 @@ class ExpiryRequest(ReadingRequest):
     """Gives up expired messages, claimed or not. The result is an :class:`ExpiryTurn`.
 
     Args:
-        queue: The row.
-        now: Ticks.
-        margin: The largest difference between the clocks of two processes (seconds).
-        start: Where the turn before has ended; ``FIRST``: it is the first one.
+        queue: The queue's row.
+        now: Current time in ticks.
+        margin: Max difference between the clocks of two processes, in seconds.
+        start: Where the previous turn ended; ``FIRST`` in the first turn.
     """
 
     __slots__ = ("_end", "_following", "_gone", "_margin", "_now", "_rows", "_start")
@@ -64,20 +64,21 @@ class ExpiryRequest(ReadingRequest):
         self._end: Position | None = None
         self._following = TICKS_MAX
         self._rows = False
-        """There are messages that have not ended."""
+        """Some messages have not ended."""
 
     @property
     def depends_on_others(self) -> bool:
-        return True  # Where an older state has no mark, messages that have ended were not read.
+        return True  # An older state may lack the mark by which reads include ended messages.
 
     async def gather(self, state: State, sources: Sources) -> None:
-        self._begin()  # From the first message that was delivered, or the cursor, on.
-        above = ids.following(state.cursor)
-        lower = start = max(self._start, min([above, *state.outstanding]))
+        self._begin()
+        # Start at the first outstanding message, or above the cursor.
+        above_cursor = ids.following(state.cursor)
+        lower = start = max(self._start, min([above_cursor, *state.outstanding]))
         needs_bodies = sources.split is not None
         seen: list[Position] = []
-        for number in range(MAX_PAGES + 1):
-            if number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MOST_COPIES:
+        for page_number in range(MAX_PAGES + 1):
+            if page_number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MOST_COPIES:
                 self._end = lower
                 break
             rows = Slice(sources.partition, lower, limit=PAGE, max_bytes=PAGE_BYTES, ahead=True, bodies=needs_bodies)
@@ -98,17 +99,17 @@ class ExpiryRequest(ReadingRequest):
                 await self._search_delayed(sources)
                 break
         end = min(lower, self.horizon)
-        if start <= above:
+        if start <= above_cursor:
             self.chain.seen, self.chain.bound = seen, end
-        stored = set(seen)
-        self._gone = sorted(one for one in state.outstanding if start <= one < end and one not in stored)[:MOST_IDS]
+        seen_positions = set(seen)
+        self._gone = sorted(p for p in state.outstanding if start <= p < end and p not in seen_positions)[:MOST_IDS]
 
     @property
     def _wait(self) -> int:
         return due_after(self._margin)
 
     async def _search_delayed(self, sources: Sources) -> None:
-        """Searches a delayed message, which ends after all messages that are posted now."""
+        """Checks whether a delayed message exists, which ends after all messages that are posted now."""
         if not self._rows:
             lower = self._now, LOW_MIN
             delayed = Slice(sources.partition, lower, limit=1, delayed=False, due=False, bodies=False)
@@ -127,18 +128,18 @@ class ExpiryRequest(ReadingRequest):
         following = min([self._following, *unfinished.values()])
         if state.outbox or is_moving:
             following = min(following, self._now + LETTERS_TICKS)
-        # There was no room for these.
-        again = min((position for position, due in unfinished.items() if due <= self._now), default=None)
+        # The entry had no room for these.
+        first_overdue = min((position for position, due in unfinished.items() if due <= self._now), default=None)
         return ExpiryTurn(
             given_up=len(self.ended.all) - len(unfinished),
-            next=again or self._end,
+            next=first_overdue or self._end,
             following=following,
             horizon=self.horizon[0],
             is_unfinished=bool(self._rows or unfinished or state.outstanding or state.outbox or is_moving),
         )
 
     def _due(self, state: State, position: Position) -> int:
-        """Returns when an expired message may be given up: when its claim ends, if a worker has it."""
+        """Returns when an expired message may be given up; with a claim, once that has ended, within a limit."""
         end, claim = self.ended.all[position], state.outstanding.get(position)
         if claim is None or not claim.expires or position in state.resting:
             return end + self._wait

@@ -1,4 +1,4 @@
-"""The reads of a round of a claim log for its polls: messages whose claims have ended, then new ones."""
+"""Reads of a claim log's round for its polls: first messages whose claims have ended, then new ones."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from queuey.service.limits import Limits
 from queuey.storage import Store
 
 MOST_COVERS = 5_000
-"""Max covers in a state whose representatives are below the cursor; more are written to the store."""
+"""Max covers of representatives below the cursor that a state keeps; with more, covers are written to the store."""
 TICKS_PER_MILLISECOND = 10_000
 
 
 class Duplicates:
-    """The covers of one partition in one process: looks duplicates up in the store, and stores covers.
+    """The covers of one partition in one process: looks up duplicates in the store, and stores covers.
 
     Attributes:
-        row: The queue; set before anything is read or written.
+        row: The queue's row. Set before any read or write.
     """
 
     __slots__ = ("_core", "_partition", "_store", "_stored_until", "_timing", "_written", "row")
@@ -49,12 +49,11 @@ class Duplicates:
         self._stored_until = 0
 
     async def split(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-        """Returns the messages of a read that may be delivered, and records the others, which are copies."""
-        fresh, asked = split_duplicates(state.covers, copies, messages)
-        if asked:
-            found = await self._store.covers.read_covers(self.row, self._partition, asked)
-            known = dict.fromkeys(asked, 0) | found
-            fresh, _ = split_duplicates(state.covers, copies, messages, known)
+        fresh, digests = split_duplicates(state.covers, copies, messages)
+        if digests:
+            stored = await self._store.covers.read_covers(self.row, self._partition, digests)
+            covered_until = dict.fromkeys(digests, 0) | stored
+            fresh, _ = split_duplicates(state.covers, copies, messages, covered_until)
         return fresh
 
     def draft(
@@ -63,11 +62,11 @@ class Duplicates:
         """Begins the next entry's changes of covers.
 
         Args:
-            state: After the last entry.
-            copies: From a scan.
-            horizon: Of a read that has been made.
+            state: State after the last entry.
+            copies: Copies found by a scan.
+            horizon: Horizon of a completed read.
             now: Milliseconds since 1970.
-            below: Upper bound of the copies.
+            below: Upper bound of the copies' positions.
         """
         until = 0 if horizon == ids.FIRST else horizon[0]
         if self._store.ids_follow_clocks:
@@ -78,27 +77,27 @@ class Duplicates:
         """Writes covers to the store if the state has too many of them.
 
         Raises:
-            StoreUnavailable: They cannot be written. Then nothing may be delivered that makes more.
+            StoreUnavailable: The write failed. Then no messages may be delivered that add covers.
         """
         covers = state.covers
         if len(covers.by_digest) - len(covers.unconfirmed) < MOST_COVERS or self.written(state) is not None:
             return
         upto = state.number, state.cursor
-        there = covers.storable(state.cursor, state.number)
-        await self._store.covers.write_covers(self.row, self._partition, there)
+        storable = covers.storable(state.cursor, state.number)
+        await self._store.covers.write_covers(self.row, self._partition, storable)
         self._written = covers.version, upto
-        self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in there)])
+        self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in storable)])
 
     def written(self, state: State) -> tuple[int, Position] | None:
-        """Returns ``CoverChanges.stored`` for the covers that this process has written."""
+        """Returns ``CoverChanges.stored`` if this process has written the covers of this version, else None."""
         if self._written is None or self._written[0] != state.covers.version:
             return None
         return self._written[1]
 
     async def forget(self, state: State) -> None:
-        """Removes covers from the store, if the cursor has passed all of them. If that fails, they expire."""
+        """Removes covers from the store once the cursor has passed all of them. If that fails, they expire."""
         until = self._stored_until = max(self._stored_until, state.covers.stored_until)
-        # Another process may be writing those that the cursor has not passed yet.
+        # Another process may be writing covers that the cursor has not passed yet.
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
             self._stored_until = 0
             try:
@@ -108,19 +107,19 @@ class Duplicates:
 
 
 class Finder:
-    """Reads messages of one partition, as the kind and the limits of its queue require.
+    """Reads messages of one partition, as the queue's kind and limits require.
 
-    These are chosen once for each row of the queue, so a plain queue without limits has nothing of the other kinds.
+    The parts are chosen once per version of the row, so a plain queue without limits pays nothing for the other kinds.
 
     Attributes:
-        row: The row by which they were chosen; set by :meth:`use` before anything is read.
+        row: The queue's row. Set by :meth:`use` before any read.
         scanner: Reads messages that were not delivered yet.
-        duplicates: In a dedup queue.
-        ordered: In a queue that keeps keys.
-        waiting: In an ordered queue: messages that wait for others of their keys.
+        duplicates: Covers of a dedup queue; else None.
+        ordered: Scanner of a queue that keeps keys; else None.
+        waiting: Messages of an ordered queue that wait for others of their keys; else None.
         claim_limits: Max live claims; None if there is no limit.
         max_deliveries: Max deliveries of a message; 0 if there is no limit.
-        keeps: Reads show messages that have ended.
+        keeps: Reads include messages that have ended.
     """
 
     def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming, limits: Limits) -> None:
@@ -138,10 +137,10 @@ class Finder:
         self.max_deliveries = 0
         self.keeps = False
         self._read_at = 0
-        """When the last read began (ticks), in a log that keeps messages that have ended."""
+        """Start of the last read (ticks), in a log that keeps messages that have ended."""
 
     def use(self, row: Queue) -> None:
-        """Chooses what a queue requires. Its kind never changes, and neither does whether it keeps keys."""
+        """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
         self.row = row
         self.claim_limits = limits_of(row, self._partition)
         self.max_deliveries = most_deliveries(row)
@@ -155,56 +154,54 @@ class Finder:
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
-        """Reads messages for polls; ``taken`` are all requests of the next entry."""
         if self.keeps != state.keeps:
             self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
         expired = self._timing.expired(now)
-        numbers = [request.poll.limit for request in polls]
-        wanted, of_a_key = min(MOST_IDS, sum(numbers)), max(numbers)
-        left = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
-        found = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps)
-        found.full = len(state.outstanding) >= MOST_OUTSTANDING
+        limits = [request.poll.limit for request in polls]
+        max_messages, max_per_key = min(MOST_IDS, sum(limits)), max(limits)
+        max_bytes = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
+        candidates = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps)
+        candidates.full = len(state.outstanding) >= MOST_OUTSTANDING
         places = None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _ending(taken))
-        if places is not None and (wanted := min(wanted, places.of_all)) <= 0:
-            return found
-        if found.full or (found.by_key and self.scanner.horizon == FIRST):
-            # Without a scan only this tells which of them are gone. In an ordered queue they hold others up.
+        if places is not None and (max_messages := min(max_messages, places.of_all)) <= 0:
+            return candidates
+        if candidates.full or (candidates.by_key and self.scanner.horizon == FIRST):
+            # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others.
             await self.scanner.look()
         if state.ended(expired, 1):
             ended = partial(state.ended, expired) if places is None else places.ended
             if self.waiting is not None:
-                ended = partial(ended_in_order, state, expired, of_a_key)
-            left = await self._find_ended(state, found, ended, wanted, left)
-            wanted -= len(found.again)
-        if found.full or left <= 0 or wanted <= 0:
-            return found
+                ended = partial(ended_in_order, state, expired, max_per_key)
+            max_bytes = await self._find_ended(state, candidates, ended, max_messages, max_bytes)
+            max_messages -= len(candidates.again)
+        if candidates.full or max_bytes <= 0 or max_messages <= 0:
+            return candidates
         if self.ordered is None:
-            found.scan = await self.scanner.scan(state, now, wanted, left)
-            return found
+            candidates.scan = await self.scanner.scan(state, now, max_messages, max_bytes)
+            return candidates
         exact = self._store.messages.exact_horizon
         if self.waiting is not None or places is None:
-            free = partial(free_in_order, state, _freed(state, taken, found), of_a_key)
-            wish = Wish(wanted, left, free, key_of, in_order=True, exact=exact)
+            free = partial(free_in_order, state, _freed(state, taken, candidates), max_per_key)
+            wish = Wish(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
         else:
-            places.give(found.again)
-            wish = Wish(wanted, left, places.of_key, limited_key_of, exact=exact)
-        found.scan = await self.ordered.scan(state, wish)
-        return found
+            places.give(candidates.again)
+            wish = Wish(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
+        candidates.scan = await self.ordered.scan(state, wish)
+        return candidates
 
     def _begin(self, state: State) -> None:
-        """Chooses what reads show, by the log: expired messages may be there after the queue has dropped its option."""
+        """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option."""
         self.keeps = state.keeps
         self.scanner.split_ended = self._split_ended if state.keeps else None
 
     def _split_ended(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
-        # By the time of the read: a row that was there some seconds after its end is that of a kept message.
+        # By the time of the read: a row that still exists some seconds after its end is a kept message.
         return split_ended(messages, ended, self._read_at, self._timing.margin)
 
     async def gather(self, state: State, request: ReadingRequest) -> None:
-        """Reads the messages of a request that is alone in its entry."""
         if self.keeps != state.keeps:
             self._begin(state)
         if self.duplicates is not None:
@@ -217,42 +214,42 @@ class Finder:
     async def _find_ended(
         self, state: State, found: Candidates, all_ended: Callable[[int], list[Position]], wanted: int, left: int
     ) -> int:
-        """Reads messages whose claims have ended, further ones if some are gone; returns the bytes left.
+        """Reads messages whose claims have ended, and more if some are gone; returns the bytes left.
 
         Args:
-            state: After the last entry.
-            found: Is filled.
-            all_ended: Returns the first ones, at most its argument.
-            wanted: Enough messages.
-            left: Bytes.
+            state: State after the last entry.
+            found: Receives the messages.
+            all_ended: Returns the first ended messages, at most as many as its argument.
+            wanted: Number of messages that is enough.
+            left: Max bytes.
         """
         horizon, longest = self.scanner.horizon, self._limits.longest
-        step, tried, most = max(1, left // longest), 0, wanted
-        while left > 0 and len(found.again) < wanted and (ended := all_ended(most)[tried:]):
-            tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
+        step, tried_count, max_positions = max(1, left // longest), 0, wanted
+        while left > 0 and len(found.again) < wanted and (ended := all_ended(max_positions)[tried_count:]):
+            tried_count, max_positions = tried_count + len(ended), min(MOST_IDS, 2 * max_positions)
             if state.cancelled:
                 found.gone += [place for place in ended if place in state.cancelled]
                 ended = [place for place in ended if place not in state.cancelled]
             dead, ended, doubt = divided(state, ended, self.max_deliveries)
             found.dead += dead
             while ended and left > 0:
-                some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
-                messages = await self.fetch(some)
-                there = {message.position for message in messages}
+                batch, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
+                messages = await self.fetch(batch)
+                existing = {message.position for message in messages}
                 live = self.scanner.live(messages, found.ended)
                 found.again += (kept := [message for message in live if message.position not in doubt])
-                found.dead += [place for place in sorted(there & doubt) if place < horizon]
-                # One that is not seen above the horizon may be on its way.
-                found.gone += [place for _, place in some if place not in there and place < horizon]
+                found.dead += [place for place in sorted(existing & doubt) if place < horizon]
+                # A message missing above the horizon may not be visible yet.
+                found.gone += [place for _, place in batch if place not in existing and place < horizon]
                 left -= bytes_of(kept)
-                # As many as fit into what is left, if they are about as long as these.
-                fit = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
-                step = max(1, min(self._limits.page_bytes // longest, fit))
-        found.unread = len(found.again) < wanted and bool(all_ended(tried + 1)[tried:])
+                # As many as fit into the remaining bytes, if they are about as long as these.
+                fitting = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
+                step = max(1, min(self._limits.page_bytes // longest, fitting))
+        found.unread = len(found.again) < wanted and bool(all_ended(tried_count + 1)[tried_count:])
         return left
 
     def passed(self, state: State, scan: ScanResult) -> bool:
-        """Records the deliveries of a scan; returns whether the next one begins further on."""
+        """Records the deliveries of a scan; returns whether the next scan begins further on."""
         return self.scanner.passed(state, scan) if self.ordered is None else self.ordered.moved
 
     async def fetch(self, places: Sequence[Location]) -> list[Message]:
@@ -269,41 +266,42 @@ class Finder:
 
 
 def _ending(taken: Sequence[Request]) -> Iterator[Position]:
-    """Yields the messages whose claims the receipts end that come with polls, unless they renew them."""
+    """Yields the messages whose claims end by receipts that come with the polls."""
     for request in taken:
         if isinstance(request, SettleRequest) and request.kind not in {"renew", "verify", "check"}:
             yield from (receipt.position for receipt in request.receipts)
 
 
 def _freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
-    """Returns the busy keys of which the next entry may give further messages.
+    """Returns the busy keys of which the next entry may deliver more messages.
 
-    All their outstanding messages are acknowledged by receipts that come with polls, or are gone, or are given again.
+    All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
+    become dead letters, or are delivered again.
     """
     ending = {"acknowledge", "give_up"}
     settles = [request for request in taken if isinstance(request, SettleRequest) and request.kind in ending]
     ended = [receipt.position for request in settles for receipt in request.receipts]
-    again = [message.position for message in found.again]
-    return freed_by(state, [*ended, *found.gone, *found.dead, *again]) if state.busy else set()
+    redelivered = [message.position for message in found.again]
+    return freed_by(state, [*ended, *found.gone, *found.dead, *redelivered]) if state.busy else set()
 
 
 def divided(
     state: State, ended: Collection[Position], most: int
 ) -> tuple[list[Position], list[Position], set[Position]]:
-    """Divides messages whose claims have ended.
+    """Divides messages whose claims have ended by their number of deliveries.
 
     Args:
-        state: Has them.
-        ended: The messages.
-        most: Max deliveries of one; 0: no limit.
+        state: State that has the claims.
+        ended: Positions of the messages.
+        most: Max deliveries of a message; 0 for no limit.
 
     Returns:
-        Those that become dead letters; the others; and those of these that were delivered as often, but may be
-        gone, so that copies of them would have to be delivered.
+        The messages that become dead letters; the others; and those of the others that reached the limit but may be
+        gone, so that their copies would have to be delivered.
     """
     if not most:
         return [], list(ended), set()
-    often = {place for place in ended if state.outstanding[place].deliveries >= most}
-    doubt = often & state.covers.by_representative.keys()
-    dead = often - doubt
+    exhausted = {place for place in ended if state.outstanding[place].deliveries >= most}
+    doubt = exhausted & state.covers.by_representative.keys()
+    dead = exhausted - doubt
     return [place for place in ended if place in dead], [place for place in ended if place not in dead], doubt

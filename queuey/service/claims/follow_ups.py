@@ -1,4 +1,4 @@
-"""Work that follows an entry of the log: messages are deleted, dead letters are published, and the log is kept short.
+"""Work that follows an entry of the log: delete messages, publish dead letters, and keep the log short.
 
 The log lists deletions and dead letters until an entry says that they are done. If a process dies before that, another
 one does the work. Doing it twice has the same effect as once.
@@ -32,27 +32,27 @@ from queuey.storage import Store
 OVERDUE = 10.0
 """Timeout in seconds after which this process does the work of another one."""
 MOST_LETTERS = 50
-"""Max dead letters that are published between two entries. Other requests to the log wait meanwhile."""
+"""Max dead letters published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
-"""The class of error of dead letters that claims make."""
+"""Error class of dead letters that were delivered too often."""
 AT_ONCE = 8
-"""Max threads that publish expired messages."""
+"""Max concurrent batches in which expired messages are published."""
 KEPT = 7 * 86_400
-"""Number of seconds for which the key of a dead letter is remembered; one that is published again later may lie
-there twice."""
+"""Number of seconds for which the key of a dead letter is remembered. A letter published again later may be stored
+twice."""
 MARK_EVERY = 5.0
 """Interval in seconds between two marks of the log's growth."""
 _ATTEMPTS = 3
 
 Letters = Mapping[Position, tuple[str, int]]
-"""Messages that become dead letters, with the queue and the number of deliveries."""
+"""Messages that become dead letters: the target queue and the number of deliveries, by position."""
 
 
 class FollowUps:
     """The open deletions and dead letters of one log, as one process knows them.
 
     Attributes:
-        open: Deletions (by entry) and dead letters (by position) with the boot time since which they are open.
+        open: Deletions (by entry) and dead letters (by position), with the boot time since which they are open.
     """
 
     __slots__ = ("_deleted", "open")
@@ -62,16 +62,16 @@ class FollowUps:
         self._deleted: set[int] = set()
 
     def found(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
-        """Adds the open work of other processes' entries.
+        """Adds open work of other processes' entries.
 
-        A process may forget a log and read it again before they are overdue, so the time at which it read them does not
-        count: ``since`` is the boot time of the entry, else it is overdue.
+        ``since`` is the boot time of the entry. Without it the work is overdue at once: a process may drop a log and
+        read it again before work is overdue, so the time of reading does not count.
         """
         for key in keys:
             self.open.setdefault(key, since)
 
     def deletions(self, state: State, own: int, now: float) -> list[int]:
-        """Returns the entries whose deletions this process is to carry out, ``own`` among them."""
+        """Returns the entries whose deletions this process carries out now: ``own`` and overdue ones."""
         self._deleted.intersection_update(state.pending_deletes)
         return [
             key
@@ -80,50 +80,46 @@ class FollowUps:
         ]
 
     def deleted(self, number: int) -> None:
-        """Records that the deletions of an entry are carried out."""
         self._deleted.add(number)
         self.open.pop(number, None)
 
     def all_deleted(self, state: State) -> int:
-        """Returns the entry up to which all deletions are carried out, as far as this process knows; 0: none."""
-        found = 0
+        """Returns the entry up to which this process knows all deletions to be done; 0 if none."""
+        last_deleted = 0
         for number in state.pending_deletes:
             if number not in self._deleted:
                 break
-            found = number
-        return found
+            last_deleted = number
+        return last_deleted
 
     def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
-        """Returns the dead letters that this process is to publish next, at most ``most`` and :data:`MOST_LETTERS`."""
         self._forget(state)
         self.open.update(dict.fromkeys(own, -inf))
         due = (position for position in state.outbox if self._is_overdue(position, now))
         return {position: state.outbox[position] for position in islice(due, min(most, MOST_LETTERS))}
 
     def put_off(self, state: State, now: float) -> None:
-        """Delays all dead letters, because one could not be published."""
         self.open.update(dict.fromkeys(state.outbox, now))
 
     def _forget(self, state: State) -> None:
-        """Forgets work that another process has done, once that is more than the open work."""
         if len(self.open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
-            there = state.pending_deletes.keys() | state.outbox.keys()
-            self.open = {key: since for key, since in self.open.items() if key in there}
+            pending = state.pending_deletes.keys() | state.outbox.keys()
+            self.open = {key: since for key, since in self.open.items() if key in pending}
 
     def _is_overdue(self, key: object, now: float) -> bool:
         since = self.open.setdefault(key, now)
         if now - since < OVERDUE:
             return False
-        # Not again for a while, whatever comes of it.
+        # Wait before the next attempt, even if this one fails.
         self.open[key] = now
         return True
 
 
 class FollowUpRunner:
-    """Carries out the follow-up work of one log. What fails is repeated later.
+    """Carries out the follow-up work of one log. Failed work is repeated later.
 
     Attributes:
-        known: The work that is open.
+        known: The open work.
     """
 
     def __init__(self, store: Store, partition: int, core: Core, limits: Limits) -> None:
@@ -134,7 +130,6 @@ class FollowUpRunner:
         self._most_letters = max(1, limits.page_bytes // limits.longest)
 
     async def delete(self, queue: Queue, state: State, number: int) -> None:
-        """Deletes the messages that entry ``number`` and overdue ones ask to delete."""
         for key in self.known.deletions(state, number, self._core.boottime()):
             places = [(self._partition, position) for position in state.pending_deletes[key]]
             try:
@@ -146,29 +141,28 @@ class FollowUpRunner:
     async def publish(
         self, queue: Queue, state: State, outs: Sequence[Position], gone_below: Position
     ) -> list[Position]:
-        """Publishes some dead letters, ``outs`` first; returns the messages that need no publishing any more."""
+        """Publishes some dead letters, ``outs`` first; returns the messages that are published or gone."""
         letters = self.known.letters(state, outs, self._core.boottime(), self._most_letters)
         if not letters:
             return []
         now = self._store.claim_logs.claim_now() / 1000
         work = partial(publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps)
-        # One after another is too slow where very many expire at once.
-        parts = [dict(islice(letters.items(), at, None, AT_ONCE)) for at in range(min(AT_ONCE, len(letters)))]
-        parts = parts if state.keeps else [dict(letters)]
-        results = await asyncio.gather(*map(work, parts))
+        # Publish concurrently, because very many messages may expire at once.
+        batches = [dict(islice(letters.items(), first, None, AT_ONCE)) for first in range(min(AT_ONCE, len(letters)))]
+        batches = batches if state.keeps else [dict(letters)]
+        results = await asyncio.gather(*map(work, batches))
         if any(failed for _, failed in results):
             self.known.put_off(state, self._core.boottime())
         return [position for sent, _ in results for position in sent]
 
     async def note_lapsed(self, queue: Queue, lapsed: Mapping[Position, LastDelivery]) -> None:
-        """Records expired claims of workers that have a name."""
-        if claims := {position: last for position, last in lapsed.items() if last.worker}:
+        if claims := {position: delivery for position, delivery in lapsed.items() if delivery.worker}:
             with suppress(QueueyError):
                 await note_lapsed(self._store.ledger, queue, self._partition, claims)
 
 
 def most_deliveries(queue: Queue) -> int:
-    """Returns the max deliveries of a message; 0: no limit, as for dead letters."""
+    """Returns the max deliveries of a message; 0 for no limit, as in a queue of dead letters."""
     return 0 if deadletters.holds_dead(queue.name) else queue.max_deliveries
 
 
@@ -182,54 +176,54 @@ async def publish(
     now: float,
     kept: bool = False,
 ) -> tuple[list[Position], bool]:
-    """Publishes dead letters, until that fails.
+    """Publishes dead letters until an error occurs.
 
     Args:
-        store: Has all queues.
-        queue: Has the messages.
-        partition: Of the messages.
-        letters: The messages to publish.
-        gone_below: A message that is not seen below this is not there any more.
+        store: Store of all queues.
+        queue: Queue of the messages.
+        partition: Partition of the messages.
+        letters: Messages to publish.
+        gone_below: A message below this that is not found no longer exists.
         now: Seconds since 1970.
-        kept: Messages that have ended are there.
+        kept: Reads include messages that have ended.
 
     Returns:
-        Those that are published, or are not there any more; and whether it has failed.
+        The messages that are published or gone, and whether an error occurred.
     """
-    done: list[Position] = []
+    finished: list[Position] = []
     results = Results(store.ledger)
     try:
         messages = await store.messages.fetch(queue, [(partition, position) for position in letters], kept=kept)
         attempts = await Attempts(store.ledger).of(queue, partition, [message.position for message in messages])
-        there = {message.position for message in messages}
+        existing = {message.position for message in messages}
         for position in letters:
-            if position not in there and position < gone_below:
+            if position not in existing and position < gone_below:
                 if queue.result_ttl:
                     await results.ended(queue, partition, position, "expired", now)
-                done.append(position)
+                finished.append(position)
         for message in messages:
             name, deliveries = letters[message.position]
-            if not name:  # It was cancelled.
+            if not name:  # The message was cancelled.
                 await results.ended(queue, partition, message.position, "removed", now)
                 if queue.on_ack == "delete":
                     await store.messages.delete(queue, [(partition, message.position)])
-                done.append(message.position)
+                finished.append(message.position)
                 continue
-            known = attempts.get(message.position)
-            letter = letter_of(queue, message, deliveries, now, known.attempts if known else ())
+            record = attempts.get(message.position)
+            letter = letter_of(queue, message, deliveries, now, record.attempts if record else ())
             await _put(store, queue, name, (partition, message.position), letter)
             if queue.result_ttl:
                 await results.failed(queue, partition, message.position, letter, now)
-            done.append(message.position)
+            finished.append(message.position)
     except QueueyError:
-        return done, True
-    return done, False
+        return finished, True
+    return finished, False
 
 
 async def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
-    """Stores a dead letter in its message's place, or under a key where that could overwrite another message."""
+    """Stores a dead letter at its message's position, or under a key where it could overwrite another message."""
     partition, position = location
-    # No caller can choose a key with such a character.
+    # Callers cannot choose a key with this control character.
     text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
     for attempt in range(_ATTEMPTS):
         target = await _target(store, queue, name, fresh=attempt > 0)
@@ -247,25 +241,26 @@ async def _put(store: Store, queue: Queue, name: str, location: Location, letter
 
 
 async def _has_place(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
-    """Returns whether a letter may have its message's place: the queue has its letters alone, and the place is free.
+    """Returns whether a letter may be stored at its message's position.
 
-    Messages of several queues, and of partitions that share one, may have the same id.
+    It may if the target has only dead letters of this queue, and the position is free or has the same letter. Messages
+    of several queues, and of partitions that share a target partition, may have the same id.
     """
     if target.kind != "plain" or target.keeps_keys or target.name != deadletters.queue_for(queue.name):
         return False
     if location[0] > target.partitions:
         return False
-    told = deadletters.origin_of(letter.meta)
+    origin = deadletters.origin_of(letter.meta)
     return all(
-        one.body == letter.body and deadletters.origin_of(one.meta) == told
-        for one in await store.messages.fetch(target, [location])
+        stored.body == letter.body and deadletters.origin_of(stored.meta) == origin
+        for stored in await store.messages.fetch(target, [location])
     )
 
 
 def letter_of(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
-    """Returns a message as a dead letter, for the reason of its last attempt if that is known, or as an expired one."""
+    """Returns a message as a dead letter; its reason is expiry, the last recorded error, or too many deliveries."""
     error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
     if attempts:
         error, text = attempts[-1].error, attempts[-1].text
@@ -278,22 +273,22 @@ def letter_of(
 
 
 async def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
-    """Returns the row of the queue that gets a dead letter: the named one, if it is there, or ``<queue>.dead``.
+    """Returns the row of the queue that gets a dead letter: the named one if it exists, else ``<queue>.dead``.
 
-    Only ``<queue>.dead`` is created, readable by those of the source, and gets more partitions.
+    Only ``<queue>.dead`` is created, readable by the principals of the source, and gets more partitions.
     """
-    own = deadletters.queue_for(queue.name)
-    if name != own:
+    default_name = deadletters.queue_for(queue.name)
+    if name != default_name:
         with suppress(QueueNotFound):
             return await store.catalogue.queue(queue.application, name, fresh=fresh)
     try:
-        target = await store.catalogue.queue(queue.application, own, fresh=fresh)
+        target = await store.catalogue.queue(queue.application, default_name, fresh=fresh)
     except QueueNotFound:
         spec = QueueSpec(
             partitions=queue.partitions, type=queue.type, consistency=queue.consistency, principals=queue.principals
         )
         try:
-            target, _ = await store.catalogue.create_queue(queue.application, own, spec)
+            target, _ = await store.catalogue.create_queue(queue.application, default_name, spec)
         except QueueExists as error:
             target = error.queue
     may_grow = target.kind == "plain" and not target.keeps_keys and not 0 < target.max_claimed < queue.partitions
@@ -306,10 +301,10 @@ class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Policy that keeps a log short.
 
     Attributes:
-        entries: A snapshot is made after so many entries, if they are together as long as the last snapshot was.
-        most_entries: A snapshot is made after so many entries in any case.
+        entries: Min entries between snapshots; together they must also be as long as the last snapshot.
+        most_entries: Number of entries after which a snapshot is made in any case.
         kept_entries: Number of entries that truncation leaves.
-        kept_seconds: Age up to which it leaves entries, too.
+        kept_seconds: Age in seconds up to which truncation leaves entries, too.
     """
 
     entries: int = 256
@@ -319,10 +314,10 @@ class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogCompaction:
-    """A log's length, as one process has seen it.
+    """A log's growth as one process has seen it, and when to write snapshots and truncate.
 
     Attributes:
-        to_name: The snapshot that the next entry is to name, if the log names none that is newer.
+        to_name: Number of the snapshot that the next entry names, unless the log already names a newer one.
     """
 
     __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "to_name")
@@ -334,7 +329,6 @@ class LogCompaction:
         self.to_name = 0
 
     def entered(self, number: int, length: int, written: float) -> None:
-        """Adds an entry of ``length`` bytes, written at a boot time by any process."""
         self._entries += 1
         self._bytes += length
         if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
@@ -343,7 +337,6 @@ class LogCompaction:
                 self._marks.popleft()
 
     def read(self, length: int) -> None:
-        """Records that a snapshot of ``length`` bytes was read."""
         self._snapshot = length
         self._entries = self._bytes = 0
 
@@ -353,18 +346,17 @@ class LogCompaction:
         return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
 
     def begun(self) -> None:
-        """Records that one is being written; if that fails it is due after as many entries again."""
+        """Records that a snapshot is being written. If that fails, it is due after as many entries again."""
         self._entries = self._bytes = 0
 
     def written(self, number: int, length: int) -> None:
-        """Records a snapshot of the entries up to ``number``."""
         self._snapshot = length
         self.to_name = number
 
     def truncatable(self, last: int, now: float) -> int | None:
-        """Returns the number below which entries may go when the next one names :attr:`to_name`; None: none may."""
-        old = 0
+        """Returns the number below which entries may be removed by an entry that names :attr:`to_name`, or None."""
+        last_old = 0
         while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:
-            old = self._marks.popleft()[1]
-        below = min(old, self.to_name + 1, last - self._upkeep.kept_entries)
+            last_old = self._marks.popleft()[1]
+        below = min(last_old, self.to_name + 1, last - self._upkeep.kept_entries)
         return below if below > 1 else None

@@ -1,9 +1,9 @@
-"""Forwards requests to a partition's log to one of the service's workers, where several have met.
+"""Forwards requests to a partition's log to the worker of the service that gathers them.
 
-Workers that append to one log at the same time refuse each other, and each holds the log's state. So a worker that was
-refused forwards its callers' requests to the partition's home, which is the same worker for all: there the requests of
-all workers share entries. This is an optimization. Each worker may append at any time, and does so if the home does not
-answer: work that the home did then is as if an answer to a caller had been lost.
+Workers that append to one log at the same time refuse each other, and each of them holds the log's state. So a worker
+that was refused forwards its callers' requests to the partition's home, which is the same worker for all: there the
+requests of all workers share entries. This is an optimization. Each worker may append at any time, and does so if the
+home does not answer. Work that the home has done by then is as if an answer to a caller had been lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from queuey.service.core import Core
 from queuey.service.workers import Answer, GiveUp, Topic, Workers
 
 SHARED = 30.0
-"""Number of seconds for which a worker asks the home after it was refused."""
+"""Number of seconds for which a worker forwards requests after it was refused."""
 
 
 class _Claim(msgspec.Struct, array_like=True, frozen=True):
-    """A claim for another worker."""
+    """A claim sent to another worker."""
 
     queue: Queue
     partition: int
@@ -42,7 +42,7 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Settle(msgspec.Struct, array_like=True, frozen=True):
-    """Receipts for another worker."""
+    """Receipts sent to another worker."""
 
     queue: Queue
     partition: int
@@ -55,7 +55,7 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Message(Message, array_like=True, gc=False):
-    """A message that another worker has claimed. Its body has no type, as msgspec reads no union of text and bytes."""
+    """A message claimed by another worker. Its body is untyped: msgspec cannot decode a union of text and bytes."""
 
     body: Any
 
@@ -65,7 +65,7 @@ SETTLE = Topic(18, _Settle, list[Settlement])
 
 
 class Forwarding:
-    """Asks other workers, and answers them."""
+    """Sends requests to other workers, and answers theirs."""
 
     def __init__(self, workers: Workers, add: Callable[..., None], core: Core, totals: ClaimTotals) -> None:
         self._workers = workers
@@ -76,32 +76,31 @@ class Forwarding:
         workers.handle(SETTLE, self._begin)
 
     def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
-        """Sends requests to the partition's home, if that is another worker and this one was refused lately.
+        """Sends requests to the partition's home if that is another worker and this one was refused recently.
 
-        Returns the requests that are to be done here.
+        Returns the requests to be done here.
         """
-        total, own = self._workers.identity.total, self._workers.identity.number
+        total, own_number = self._workers.identity.total, self._workers.identity.number
         if total == 1:
             return requests
         now, home = self._core.boottime(), 1 + (key[0] + key[1]) % total
-        if home == own or now - refused > SHARED or not self._workers.is_up(home):
+        if home == own_number or now - refused > SHARED or not self._workers.is_up(home):
             return requests
         return [request for request in requests if not self._ask(home, key, now, request)]
 
     def _ask(self, home: int, key: Key, now: float, request: Request) -> bool:
-        """Sends a request to another worker, if its kind can be; returns whether it was sent."""
-        heard = partial(self._core.tell, self._heard, key, request)
+        on_answer = partial(self._core.tell, self._heard, key, request)
         if isinstance(request, PollRequest):
             poll = request.poll
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes, poll.worker)
-            ask = partial(self._workers.ask, home, CLAIM, claim, heard)
+            ask = partial(self._workers.ask, home, CLAIM, claim, on_answer)
         elif isinstance(request, SettleRequest):
             settle = _Settle(request.queue, key[1], request.kind, request.receipts, request.ttl)
-            ask = partial(self._workers.ask, home, SETTLE, settle, heard)
+            ask = partial(self._workers.ask, home, SETTLE, settle, on_answer)
         else:
             return False
 
-        # The expiries of claims are chosen after this, and the caller's clock for them begins now.
+        # The home chooses the claims' expiries later; whether they are late for the caller counts from now.
         request.asked = request.decided = now
         request.sent = True
         self._totals.forwarded()
@@ -109,7 +108,6 @@ class Forwarding:
         return True
 
     def _heard(self, key: Key, request: Request, answer: list[Any] | None) -> None:
-        """Answers a caller; without an answer of the worker the request is done here."""
         if answer is None:
             if not request.future.done():
                 request.doubtful = True
@@ -118,9 +116,9 @@ class Forwarding:
             self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in answer]))
 
     def _begin(self, asked: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
-        """Starts another worker's request, from any thread; returns a function that gives it up.
+        """Starts another worker's request, from any thread; returns a function that cancels it.
 
-        An error is no answer: the worker does it by itself and finds out what is wrong.
+        An error is sent as no answer: the other worker then tries the request itself and finds the error.
         """
         begun: list[Request] = []
 

@@ -1,4 +1,4 @@
-"""Single jobs: acts of operators on them, and what became of them by the claim log and the row of their end."""
+"""Single jobs: operators' acts on them, and their status by the claim log and the row of their end."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from queuey.service.watching import Waiter, WakeSource
 from queuey.storage import LEDGER_TTL, Store, bridge
 
 REFRESH = 0.5
-"""Interval in seconds between reads of the logs whose jobs are waited for."""
+"""Interval in seconds between reads of a log whose jobs are waited for."""
 CANCELLED = "Cancelled"
-"""The class of error of the last attempt of a message that an operator has removed."""
+"""Error class of the last attempt of a message that an operator has removed."""
 MAX_REFRESHES = 200
-"""Max such reads of one process per second."""
+"""Max such reads per second and process."""
 MAX_LOOKS = 100_000
-"""Max jobs per second that rounds of one log look for, about; what a round leaves out, the next read looks for."""
+"""Max jobs per second, approximately, checked after rounds of one log. A later round or read checks the rest."""
 
 
 class LogView(NamedTuple):
-    """What a log says about a job.
+    """Standing of a job by the claim log.
 
     Attributes:
-        standing: ``new``: nothing; ``outbox``: it becomes a dead letter; ``ending``: it expired or was cancelled;
-            ``left``: it left the queue after a delivery without an acknowledgement; ``final``: it is done, or has left
-            the queue.
-        claim: Its last delivery, if it is not final.
+        standing: ``new``: the log does not have it; ``outbox``: it becomes a dead letter; ``ending``: it expired or was
+            cancelled; ``left``: it left the queue after a delivery without an acknowledgement; ``final``: it is done,
+            or has left the queue.
+        claim: Its last delivery, if it is outstanding.
         was_moved: A move may have taken it.
     """
 
@@ -63,12 +63,12 @@ class LogView(NamedTuple):
 
 
 class JobPoll:
-    """A request for jobs, with all its tries.
+    """A request for the status of jobs, shared by all its attempts.
 
     Attributes:
-        unfinished: Jobs that were seen unfinished: without a row of their end, they have ended just now.
-        source: What wakes it; None if it has not waited yet.
-        has_tried: Whether it had a first try.
+        unfinished: Jobs seen unfinished by an earlier attempt. If one has no row of its end now, it has just ended.
+        source: Wakes the request; None before it has waited.
+        has_tried: The first attempt was made.
     """
 
     def __init__(self, places: Sequence[Location], *, states: bool = False) -> None:
@@ -80,7 +80,7 @@ class JobPoll:
 
 
 class JobAnswer(NamedTuple):
-    """Infos of all jobs, or none; true if one of the jobs has ended."""
+    """Infos of all jobs, or none. True if one of the jobs has ended."""
 
     infos: list[JobInfo]
     has_ended: bool
@@ -90,7 +90,7 @@ class JobAnswer(NamedTuple):
 
 
 class _Watched:
-    """A log: what wakes each request that waits for jobs of it, and the boot time of the next look for them."""
+    """A watched log: its waiting requests by their wake functions, and the boot time of the next check."""
 
     def __init__(self) -> None:
         self.waiting: dict[Callable[[], None], tuple[Queue, Collection[Position]]] = {}
@@ -98,10 +98,10 @@ class _Watched:
 
 
 class JobWatch:
-    """Wakes requests that wait for the end of jobs. Used in the loop's thread, but for the end of a watch.
+    """Wakes requests that wait for the end of jobs. Used in the loop's thread, except to end a watch.
 
     Attributes:
-        watched: What is waited for, by the keys of the logs.
+        watched: Watched logs by key.
     """
 
     def __init__(self, logs: LogCache, core: Core) -> None:
@@ -111,20 +111,19 @@ class JobWatch:
         self._refreshing: asyncio.Task[None] | None = None
 
     def source(self, places: Iterable[Location]) -> WakeSource:
-        """Returns what wakes a request when one of these jobs has ended."""
         return WakeSource(partial(self._watch, _by_partition(places)), for_all=True)
 
     def _watch(
         self, positions: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
     ) -> Callable[[], None]:
         key = (queue.qid, partition)
-        # A waiter may have the same function for several partitions and requests.
-        mine = partial(wake)
+        # Copy the function: a waiter may pass the same one for several partitions and requests.
+        own_wake = partial(wake)
         if partition in positions:
-            self.watched.setdefault(key, _Watched()).waiting[mine] = (queue, positions[partition])
+            self.watched.setdefault(key, _Watched()).waiting[own_wake] = (queue, positions[partition])
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = self._core.spawn(self._refresh())
-        return partial(self._core.tell, self._stop, key, mine)
+        return partial(self._core.tell, self._stop, key, own_wake)
 
     def _stop(self, key: Key, wake: Callable[[], None]) -> None:
         watched = self.watched.get(key, _Watched())
@@ -133,7 +132,6 @@ class JobWatch:
             self.watched.pop(key, None)
 
     def wake_for(self, log: PartitionLog) -> None:
-        """Called after each round of a watched log."""
         watched, now = self.watched[log.key], self._core.boottime()
         if now < watched.due:
             return
@@ -144,7 +142,7 @@ class JobWatch:
                 wake()
 
     async def _refresh(self) -> None:
-        """Reads the logs again and again, because other processes acknowledge, too."""
+        """Reads the logs repeatedly, because other processes acknowledge jobs, too."""
         while self.watched:
             await asyncio.sleep(max(REFRESH, len(self.watched) / MAX_REFRESHES))
             for key, watched in list(self.watched.items()):
@@ -153,15 +151,15 @@ class JobWatch:
 
 
 class JobStatuses:
-    """Answers what became of jobs.
+    """Answers the status of jobs.
 
     Args:
-        store: Has messages, dead letters and the ledger.
-        core: Its loop.
-        limits: Bounds of one answer.
-        timing: When claims are over.
+        store: Store of messages, dead letters and the ledger.
+        core: Event loop and clock.
+        limits: Limits of one answer.
+        timing: Decides when claims have expired.
         ask: Sends requests to logs of a queue, by partition, and returns their answers.
-        watch: Wakes requests that wait.
+        watch: Wakes waiting requests.
     """
 
     def __init__(
@@ -183,7 +181,7 @@ class JobStatuses:
         self._results = Results(store.ledger)
 
     async def show(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
-        """Returns what became of jobs. A further try of a waiting request has no infos unless one has ended."""
+        """Returns the status of jobs. Later attempts of a waiting request return no infos until a job has ended."""
         if waiter is not None:
             numbers = sorted({number for number, _ in poll.places})
             poll.source = poll.source or self._watch.source(poll.places)
@@ -197,7 +195,6 @@ class JobStatuses:
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
-        """Returns what the logs say about jobs."""
         expired = self._timing.expired(self._store.claim_logs.claim_now())
         positions = _by_partition(places)
         queries = {number: StateQuery(queue, partial(_views, positions[number], expired)) for number in positions}
@@ -207,14 +204,13 @@ class JobStatuses:
     async def record_leaving(
         self, queue: Queue, places: Collection[Location], status: Literal["removed", "superseded"]
     ) -> None:
-        """Writes how unfinished jobs are about to end, before their messages are removed."""
+        """Records the coming end of unfinished jobs, before their messages are removed."""
         views = await self.views(queue, places)
         for place, view in views.items():
             if not view.has_ended:
                 await self._results.leaves(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
 
     async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
-        """Writes that the delivered messages of a move's chunk are removed."""
         views = await self.views(queue, places)
         now = self._store.claim_logs.claim_now() / 1000
         for place in [place for place, view in views.items() if view.standing == "left"]:
@@ -245,7 +241,6 @@ class JobStatuses:
         return [infos[place] for place in poll.places]
 
     def _fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
-        """Returns what is known of a job, as fields of its info."""
         view, end = evidence.view, evidence.end
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _of_claim(view)
@@ -254,7 +249,7 @@ class JobStatuses:
             return {"status": "waiting" if is_due else "delayed"}
         if view.standing in {"outbox", "ending"} and evidence.is_there:
             return {"status": "failed" if view.standing == "outbox" else "removed"}
-        # Only of a message that is done it is certain that its result was acknowledged.
+        # A result counts only if its message is done: only then was it certainly acknowledged.
         if end is not None and (view.standing == "final" or end.status not in {"void", "done"}):
             return _of_end(end)
         if view.standing not in {"left", "final"}:
@@ -264,7 +259,6 @@ class JobStatuses:
         return self._without_row(queue, place, evidence, now)
 
     def _without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
-        """Returns what is known of a job that has ended and has no row."""
         if evidence.letter is not None:
             cause = evidence.letter.cause
             status = "expired" if cause.error == EXPIRED else "failed"
@@ -277,19 +271,18 @@ class JobStatuses:
         was_deleted = keeps and queue.on_ack == "delete" and age <= ttl and not evidence.view.was_moved
         if age > LEDGER_TTL or not (evidence.is_there or was_deleted):
             return unknown
-        # A result that was written since then still has its row.
+        # A result written that recently would still have its row.
         is_recent = keeps and (age <= queue.result_ttl or evidence.was_unfinished)
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     def _failure(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
         record = bridge.run(self._attempts.of(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
-            often = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
-            return often if status == "failed" else {}
+            default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
+            return default if status == "failed" else {}
         return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
 
     def _messages(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
-        """Returns the messages that exist, a bounded number of bytes at a time."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         messages: dict[Location, Message] = {}
         for start in range(0, len(places), step):
@@ -304,7 +297,7 @@ class JobStatuses:
         return {place: end for place, end in ends.items() if end is not None}
 
     def _letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
-        """Returns the dead letters of messages, if they lie in the places of these."""
+        """Returns the dead letters that are stored at their messages' positions."""
         if not places:
             return {}
         name = queue_for(queue.name)
@@ -313,7 +306,7 @@ class JobStatuses:
         except QueueNotFound:
             return {}
         letters = {}
-        for place, message in self._messages(row, [each for each in places if each[0] <= row.partitions]).items():
+        for place, message in self._messages(row, [place for place in places if place[0] <= row.partitions]).items():
             headers = dict(message.meta.headers) if message.meta else {}
             letter = dead_letter_from(headers, "", lies=(name, place[0], message.id), content_type=None)
             if letter is not None and letter.queue == queue.name:
@@ -322,7 +315,7 @@ class JobStatuses:
 
 
 class Evidence(NamedTuple):
-    """What shows how a job stands: its log, whether its message exists, the row of its end, and its dead letter."""
+    """What determines the status of a job: its log, its message, the row of its end, and its dead letter."""
 
     view: LogView
     is_there: bool
@@ -339,25 +332,25 @@ class JobActs(ClaimOverview):
 
     @abstractmethod
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
-        """Raises ``ClaimsRefused``, or ``InvalidRequest`` for partitions that the queue does not have."""
+        """Raises ``ClaimsRefused``, or ``InvalidRequest`` if the queue does not have one of the partitions."""
 
     @abstractmethod
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Sends requests to the logs of partitions; returns their answers."""
+        """Sends requests to the logs of partitions; returns their answers by partition."""
 
     async def cancel(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Ends a message that waits, rests or is delayed; asks the worker of a claimed one to stop.
+        """Ends a message that is waiting, retrying or delayed; asks the worker of a claimed one to stop.
 
-        A claimed message is not delivered again: its worker learns of that when it renews the claim.
+        A claimed message is not delivered again. Its worker learns of the cancellation when it renews the claim.
 
         Args:
-            queue: A row that the caller is authorized for.
-            partition: Its number; without one it is the one that has the message.
-            position: The message.
+            queue: The queue's row, already authorized for the caller.
+            partition: The message's partition; None searches all of them.
+            position: The message's position.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
-            MessageNotFound: There is no such message.
+            MessageNotFound: The message does not exist.
             TooManyClaims: The partition remembers too many messages above its cursor.
         """
         location = await self._locate(queue, partition, position)
@@ -366,7 +359,7 @@ class JobActs(ClaimOverview):
         standing, number = await self._act(queue, location, cancel)
         if standing == "delayed":
             await self._store.messages.delete(queue, [location])
-            standing, number = await self._act(queue, location, cancel)  # Meanwhile it may have become due.
+            standing, number = await self._act(queue, location, cancel)  # It may have become due meanwhile.
         if standing == "delayed":
             return "removed"
         if standing == "removed":
@@ -379,23 +372,27 @@ class JobActs(ClaimOverview):
         return standing
 
     async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
-        """Makes a message deliverable at once that rests or is delayed. Raises as :meth:`cancel`.
+        """Makes a retrying or delayed message available at once. Raises as :meth:`cancel`.
 
         Raises:
-            InvalidRequest: It is delayed, and the queue keeps keys or is a dedup queue.
+            InvalidRequest: The message is delayed, and the queue keeps keys or is a dedup queue.
         """
         location = await self._locate(queue, partition, position)
         standing, _ = await self._act(queue, location, hasten)
         return standing
 
     async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
-        """Returns where a message is stored, or outstanding; raises ``MessageNotFound``."""
+        """Returns the location of a message that is stored or outstanding.
+
+        Raises:
+            MessageNotFound: The message does not exist.
+        """
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
         self.check(queue, numbers)
         places = [(number, position) for number in numbers]
         for message in await self._store.messages.fetch(queue, places):
             return message.partition, position
-        # A worker may have a message that was deleted since.
+        # A claimed message may have been deleted meanwhile.
         outstanding = await self.look_at(queue, lambda state, _expired: position in state.outstanding, numbers)
         for number in filter(outstanding.get, numbers):
             return number, position
@@ -409,7 +406,7 @@ class JobActs(ClaimOverview):
         standing, entry = (await self._ask(queue, {number: request}))[number]
         if standing == "refused" and act is hasten and (queue.keeps_keys or queue.kind == "dedup"):
             how = "by keys" if queue.keeps_keys else "equal messages once"
-            text = f"Is delayed, and queue {queue.name!r} delivers {how}: it waits until it is due"
+            text = f"The message is delayed, and queue {queue.name!r} delivers {how}, so it waits until it is due"
             raise InvalidRequest({"id": text})
         if standing == "refused":
             raise too_many_done(number)
@@ -442,13 +439,13 @@ def _view(position: Position, expired: int, state: State) -> LogView:
 
 def _of_claim(view: LogView) -> dict[str, Any]:
     claim = view.claim
-    assert claim is not None  # noqa: S101 - such views have one
+    assert claim is not None  # noqa: S101 - views of claimed messages have one
     fields = {"status": view.standing, "deliveries": claim.deliveries, "worker": claim.worker}
     return fields if view.standing == "waiting" else fields | {"expires": claim.expires / 1000}
 
 
 def _of_end(end: JobEnd) -> dict[str, Any]:
-    """Returns the row of an end as fields; a void one is that of a job whose last attempt had no result."""
+    """Returns the row of an end as fields. A void row means that the last attempt had no result."""
     if end.status == "void":
         return {"status": "done", "result": None}
     fields: dict[str, Any] = {"status": end.status, "ended": end.time}

@@ -1,4 +1,4 @@
-"""The claim logs in a process's memory, bounded by their weight."""
+"""The claim logs in a process's memory, limited by their total size."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
 
 Elsewhere = Callable[[Key, float, Sequence[Request]], Sequence[Request]]
-"""Called with a log's key, the boot time at which another process was last found at work on it, and requests."""
+"""Called with a log's key, the boot time at which another process was last found at work on it, and requests. Returns
+the requests to be done here."""
 
 
 class LogCache:
-    """Finds logs, makes those that are missing, and drops the least recently used ones.
+    """Returns logs by key: creates missing ones and evicts the least recently used ones.
 
     Args:
-        make: Makes a log; its argument is called after each round of the log.
-        bound: Max bytes of all states together, about. Logs in use may go beyond it.
+        make: Creates a log. Its second argument is called after each round of the log.
+        bound: Approximate max bytes of all states together. Logs in use may exceed it.
     """
 
     def __init__(self, make: Callable[[Key, Callable[[PartitionLog], None]], PartitionLog], bound: int) -> None:
@@ -30,15 +31,14 @@ class LogCache:
         self._logs: OrderedDict[Key, PartitionLog] = OrderedDict()
         self._weights: dict[Key, int] = {}
         self.weight = 0
-        """Bytes of all states together, about."""
+        """Approximate bytes of all states together."""
         self.elsewhere: Elsewhere = lambda _key, _refused, requests: requests
-        """Forwards requests to another worker, perhaps; returns the others."""
+        """Forwards requests to another worker; returns those to be done here."""
 
     def __len__(self) -> int:
         return len(self._logs)
 
     def add(self, key: Key, *requests: Request) -> None:
-        """Passes requests to a log, or to another worker."""
         log = self._logs.get(key)
         if log is not None and log.refused >= 0:
             requests = tuple(self.elsewhere(key, log.refused, requests))
@@ -54,27 +54,25 @@ class LogCache:
         log.add(*requests)
 
     def knows(self, key: Key, receipts: Sequence[ClaimReceipt]) -> bool:
-        """Returns whether the entries that receipts name are in memory, so that none names one that never was."""
+        """Returns whether the log in memory has all entries that the receipts name, so that none is invented."""
         log = self._logs.get(key)
         return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
 
     def refused(self, key: Key) -> float:
-        """Returns the boot time at which another process was last found at work on a log; very long ago if never."""
+        """Returns the boot time at which another process was last found at work on a log; -1e9 if never."""
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
     def done(self, key: Key) -> tuple[int, int]:
-        """Returns ``freed`` and ``vacated`` of a state."""
         log = self._logs.get(key)
         return (0, 0) if log is None else (log.state.freed, log.state.vacated)
 
     def load(self, key: Key) -> int:
-        """Returns the number of ids in the present requests to a log."""
         log = self._logs.get(key)
         return 0 if log is None else log.load
 
     def measure(self) -> dict[str, float]:
-        """Returns the sizes of these logs, by the names of the metrics; from any thread."""
+        """Returns the sizes of the logs by metric name; from any thread."""
         states = [log.state for log in list(self._logs.values())]
         return {
             "claims_outstanding": sum(len(state.outstanding) for state in states),
@@ -83,7 +81,6 @@ class LogCache:
         }
 
     def _record(self, log: PartitionLog) -> None:
-        """Weighs a log after a round, and drops others if all are too heavy together."""
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:
             return

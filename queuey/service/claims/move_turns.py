@@ -25,22 +25,22 @@ CHUNK = MOST_IDS
 CHUNK_BYTES = 1 << 20
 """Max bytes of a chunk's messages, not counting the last one."""
 FETCHED = 32
-"""Number of messages that are fetched at once."""
+"""Number of messages fetched at a time."""
 MOST_COPIES = MOST_ABOVE
-"""Max copies that a turn at a dedup queue passes over."""
+"""Max copies that a turn at a dedup queue skips."""
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A move's request to a partition.
 
     Attributes:
-        move: Its number.
-        below: It takes only messages below this.
-        exact: All that was acknowledged lies below the horizon of any read, so there is no need to wait.
-        moved: A chunk whose messages are in the target, and deleted here; 0: none.
-        last: The last of them in the target.
-        give_back: The chunk under way stays here, and the move ends: its messages can never be in the target.
-        stop: Take no more.
+        move: Number of the move.
+        below: Upper bound of the messages to take.
+        exact: All acknowledged posts lie below the horizon of any read, so the move does not have to wait.
+        moved: Chunk whose messages are in the target and deleted here; 0 if none.
+        last: Position of its last message in the target.
+        give_back: The current chunk stays here and the move ends, because its messages can never reach the target.
+        stop: Take no more messages.
     """
 
     move: int
@@ -56,13 +56,13 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A move's state in a partition after its turn.
 
     Attributes:
-        chunk: The chunk under way; 0: none.
-        places: Its messages' positions.
-        messages: The messages, if they were read just now; None: they were taken earlier.
+        chunk: The current chunk; 0 if none.
+        places: Positions of the chunk's messages.
+        messages: The chunk's messages if they were read in this turn; None if they were taken earlier.
         moved: Number of messages that have been moved.
-        last: The last of them in the target.
-        ended: It is over in this partition.
-        left: Messages that stay because they are claimed.
+        last: Position of the last one in the target.
+        ended: The move is over in this partition.
+        left: Number of messages that stay because they are claimed.
         blocked: Another move has left a chunk here.
     """
 
@@ -80,10 +80,10 @@ class Sources(NamedTuple):
     """What a :class:`ReadingRequest` reads with.
 
     Attributes:
-        partition: Its number.
+        partition: Number of the partition.
         expired: Claims with an expiry below this are over (milliseconds since 1970).
-        split: In a dedup queue.
-        split_ended: In a log that keeps messages that have ended.
+        split: Separates messages from copies, in a dedup queue; else None.
+        split_ended: Separates live messages from ended ones, in a log that keeps these.
     """
 
     partition: int
@@ -94,12 +94,11 @@ class Sources(NamedTuple):
     split_ended: SplitEnded
 
     async def firsts(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-        """Leaves out copies."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
 class ReadingRequest(Request):
-    """A request that reads messages for itself, and is alone in its entry."""
+    """A request that reads messages for itself and has an entry to itself."""
 
     __slots__ = ("chain", "copies", "ended", "horizon", "passed")
 
@@ -111,17 +110,16 @@ class ReadingRequest(Request):
         self.chain = ContiguousRead()
         """Contiguous reads from the cursor, up to the horizon."""
         self.copies = ScanDuplicates()
-        """Found in a dedup queue, and not to be moved."""
+        """Copies found in a dedup queue, which are not moved."""
         self.ended = EndedMessages()
-        """In a log that keeps them."""
+        """Messages that have ended, in a log that keeps them."""
         self.horizon: Position = FIRST
         """The horizon of the first read."""
         self.passed = 0
-        """Messages that the cursor passes."""
+        """Number of messages that the cursor passes."""
 
     @property
     def below(self) -> Position:
-        """Upper bound of the messages."""
         return LAST
 
     @abstractmethod
@@ -129,7 +127,6 @@ class ReadingRequest(Request):
         """Reads messages."""
 
     def expire(self, draft: EntryDraft) -> None:
-        """Gives up the messages that have ended."""
         draft.expire(self.ended, queue_for(self.queue.name, self.queue.dead_letter))
 
 
@@ -153,20 +150,20 @@ class MoveRequest(ReadingRequest):
         return self._order.below
 
     async def gather(self, state: State, sources: Sources) -> None:
-        # Only below the horizon: there no message can be undone any more.
+        # Only below the horizon, where messages can no longer be undone.
         expired = sources.expired
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
         fresh, bound, reached = await self._scan(state, sources)
         ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
-        again, fetched = await self._fetch_again(ended, sources)
-        found = sorted(again + fresh, key=lambda message: message.position)
-        self._found = list(_limited(found))
-        self._complete = reached and fetched == len(ended) and len(self._found) == len(found) and not self.ended.all
+        redelivered, fetched = await self._fetch_again(ended, sources)
+        available = sorted(redelivered + fresh, key=lambda message: message.position)
+        self._found = list(_limited(available))
+        self._complete = reached and fetched == len(ended) and len(self._found) == len(available) and not self.ended.all
 
     def _is_too_early(self, expired: int) -> bool:
-        """Returns whether a copy that this move would take may still be posted: then its covers would hide too few."""
+        """Returns whether copies below the move's bound may still be posted: its covers would not hide them."""
         if self.queue.kind != "dedup" or self._order.exact:
             return False
         return ids.seconds_to_ticks(expired / 1000) < self.below[0]
@@ -178,7 +175,7 @@ class MoveRequest(ReadingRequest):
         return not move.ended and move.chunk in {0, self._order.moved}
 
     async def _scan(self, state: State, sources: Sources) -> tuple[list[Message], Position, bool]:
-        """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
+        """Reads from the cursor; returns new messages, the end of complete reads, and whether it is the move's end."""
         below, horizon = self._order.below, self.horizon
         lower = ids.following(state.cursor)
         fresh: list[Message] = []
@@ -190,7 +187,7 @@ class MoveRequest(ReadingRequest):
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
-            new = [one for one in page.messages if one.position < horizon and not state.is_known(one.position)]
+            new = [m for m in page.messages if m.position < horizon and not state.is_known(m.position)]
             fresh += sources.split_ended(await sources.firsts(state, self.copies, new), self.ended)
             self.ended.saw_live(fresh)
             lower = page.next or lower
@@ -204,18 +201,18 @@ class MoveRequest(ReadingRequest):
         return fresh, self.chain.bound, False
 
     async def _fetch_again(self, places: list[Position], sources: Sources) -> tuple[list[Message], int]:
-        """Reads messages whose claims have ended, as many as fit; returns them, and the number of positions tried."""
-        again: list[Message] = []
-        weight = at = 0
-        while at < len(places) and len(again) < CHUNK and weight < CHUNK_BYTES:
-            some = places[at : at + FETCHED]
-            messages = await sources.fetch([(sources.partition, place) for place in some])
-            there = {message.position for message in messages}
-            again += sources.split_ended(messages, self.ended)
+        """Reads messages whose claims have ended, up to a chunk; returns them, and how many positions were tried."""
+        redelivered: list[Message] = []
+        weight = tried = 0
+        while tried < len(places) and len(redelivered) < CHUNK and weight < CHUNK_BYTES:
+            batch = places[tried : tried + FETCHED]
+            messages = await sources.fetch([(sources.partition, place) for place in batch])
+            existing = {message.position for message in messages}
+            redelivered += sources.split_ended(messages, self.ended)
             weight += bytes_of(messages)
-            self._gone += [place for place in some if place not in there]
-            at += len(some)
-        return again, at
+            self._gone += [place for place in batch if place not in existing]
+            tried += len(batch)
+        return redelivered, tried
 
     def edit(self, draft: EntryDraft) -> None:
         order = self._order
@@ -223,17 +220,17 @@ class MoveRequest(ReadingRequest):
             draft.settle_chunk(order.move, 0, None)
         elif order.moved:
             draft.settle_chunk(order.move, order.moved, order.last)
-        may = draft.may_take(order.move)
+        may_take = draft.may_take(order.move)
         taken: list[Position] = []
-        if may:
+        if may_take:
             draft.drop(self._gone)
             taken = draft.take(order.move, self._found)
             self.expire(draft)
         delete = self.queue.on_ack == "delete"
         self.passed = draft.advance(self.chain.bound, self.chain.seen, delete=delete)
-        # With an entry full of copies that are to be deleted, the cursor may not have passed all of them.
-        over = self._complete and not taken and not draft.withdraws and not (delete and draft.size >= MOST_IDS)
-        if may and (over or order.stop or order.give_back):
+        # If the entry is full of copies to delete, the cursor may not have passed all of them.
+        is_over = self._complete and not taken and not draft.withdraws and not (delete and draft.size >= MOST_IDS)
+        if may_take and (is_over or order.stop or order.give_back):
             draft.end_move(order.move)
 
     def result(self, state: State) -> MoveTurn:
@@ -244,8 +241,8 @@ class MoveRequest(ReadingRequest):
         if move.number > self._order.move:
             return MoveTurn(left=left, ended=True)
         places = [place for place, _ in move.taken]
-        have = {message.position: message for message in self._found}
-        messages = [have[place] for place in places if place in have]
+        found_by_position = {message.position: message for message in self._found}
+        messages = [found_by_position[place] for place in places if place in found_by_position]
         return MoveTurn(
             chunk=move.chunk,
             places=places,
@@ -258,10 +255,10 @@ class MoveRequest(ReadingRequest):
 
 
 def _limited(messages: Sequence[Message]) -> list[Message]:
-    found, weight = [], 0
+    limited, weight = [], 0
     for message in islice(messages, CHUNK):
         if weight >= CHUNK_BYTES:
             break
-        found.append(message)
+        limited.append(message)
         weight += rendered_bytes(message.body, message.meta)
-    return found
+    return limited

@@ -1,15 +1,15 @@
 """Wakes waiting claims when a partition may have a message for them.
 
 There are three sources. The store reports each message that it stores. The log reports each claim that this process
-ended. Claims that expire or that other processes end are found by polling the log: once for all waiting claims of a
-partition, when the next claim that this process knows of expires, and every half second. The half second becomes longer
-if claims wait on too many partitions to poll each of them so often.
+ends. Claims that expire, or that other processes end, are found by polling the log, once for all waiting claims of a
+partition: when the next claim that this process knows of expires, and every half second. This interval grows if claims
+wait on too many partitions.
 
-In an ordered queue a message that is done may make the next one of its key deliverable: the log's state counts those,
-whichever process has ended them. So may one where claims are limited.
+In an ordered queue, a finished message may make the next one of its key deliverable; where claims are limited, any
+finished message may. The log's state counts these, whichever process has finished them.
 
-Where reads stay behind the clock, nothing reports that an older message becomes deliverable; so there each poll of the
-log wakes the claims.
+If reads lag behind the clock, nothing reports that an older message becomes deliverable. There, each poll of the log
+wakes the claims.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from queuey.storage import Store
 LOOK = 0.5
 """Interval in seconds between polls of a log on which claims wait."""
 LOOKS = 200
-"""Max polls of one process per second, not counting those for a claim that has expired."""
+"""Max polls per second and process, not counting those for an expired claim."""
 SPACING = 0.1
 """Min seconds between two polls of a log, however many of its claims expire."""
 LATE = 2 * LOOK_BACK_EVERY
-"""Interval in seconds from a report of the store to another try, for messages that become visible out of order."""
+"""Interval in seconds from the store's report of a message to another attempt, because messages may become visible out
+of order."""
 
 
 class _Watched:
@@ -47,10 +48,10 @@ class _Watched:
     Attributes:
         wakes: Functions that wake the waiting claims.
         due: Loop time of the next poll.
-        call_off: Cancels that poll.
-        looking: The last poll.
-        released: The log's count of releases when the claims were last woken.
-        freed, vacated: Its counts of messages that were done, where they may make others deliverable.
+        call_off: Cancels the next poll.
+        looking: Task of the last poll.
+        released: The log's count of releases after its last round.
+        freed, vacated: The log's counts of finished messages that may make others deliverable, after its last round.
         lags: Messages are deliverable only some time after they are stored.
         stored: The store has reported a message since the last poll.
     """
@@ -76,7 +77,7 @@ class ClaimWakeups:
     """Wakes waiting claims. Used in the loop's thread, except for the functions that end a watch.
 
     Attributes:
-        watched: The partitions on which claims wait, by the keys of their logs.
+        watched: Partitions on which claims wait, by the keys of their logs.
     """
 
     def __init__(self, store: Store, logs: LogCache, core: Core, timing: ClaimTiming) -> None:
@@ -87,7 +88,7 @@ class ClaimWakeups:
         self.watched: dict[Key, _Watched] = {}
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``wake``, from any thread, whenever a claim may find new messages; returns a function that ends it."""
+        """Calls ``wake``, from any thread, whenever a claim may find messages; returns a function that ends this."""
         key = (queue.qid, partition)
         watched = self.watched.get(key)
         if watched is None:
@@ -117,22 +118,22 @@ class ClaimWakeups:
         watched = self.watched[log.key]
         try:
             has_ended, seconds = self._see(log.state)
-        except StoreUnavailable:  # The clock cannot be trusted now; the next poll finds out.
+        except StoreUnavailable:  # The clock is not trusted now; the next poll repeats this.
             return
-        told, watched.released = watched.released, log.state.released
-        knew, watched.freed = watched.freed, log.state.freed
-        had, watched.vacated = watched.vacated, log.state.vacated
+        released_before, watched.released = watched.released, log.state.released
+        freed_before, watched.freed = watched.freed, log.state.freed
+        vacated_before, watched.vacated = watched.vacated, log.state.vacated
         ordered = log.ordered
         watched.lags = ordered is not None and ordered.lags
         self._look_in(max(seconds, SPACING), log.key, watched)
         may_free = ordered is not None and not ordered.is_sure_of_nothing
-        in_order = watched.freed != knew and may_free and watched.queue.kind == "ordered"
-        has_place = _has_place(watched.queue, log, had, by_key=has_ended or may_free)
-        if (has_ended and watched.released != told) or in_order or has_place:
+        in_order = watched.freed != freed_before and may_free and watched.queue.kind == "ordered"
+        has_place = _has_place(watched.queue, log, vacated_before, by_key=has_ended or may_free)
+        if (has_ended and watched.released != released_before) or in_order or has_place:
             watched.wake()
 
     def _see(self, state: State) -> tuple[bool, float]:
-        """Returns whether claims of a state have ended, and the seconds until the next one does."""
+        """Returns whether claims have ended, and the seconds until the next one does."""
         now = self._store.claim_logs.claim_now()
         ended = bool(state.ended(self._timing.expired(now), 1))
         return ended, self._timing.left(state.next_expiry(), now)
@@ -148,7 +149,7 @@ class ClaimWakeups:
             self._core.tell(self._look_in, LATE, key, watched)
 
     def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
-        """Makes the next poll come within ``seconds``, if claims still wait then."""
+        """Schedules the next poll within ``seconds``, if claims still wait on the partition."""
         due = self._core.loop.time() + seconds
         if due < watched.due and self.watched.get(key) is watched:
             watched.call_off()
@@ -175,9 +176,9 @@ def _has_place(queue: Queue, log: PartitionLog, had: int, *, by_key: bool) -> bo
     """Returns whether claims may find a message because others are done, where claims are limited.
 
     Args:
-        queue: The row.
-        log: The partition's.
-        had: Its count of messages that were done, when the claims were last woken.
+        queue: The queue's row.
+        log: The partition's log.
+        had: The log's count of finished messages after the previous round.
         by_key: A message may wait for others of its key, or its claim has ended.
     """
     vacated, limits = log.state.vacated - had, limits_of(queue, log.key[1])

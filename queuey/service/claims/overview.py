@@ -1,4 +1,4 @@
-"""Claims and backlog of a queue: for people and for metrics."""
+"""Claims and backlog of a queue, for display and for metrics."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from queuey.terminal.texts import shortened
 
 T = TypeVar("T")
 MAX_SHOWN_TEXT = 200
-"""Max characters of the text of a failure in a list of jobs."""
+"""Max characters of a failure's text in a list of jobs."""
 _PAGE, FIRST_PAGE = 1000, 10
-"""Messages of one read, and of the read that searches the first one that is not done."""
+"""Messages per read, and in the read that looks for the first unfinished message."""
 
 
 class WorkerClaims(NamedTuple):
     """The claims of one worker.
 
     Attributes:
-        worker: Its name for itself; blank: it gave none.
-        jobs: Messages that it has.
-        renewed: When it claimed or renewed one of them last, in seconds since 1970; 0: not known.
+        worker: The worker's name for itself; empty if it gave none.
+        jobs: Number of messages that it has claimed.
+        renewed: When it last claimed or renewed one of them, in seconds since 1970; 0 if not known.
         expires: When the last of its claims ends, in seconds since 1970.
     """
 
@@ -51,7 +51,7 @@ class WorkerClaims(NamedTuple):
 
 
 class ClaimOverview(ABC):
-    """Answers questions about claims; blocks."""
+    """Shows the claims of queues. All methods but :meth:`look_at` block."""
 
     core: Core
     _store: Store
@@ -66,10 +66,10 @@ class ClaimOverview(ABC):
         """Returns the result of ``look`` for each partition.
 
         Args:
-            queue: The row.
-            look: Called once a partition, with the state and a time (milliseconds since 1970): claims that expire
+            queue: The queue's row.
+            look: Called once per partition, with the state and a time in milliseconds since 1970. Claims that expire
                 before it are over for every process.
-            numbers: Of partitions; None: all.
+            numbers: Partitions; None for all.
         """
 
     def counts(self, access: QueueAccess) -> ClaimCounts:
@@ -80,14 +80,14 @@ class ClaimOverview(ABC):
 
         partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, count)))
         return ClaimCounts(
-            claimed=sum(each.claimed for each in partitions.values()),
-            waiting=sum(each.waiting for each in partitions.values()),
+            claimed=sum(counts.claimed for counts in partitions.values()),
+            waiting=sum(counts.waiting for counts in partitions.values()),
             partitions=partitions,
-            retrying=sum(each.retrying for each in partitions.values()),
+            retrying=sum(counts.retrying for counts in partitions.values()),
         )
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
-        """Counts work left; messages that wait are counted up to the limit and estimated beyond."""
+        """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it."""
         dead = 0
         with suppress(NotFound):
             letters = bridge.run(self._store.catalogue.queue(access.queue.application, queue_for(access.queue.name)))
@@ -107,47 +107,47 @@ class ClaimOverview(ABC):
                 retrying=retrying,
                 failed=sum(view.failed for view in views.values()),
                 dead=dead,
-                oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
+                oldest=min((ids.ticks_to_seconds(first.ticks) for first in firsts if first is not None), default=None),
                 due=self._next_due(queue, views) if delayed else None,
             )
 
         return access.use(backlog)
 
     def workers(self, access: QueueAccess) -> list[WorkerClaims]:
-        """Returns the workers that have messages, the busiest first. Workers without a name count as one."""
+        """Returns the workers that have claims, the busiest first. Workers without a name count as one."""
 
         def live(state: State, expired: int) -> list[WorkerClaims]:
             claims = (claim for place, claim in state.outstanding.items() if state.is_live(place, expired))
-            return _by_worker(WorkerClaims(one.worker, 1, one.renewed / 1000, one.expires / 1000) for one in claims)
+            return _by_worker(WorkerClaims(c.worker, 1, c.renewed / 1000, c.expires / 1000) for c in claims)
 
         partitions = self.core.run(access.apply(lambda queue: self.look_at(queue, live)))
-        workers = _by_worker(worker for some in partitions.values() for worker in some)
+        workers = _by_worker(worker for group in partitions.values() for worker in group)
         return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
     def outstanding(
         self, access: QueueAccess, limit: int, *, states: bool = False, only: JobStatus | None = None
     ) -> list[Job]:
-        """Returns delivered messages, those first whose claims end first, or have ended.
+        """Returns outstanding messages: those whose claims have ended, then the others by the end of their claims.
 
         Args:
             access: The queue.
             limit: Max messages.
-            states: Each has the state that its worker has set, its call and its last failed attempt.
-            only: The status of the messages, or None for all.
+            states: Add to each message its job state, its call and its last failed attempt.
+            only: Status of the messages; None for all.
         """
 
         def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
-            standings = ((at, one, state.standing(at, expired)) for at, one in state.outstanding.items())
-            found = (
-                (0 if status == "waiting" else one.expires, at, status, one.deliveries, one.worker, one.number)
-                for at, one, status in standings
+            standings = ((place, claim, state.standing(place, expired)) for place, claim in state.outstanding.items())
+            rows = (
+                (0 if status == "waiting" else c.expires, place, status, c.deliveries, c.worker, c.number)
+                for place, c, status in standings
                 if only in {None, status}
             )
-            return nsmallest(limit, found)
+            return nsmallest(limit, rows)
 
         def outstanding(queue: Queue) -> list[Job]:
-            found = self.core.run(self.look_at(queue, look))
-            rows = nsmallest(limit, ((row[0], number, row) for number, some in found.items() for row in some))
+            by_partition = self.core.run(self.look_at(queue, look))
+            rows = nsmallest(limit, ((row[0], number, row) for number, group in by_partition.items() for row in group))
             calls = self._calls(queue, [(number, row[1]) for _, number, row in rows]) if states else {}
             return [
                 Job(
@@ -166,7 +166,6 @@ class ClaimOverview(ABC):
         return access.use(outstanding)
 
     def _calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
-        """Returns the task and the arguments, as fields of a job, of those messages that call a task."""
         calls = {}
         for message in self._fetched(queue, places):
             call = shown_call(message.body) if message.meta is not None and message.meta.json else None
@@ -175,7 +174,7 @@ class ClaimOverview(ABC):
         return calls
 
     def size(self, access: QueueAccess, limit: int) -> QueueSize:
-        """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
+        """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
         return access.use(lambda queue: self._size(queue, self.core.run(self.look_at(queue, _View)), limit))
 
     def _size(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
@@ -191,9 +190,9 @@ class ClaimOverview(ABC):
         return QueueSize(total, exact)
 
     def _delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
-        """Counts messages that are not due, up to a limit; returns whether these are all.
+        """Counts messages that are not due, up to a limit; returns also whether the count is complete.
 
-        Those that an operator has retried now are due, or done.
+        Messages that an operator has hastened are not counted.
         """
         count, now = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
@@ -207,47 +206,42 @@ class ClaimOverview(ABC):
     def _next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
         limits = {number: min(_PAGE, 1 + view.known_above(now)) for number, view in views.items()}
-        parts = [Slice(one, now, limit=most, delayed=False, due=False, bodies=False) for one, most in limits.items()]
+        slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]
         messages = (
-            message for page in bridge.run(self._store.messages.read(queue, parts)) for message in page.messages
+            message for page in bridge.run(self._store.messages.read(queue, slices)) for message in page.messages
         )
         delayed = [message.ticks for message in messages if not views[message.partition].is_known(message.position)]
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
-        """Returns the first messages that are not done, claimed or not, partition by partition."""
-
         def peek(queue: Queue) -> list[Message]:
-            found: list[Message] = []
+            messages: list[Message] = []
             weight = 0
             for number, view in self.core.run(self.look_at(queue, _View)).items():
                 for message in self._undone(queue, number, view):
-                    if len(found) >= limit or weight >= self._limits.page_bytes:
-                        return found
-                    found.append(message)
+                    if len(messages) >= limit or weight >= self._limits.page_bytes:
+                        return messages
+                    messages.append(message)
                     weight += rendered_bytes(message.body, message.meta)
-            return found
+            return messages
 
-        found = access.use(peek)
-        self._metrics.delivered(len(found), access.queue)
-        return found
+        messages = access.use(peek)
+        self._metrics.delivered(len(messages), access.queue)
+        return messages
 
     def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
-        """Yields the messages of a partition that are not done, in order; ``limit`` is for each read."""
         yield from self._fetched(queue, [(number, position) for position in view.below])
         for page in self._pages(queue, self._left(number, view, limit)):
             yield from (message for message in page if not view.is_done(message))
 
     def _fetched(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> Iterator[Message]:
-        """Yields the messages at these places, as many in memory at a time as one answer may have."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
-        for at in range(0, len(places), step):
-            yield from bridge.run(self._store.messages.fetch(queue, places[at : at + step]))
+        for first in range(0, len(places), step):
+            yield from bridge.run(self._store.messages.fetch(queue, places[first : first + step]))
 
     def _left(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
-        """Returns the slice above the cursor of a partition, up to now."""
-        lower, most = ids.following(view.cursor), self._limits.page_bytes
-        return Slice(number, lower, limit=limit, max_bytes=most, ahead=True, bodies=bodies)
+        lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
+        return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
     def _pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
         more = True
@@ -260,7 +254,6 @@ class ClaimOverview(ABC):
 
 
 def _by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
-    """Adds up claims by worker."""
     workers: dict[str, WorkerClaims] = {}
     for worker, jobs, renewed, expires in claims:
         before = workers.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))
@@ -270,20 +263,20 @@ def _by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
 
 
 def _said(record: Known, number: int) -> dict[str, Any]:
-    """Returns the state of a delivery, which is that of the log entry ``number``, and the last failure as fields."""
+    """Returns the job state of the delivery of log entry ``number``, and the last failure, as fields of a job."""
     state = record.state if record.state is not None and record.state.number == number else None
-    said = {
+    fields = {
         "state": None if state is None else msgspec.Raw(state.json),
         "state_at": None if state is None else state.at,
     }
     if not record.attempts:
-        return said
+        return fields
     failure = record.attempts[-1]
-    return said | {"failure": msgspec.structs.replace(failure, text=shortened(failure.text, MAX_SHOWN_TEXT))}
+    return fields | {"failure": msgspec.structs.replace(failure, text=shortened(failure.text, MAX_SHOWN_TEXT))}
 
 
 class _View:
-    """A state as it decides which messages are not done, and which ones scans skip."""
+    """What a state shows about unfinished messages. It does not change while pages are read."""
 
     def __init__(self, state: State, expired: int) -> None:
         self.cursor = state.cursor
@@ -299,19 +292,17 @@ class _View:
         self._ended = {digest: cover for digest, cover in covers if state.is_done(cover.representative)}
 
     def is_known(self, position: Position) -> bool:
-        """Returns whether a message above the cursor was delivered or is done."""
         return position in self.known or position in self._above
 
     def known_above(self, position: Position) -> int:
-        return sum(one > position for some in (self.known, self._above) for one in some)
+        return sum(p > position for positions in (self.known, self._above) for p in positions)
 
     @property
     def needs_bodies(self) -> bool:
-        """True if copies are done, which their bodies show."""
         return bool(self._ended)
 
     def is_done(self, message: Message) -> bool:
-        """Returns whether a message above the cursor is done: acknowledged, or a copy of one that was."""
+        """Returns whether a message above the cursor is acknowledged, or a copy of an acknowledged one."""
         if message.position in self._above or message.position in self.known or not self._ended:
             return message.position in self._above
         cover = self._ended.get(digest_of(message.body, message.meta))

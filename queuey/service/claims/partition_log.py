@@ -63,15 +63,15 @@ from queuey.service.limits import Limits
 from queuey.storage import Store
 
 PATIENCE = 5.0
-"""Timeout in seconds of a request that waits for its entry to be applied."""
+"""Max seconds that a request waits for its entry to be applied."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
 LONGEST_BACK_OFF = 0.02
-"""Max seconds that a process waits after another one's entry was first; else as long as its last append took."""
+"""Max seconds to wait after another process's entry was first; at most as long as this process's last append took."""
 WORTH = 500
-"""Min messages that the cursor must pass before an entry is written only for it."""
+"""Min messages that the cursor must pass to justify an entry of its own."""
 LONG = 1 << 16
-"""Min bytes of entries that take several milliseconds to be applied."""
+"""Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
 T = TypeVar("T")
 
 
@@ -79,7 +79,7 @@ class RoundEnd(NamedTuple):
     """Result of a round.
 
     Attributes:
-        number: Of its entry; 0: there was none.
+        number: Number of its entry; 0 if none was written.
         chosen: Boot time of the decision.
         must_search_again: Another round may find messages for polls that got none.
     """
@@ -93,12 +93,12 @@ class PartitionLog:
     """The log of one partition, for all callers in this process.
 
     Args:
-        store: Keeps the log.
+        store: Store of the log.
         key: The queue's ``qid`` and the partition.
-        core: Its loop.
-        timing: When claims are over.
-        limits: Of one answer.
-        upkeep: How the log is kept short.
+        core: Event loop and clock.
+        timing: Decides when claims have expired.
+        limits: Limits of one answer.
+        upkeep: When to write snapshots and truncate the log.
         totals: Counters.
         after: Called after each round.
     """
@@ -118,7 +118,7 @@ class PartitionLog:
         self.state = State()
         self._is_loaded = False
         self.refused = -1e9
-        """Boot time at which another process was last found at work here."""
+        """Boot time at which another process was last found at work on this log."""
         self._store = store
         self._partition = key[1]
         self._core = core
@@ -137,12 +137,11 @@ class PartitionLog:
 
     @property
     def ordered(self) -> OrderedScanner | None:
-        """What is known of the messages that wait for others of their keys, in a queue that keeps keys."""
         return self._finder.ordered
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory."""
+        """Approximate bytes in memory."""
         ordered = self._finder.ordered
         return self.state.weight if ordered is None else self.state.weight + ordered.weight
 
@@ -152,11 +151,9 @@ class PartitionLog:
 
     @property
     def load(self) -> int:
-        """Number of ids in its requests."""
         return self._line.load
 
     def add(self, *requests: Request) -> None:
-        """Adds requests, which are answered later."""
         if self._line.add(requests, self._core.boottime()):
             self._rounds = self._core.spawn(self._answer_all())
 
@@ -168,12 +165,12 @@ class PartitionLog:
                 except (QueueyError, UnknownFormat) as error:
                     self._fail(taken, error)
                 self._after(self)
-            except BaseException as error:  # a mistake in the program, or the end of the loop
+            except BaseException as error:  # A bug, or the loop is ending.
                 self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
                 self._line.stop()
                 if isinstance(error, Exception):
-                    self.add()  # Requests that wait do not depend on the next one.
+                    self.add()  # Start a round for the waiting requests.
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
@@ -188,17 +185,17 @@ class PartitionLog:
     # A round
 
     async def _round(self, taken: list[Request]) -> None:
-        """Answers requests: reads what they need, decides on an entry, and appends it, until that is done.
+        """Answers requests: reads what they need, decides on an entry, appends it; decides anew if another was first.
 
-        Where claims are paused, polls get nothing, and that only if the row was the present one at some moment of the
-        round: each append and each read of the log is refused with a row of before.
+        While claims are paused, polls get nothing. They are answered only if the row was current at some moment of the
+        round: each append and each read of the log is refused for an outdated row.
         """
         queue = self._adopt(taken)
         is_paused = queue.claims == "paused"
         await self._prepare(queue, taken)
         candidates: Candidates | None = None
         while True:
-            # It is another object if a snapshot had to be read, because this process had fallen behind by very much.
+            # Reading a snapshot replaces the state, when this process has fallen far behind.
             state = self.state
             polls = [] if is_paused else polls_of(taken)
             if polls and candidates is None:
@@ -208,7 +205,7 @@ class PartitionLog:
             self._line.join(taken, state.number)
             chosen = self._core.boottime()
             draft, passed = self._decide(queue, taken, candidates)
-            # Where messages keep keys nothing is read beyond what may be remembered, so the cursor must move.
+            # With keys, nothing is read beyond what may be remembered, so the cursor must move.
             worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
             if not draft.changes and passed < worth:
                 leave(taken)
@@ -218,12 +215,12 @@ class PartitionLog:
                 end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
                 self._totals.ended(taken, None, self.state)
                 self._answer(taken, polls, candidates, end)
-                # This round has left nothing to do, but perhaps another process died before it did its part.
+                # This round adds no follow-up work, but another process may have died before it did its own.
                 await self._follow_ups.delete(queue, self.state, 0)
                 await self._follow_up(queue, ())
                 return
             if self._length.is_due():
-                # This may take long, and the expiries of claims count from the decision.
+                # Decide anew after the snapshot: it may take long, and claims expire from the decision on.
                 leave(taken)
                 await self._snapshot(queue)
                 continue
@@ -238,7 +235,7 @@ class PartitionLog:
                     await self._follow_ups.note_lapsed(queue, draft.lapsed)
                 await self._follow_up(queue, entry.outs)
                 return
-            # It is certain that nothing was done for them.
+            # The entry was certainly not applied.
             leave(taken)
             self._line.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
@@ -246,7 +243,7 @@ class PartitionLog:
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
 
     def _adopt(self, taken: Sequence[Request]) -> Queue:
-        """Returns the newest row of the queue, by which the kind of its reads and entries is chosen."""
+        """Returns the newest row of the queue among the requests, after adapting reads and entries to it."""
         newest = taken[0].queue
         for request in taken:
             if request.queue.version > newest.version:
@@ -257,11 +254,11 @@ class PartitionLog:
         return newest
 
     async def _prepare(self, queue: Queue, taken: Sequence[Request]) -> None:
-        """Loads the state if it is missing, and reads on until it contains all entries that the requests name."""
+        """Loads the state if needed, and reads entries until the state has all that the requests name."""
         if not self._is_loaded:
             await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
-            # Before the entry of this round, which then says that it is done.
+            # Before this round's entry, which then records the deletions as done.
             await self._follow_ups.delete(queue, self.state, 0)
         unknown: list[SettleRequest] = []
         is_current = True
@@ -275,11 +272,10 @@ class PartitionLog:
         last = self.state.number
         for settle in unknown:
             if settle.newest > last:
-                text = f"a receipt names entry {settle.newest} of partition {self._partition}, which has {last}"
-                settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
+                text = f"a receipt names entry {settle.newest} of partition {self._partition}, which has only {last}"
+                settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
 
     def _is_of_use(self, state: State, found: Candidates | None) -> bool:
-        """Returns whether candidates still have messages to deliver, after another process has written an entry."""
         if found is None or found.by_key or found.covers != self.state.covers.version or found.keeps != state.keeps:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
@@ -288,7 +284,7 @@ class PartitionLog:
         return any(state.has_ended(message.position, expired) for message in found.again)
 
     def _decide(self, queue: Queue, taken: Sequence[Request], candidates: Candidates | None) -> tuple[EntryDraft, int]:
-        """Decides on the next entry; returns it and the number of messages that its cursor passes."""
+        """Decides on the next entry; returns its draft and the number of messages that its cursor passes."""
         finder, now = self._finder, self._store.claim_logs.claim_now()
         covers = None if finder.duplicates is None else self._covers(finder.duplicates, taken[0], candidates, now)
         draft = EntryDraft(self.state, now, self._timing, covers, finder.waiting, finder.claim_limits)
@@ -316,7 +312,6 @@ class PartitionLog:
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
 
     def _covers(self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int) -> CoverDraft:
-        """Begins the next entry's changes of covers."""
         if isinstance(first, ReadingRequest):
             return duplicates.draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
@@ -335,10 +330,10 @@ class PartitionLog:
     def _must_search_again(
         self, candidates: Candidates | None, draft: EntryDraft, passed: int, *, is_written: bool
     ) -> bool:
-        """Returns whether another round may find messages for the polls that this one gives none.
+        """Returns whether another round may find messages for the polls that get none in this one.
 
-        It may if messages were found that others got or that are gone; if not all whose claims have ended were read; if
-        copies that were withheld are to be delivered; and if the scan was cut short and the next one gets further.
+        It may if messages were found that others got or that are gone, if not all messages with ended claims were read,
+        if withheld copies are to be delivered, or if the scan was cut short and the next one gets further.
 
         Args:
             candidates: Messages that this round has read; None if it had no polls.
@@ -358,15 +353,15 @@ class PartitionLog:
     def _answer(
         self, taken: Sequence[Request], polls: Sequence[PollRequest], found: Candidates | None, end: RoundEnd
     ) -> None:
-        if found is not None and (again := [poll for poll in polls if not self._answer_poll(poll, found, end)]):
-            self._line.put_back(again)
+        if found is not None and (unanswered := [poll for poll in polls if not self._answer_poll(poll, found, end)]):
+            self._line.put_back(unanswered)
         if found is None:
             for poll in polls_of(taken):
                 poll.answer([])
         for request in taken:
             if isinstance(request, SettleRequest):
                 request.decided = end.chosen
-                statuses = {one.status for one in request.settled}
+                statuses = {settlement.status for settlement in request.settled}
                 if ReceiptStatus.REFUSED in statuses:
                     outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
                     request.answer(None, too_many(self._partition, outcome))
@@ -376,46 +371,45 @@ class PartitionLog:
                 request.answer(request.result(self.state))
 
     def _answer_poll(self, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
-        """Answers a poll, unless it got nothing and another round may find something for it; returns whether it did.
+        """Answers a poll, unless it got nothing and another round may find messages; returns whether it was answered.
 
-        An empty answer comes only from a round that has found no message: then there was a moment at which none was
-        free. Where others got the candidates, messages may have come since.
+        An empty answer comes only from a round that found no message, so at some moment none was free. If others got
+        the candidates, new messages may have come since.
         """
-        if given := request.gets(self.state, self._partition, end.number):
+        if claimed := request.gets(self.state, self._partition, end.number):
             request.decided = end.chosen
-            if not request.answer(given) and request.poll.ttl:
-                self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
+            if not request.answer(claimed) and request.poll.ttl:
+                self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in claimed]))
             return True
         if end.must_search_again and end.chosen - request.asked < PATIENCE:
             leave([request])
             return False
-        again = end.must_search_again
+        may_find_more = end.must_search_again
         if found.full:
             request.answer(None, too_many(self._partition))
-        elif found.by_key and request.queue.kind == "plain" and not again:
-            # Messages that were not read wait as well.
+        elif found.by_key and request.queue.kind == "plain" and not may_find_more:
+            # Messages that were not read also wait for others of their keys.
             request.answer([])
-        elif found.scan.full and not again:
+        elif found.scan.full and not may_find_more:
             request.answer(None, (too_many_wait if found.by_key else too_fast)(self._partition))
-        elif again or found.scan.end is not None:
+        elif may_find_more or found.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
             request.answer([])
         return True
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
-        """Answers the requests that have waited for too long. Their work may be done all the same."""
-        everybody = [*taken, *self._line.waiting()]
-        limit = self._core.boottime() - PATIENCE
-        for request in everybody:
-            if request.asked < limit and not request.future.done():
+        requests = [*taken, *self._line.waiting()]
+        oldest = self._core.boottime() - PATIENCE
+        for request in requests:
+            if request.asked < oldest and not request.future.done():
                 outcome: Outcome = "unknown" if request.sent else "none"
                 request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))
 
     # The log
 
     async def _catch_up_for(self, queue: Queue, taken: Sequence[Request], *, always: bool) -> bool:
-        """Reads what others wrote since requests came whose answers depend on it; returns whether there was any."""
+        """Reads other processes' entries if answers depend on them; returns whether there were new ones."""
         if not always and all(request.asked <= self._current for request in taken if request.depends_on_others):
             return False
         before = self.state.number
@@ -423,7 +417,7 @@ class PartitionLog:
         return self.state.number > before
 
     async def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> dict[int, int]:
-        """Reads the entries after a state, up to the log's end; returns their tokens by number."""
+        """Reads the entries after a state, up to the log's end; returns their tokens by entry number."""
         began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
@@ -436,57 +430,57 @@ class PartitionLog:
             if state.number == before and newest:
                 text = f"ends at {page.last}, and entry {before + 1} is missing"
                 raise StoreIncompatible(f"The claim log of partition {self._partition} {text}.")
-            # Not every replica has the entry yet: a serial read brings it to them.
+            # Some replicas do not have the entry yet: a serial read completes it.
             newest = newest or state.number == before
         self.state = state
         self._current = began
         return tokens
 
     def _apply_page(self, state: State, page: LogPage, tokens: dict[int, int]) -> State:
-        """Applies entries to a state; returns it, or the one that a snapshot begins."""
+        """Applies entries to a state; returns that state, or a newer one from a snapshot."""
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
             self._follow_ups.known.found([*state.pending_deletes, *state.outbox])
-        for one in page.entries:
-            if one.number > state.number:
-                entry = decode_entry(one.body)
-                tokens[one.number] = entry.token
-                self._apply(state, one, entry)
+        for log_entry in page.entries:
+            if log_entry.number > state.number:
+                entry = decode_entry(log_entry.body)
+                tokens[log_entry.number] = entry.token
+                self._apply(state, log_entry, entry)
         return state
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
         written = self._core.boottime() - max(0, self._store.claim_logs.claim_now() - entry.at) / 1000
-        new = [place for _, places in entry.claims for place in places if not state.is_known(place)]
+        new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(one.number, entry)
-        self._finder.scanner.claimed(new)
+        self._finder.scanner.claimed(new_claims)
         self._length.entered(one.number, len(one.body), written)
         self._follow_ups.known.found([one.number, *(place for place, _, _ in entry.outs)], written)
 
     async def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-        """Appends an entry until the result is certain, and applies it; else applies the one of another process.
+        """Appends an entry until the result is certain, and applies it, or the other process's entry that was first.
 
-        Returns whether it was appended.
+        Returns whether this entry was appended.
         """
         state = self.state
-        one = LogEntry(state.number + 1, encode_entry(entry))
+        log_entry = LogEntry(state.number + 1, encode_entry(entry))
         began = self._core.boottime()
         below = self._length.truncatable(state.number, began) if entry.snapshot else None
         append = partial(self._store.claim_logs.append_entry, snapshot=entry.snapshot or None, truncate_below=below)
-        doubted = False
+        is_in_doubt = False
         pause = FIRST_PAUSE
         while True:
             try:
-                applied = await append(queue, self._partition, one)
+                applied = await append(queue, self._partition, log_entry)
                 break
             except QueueChanged:
-                if not doubted:
+                if not is_in_doubt:
                     raise
                 queue = await _in_doubt(self._same_queue(queue))
             except StoreUnavailable as error:
-                if error.outcome == "none" and not doubted:
+                if error.outcome == "none" and not is_in_doubt:
                     raise
-                doubted = True
+                is_in_doubt = True
                 self._give_up_late(taken)
                 if isinstance(error, StoreClosed):
                     raise StoreClosed(str(error), outcome="unknown") from error
@@ -494,25 +488,20 @@ class PartitionLog:
             pause = min(2 * pause, LONGEST_PAUSE)
         if applied:
             self._took = self._core.boottime() - began
-            state.apply(one.number, entry)
-            self._length.entered(one.number, len(one.body), began)
+            state.apply(log_entry.number, entry)
+            self._length.entered(log_entry.number, len(log_entry.body), began)
             self._current = began
             return True
         self.refused = self._core.boottime()
         self._totals.refused()
         await asyncio.sleep(min(LONGEST_BACK_OFF, self._took) * self._core.chance.random())
         reading = self._read_from(queue, state)
-        tokens = await (_in_doubt(reading) if doubted else reading)
-        if one.number not in tokens and doubted:
-            raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")
-        return tokens.get(one.number) == entry.token
+        tokens = await (_in_doubt(reading) if is_in_doubt else reading)
+        if log_entry.number not in tokens and is_in_doubt:
+            raise StoreUnavailable("Cannot determine whether the claim log was written.", outcome="unknown")
+        return tokens.get(log_entry.number) == entry.token
 
     async def _same_queue(self, queue: Queue) -> Queue:
-        """Returns the queue's present row.
-
-        Raises:
-            QueueChanged: The queue was purged or deleted.
-        """
         try:
             fresh = await self._store.catalogue.queue(queue.application, queue.name, fresh=True)
         except QueueNotFound as error:
@@ -522,20 +511,19 @@ class PartitionLog:
         return fresh
 
     async def _follow_up(self, queue: Queue, outs: Sequence[tuple[Position, str, int]]) -> None:
-        """Publishes dead letters, those of an entry's ``outs`` first, and forgets covers that are of no use any more.
+        """Publishes dead letters, those of an entry's ``outs`` first, and removes covers that are no longer needed.
 
-        The next round records what was published, and goes on.
+        The next round records what was published, and continues.
         """
         if self.state.outbox or self._follow_ups.known.open:
-            own = [position for position, _, _ in outs]
-            sent = await self._follow_ups.publish(queue, self.state, own, self._finder.scanner.horizon)
-            if sent:
-                self.add(SentRequest(queue, lambda draft: draft.report_sent(sent)))
+            own_letters = [position for position, _, _ in outs]
+            published = await self._follow_ups.publish(queue, self.state, own_letters, self._finder.scanner.horizon)
+            if published:
+                self.add(SentRequest(queue, lambda draft: draft.report_sent(published)))
         if self._finder.duplicates is not None:
             await self._finder.duplicates.forget(self.state)
 
     async def _snapshot(self, queue: Queue) -> None:
-        """Writes a snapshot; the next entry names it."""
         state = self.state
         self._length.begun()
 
@@ -548,7 +536,7 @@ class PartitionLog:
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:
-    """Awaits work after an entry may have been appended: errors are in doubt."""
+    """Awaits work while an entry may have been appended: storage errors are in doubt."""
     try:
         return await work
     except StoreUnavailable as error:
@@ -556,4 +544,4 @@ async def _in_doubt(work: Awaitable[T]) -> T:
 
 
 def _is_long(page: LogPage) -> bool:
-    return page.snapshot is not None or sum(len(one.body) for one in page.entries) > LONG
+    return page.snapshot is not None or sum(len(entry.body) for entry in page.entries) > LONG

@@ -1,6 +1,6 @@
 """Requests to one partition's log, their queue and their counters.
 
-Each is answered once. Requests that wait at one moment share an entry.
+Each request is answered once. Requests that wait at the same time share an entry.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from queuey.service.claims.follow_ups import most_deliveries
 
 Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Given = tuple[Message, int, ClaimReceipt, int]
-"""A claimed message: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
+"""A claimed message: the message, its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
 
 class Request:
-    """A request to a log. Made and used in the loop's thread.
+    """A request to a log. Created and used in the loop's thread.
 
     Args:
-        queue: The row of the queue that the caller is authorized for.
-        weight: Max ids that it adds to an entry.
+        queue: The queue's row, already authorized for the caller.
+        weight: Max ids that the request adds to an entry.
 
     Attributes:
         future: Awaited by the caller, which gives up by cancelling it.
-        asked: Boot time at which it first came to a log, or to another worker.
-        decided: Boot time of the decision on the entry that has answered it.
+        asked: Boot time at which the request first came to a log or to another worker.
+        decided: Boot time of the decision on the entry that answered it.
         sent: An entry that carries it may have been appended.
-        doubtful: It may have been done before it comes to the log, so no error may say that nothing was changed.
+        doubtful: It may have been done before it came to this log, so no error may say that nothing changed.
     """
 
     __slots__ = ("asked", "decided", "doubtful", "future", "queue", "sent", "weight")
@@ -54,39 +54,39 @@ class Request:
         self.asked = self.decided = 0.0
         self.sent = self.doubtful = False
 
-    def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - what it was asked for
-        """Answers the caller; returns False if it has its answer or has given up."""
+    def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - depends on the request
+        """Answers the caller; returns False if it already has an answer or has given up."""
         if self.future.done():
             return False
         if error is None:
             self.future.set_result(value)
         else:
             self.future.set_exception(in_doubt(error) if self.doubtful else error)
-            self.future.exception()  # Not all are awaited.
+            self.future.exception()  # Mark as retrieved: the caller may not await it.
         return True
 
     def enter(self) -> bool:
-        """Returns whether the next entry is to carry it: it was not given up. If it is later, it may be done."""
+        """Marks the request as sent with the next entry; returns False if it was given up or already answered."""
         if self.future.done():
             return False
         self.sent = True
         return True
 
     def edit(self, draft: EntryDraft) -> None:
-        """Adds its part to the next entry."""
+        """Adds the request's part to the next entry."""
 
-    def result(self, state: State) -> Any:  # noqa: ANN401, ARG002 - what it was asked for
-        """Returns the result, given the state after the entry."""
+    def result(self, state: State) -> Any:  # noqa: ANN401, ARG002 - depends on the request
+        """Returns the result, by the state after the entry."""
         return None
 
     @property
     def depends_on_others(self) -> bool:
-        """True if it needs no entry, but an entry of another process may change its answer."""
+        """True if the request needs no entry, but another process's entry may change its answer."""
         return False
 
 
 class PollRequest(Request):
-    """Wants messages, unless an acknowledgement beside it has failed. The result is a list of :data:`Given`."""
+    """A poll for messages. It fails if a request ``beside`` it fails. The result is a list of :data:`Given`."""
 
     __slots__ = ("beside", "poll")
 
@@ -104,7 +104,6 @@ class PollRequest(Request):
         return super().enter()
 
     def gets(self, state: State, partition: int, number: int) -> list[Given]:
-        """Returns its result, given the state after its entry, and the entry's number."""
         claimed: list[Given] = []
         for message in self.poll.given:
             ticks, low = position = message.ticks, message.low
@@ -112,14 +111,14 @@ class PollRequest(Request):
             if not self.poll.ttl:
                 deliveries = 0 if claim is None else claim.deliveries
                 claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0))
-            # While the entry was in doubt others may have gone on from it.
+            # While the entry was in doubt, others may have appended further entries.
             elif claim is not None and claim.number == number and claim.expires:
                 receipt = ClaimReceipt(partition, ticks, low, number, claim.secret)
                 claimed.append((message, claim.deliveries, receipt, claim.expires))
         return claimed
 
     def give_up(self) -> list[ClaimReceipt]:
-        """Ends the request; returns the receipts of its claims, if it had its answer."""
+        """Cancels the request; returns the receipts of its claims if it was already answered."""
         if self.future.cancel() or self.future.cancelled() or self.future.exception() is not None:
             return []
         return [receipt for _, _, receipt, _ in self.future.result()]
@@ -130,14 +129,18 @@ class PollRequest(Request):
 
 
 class SettleRequest(Request):
-    """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
+    """Settles receipts of this partition. The result is a list of settlements.
 
-    ``ttl`` is the seconds of a renewal, or the delay of a release. ``fail`` releases them with the delay of the queue's
-    backoff, and ``give_up`` makes dead letters of them. ``verify`` changes nothing and returns
-    which would be done. ``check`` only fails, as the others do, if the log has never had such an entry.
+    Args:
+        queue: The queue's row.
+        kind: ``acknowledge``; ``renew``; ``release``; ``fail`` releases with the delay of the queue's backoff;
+            ``give_up`` makes dead letters; ``verify`` changes nothing and returns which receipts would be settled;
+            ``check`` only fails, as the others do, if the log never had an entry that a receipt names.
+        receipts: Receipts of this partition.
+        ttl: Seconds of a renewal, or delay of a release.
 
     Attributes:
-        newest: The highest number of an entry in its receipts.
+        newest: Highest entry number among the receipts.
     """
 
     __slots__ = ("kind", "newest", "receipts", "settled", "ttl")
@@ -167,23 +170,23 @@ class SettleRequest(Request):
 
     @property
     def depends_on_others(self) -> bool:
-        # Only an entry proves that nobody else has got a message since.
+        # Only an entry proves that no other caller has claimed a message meanwhile.
         refused = {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED}
-        return self.kind == "verify" or any(one.status in refused for one in self.settled)
+        return self.kind == "verify" or any(settlement.status in refused for settlement in self.settled)
 
 
 def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) -> float:
-    """Returns the seconds until a message is delivered again; the last delivery makes it a dead letter at once."""
-    most = most_deliveries(queue)
-    if most and deliveries >= most:
+    """Returns the seconds until a failed message is delivered again; 0 after the last delivery, for a dead letter."""
+    max_deliveries = most_deliveries(queue)
+    if max_deliveries and deliveries >= max_deliveries:
         return 0.0
-    # Random for its purpose, and the same if the entry is decided on again.
+    # Random enough, and the same value if the entry is decided again.
     draw = crc32(str(receipt).encode()) / 0xFFFFFFFF
     return (queue.backoff or Backoff()).delay(deliveries, draw)
 
 
 class ChangeRequest(Request):
-    """Makes a change of the next entry."""
+    """Changes the draft of the next entry."""
 
     __slots__ = ("_change",)
 
@@ -196,7 +199,7 @@ class ChangeRequest(Request):
 
 
 class JobRequest(Request):
-    """An operator's act on a message: the result is its standing then."""
+    """An operator's act on a message. The result is the message's standing after it, and the last entry's number."""
 
     __slots__ = ("_act", "_message", "_standing")
 
@@ -212,7 +215,6 @@ class JobRequest(Request):
         self._standing = self._act(draft, self._message)
 
     def result(self, state: State) -> tuple[JobStanding, int]:
-        """Returns the standing, and the number of the last entry."""
         return self._standing, state.number
 
     @property
@@ -221,7 +223,7 @@ class JobRequest(Request):
 
 
 class SentRequest(ChangeRequest):
-    """Records that dead letters have been published, even if that took longer than a request may wait."""
+    """Records that dead letters were published. It does not time out."""
 
     __slots__ = ()
 
@@ -231,7 +233,7 @@ class SentRequest(ChangeRequest):
 
 
 class StateQuery(Request):
-    """Reads a state that is at least as new as the request. The result is that of ``look``."""
+    """Reads a state at least as new as the request. The result is that of ``look``."""
 
     __slots__ = ("look",)
 
@@ -239,15 +241,15 @@ class StateQuery(Request):
         super().__init__(queue)
         self.look = look
 
-    def result(self, state: State) -> Any:  # noqa: ANN401 - what it was asked for
+    def result(self, state: State) -> Any:  # noqa: ANN401 - depends on the query
         return self.look(state)
 
 
 class RequestQueue:
-    """The requests that wait for one log. One round at a time takes them.
+    """Requests that wait for one log. One round at a time takes them.
 
     Attributes:
-        load: Ids in all requests that wait or are being answered.
+        load: Number of ids in all requests that wait or are being answered.
     """
 
     __slots__ = ("_answering", "_busy", "_waiting", "load")
@@ -259,28 +261,27 @@ class RequestQueue:
 
     @property
     def idle(self) -> bool:
-        """True if no request waits, and none is being answered."""
         return not self._busy
 
     def add(self, requests: Iterable[Request], now: float) -> bool:
-        """Adds requests at a boot time; returns whether the log rested, so that its rounds are to begin.
+        """Adds requests at a boot time; returns whether the caller must start the log's rounds.
 
-        They go on until :meth:`take` returns nothing.
+        The rounds continue until :meth:`take` returns no requests.
         """
         for request in requests:
             request.asked = request.asked or now
             self._waiting.append(request)
             self.load += request.weight
-        rested, self._busy = not self._busy, True
-        return rested
+        was_idle, self._busy = not self._busy, True
+        return was_idle
 
     def put_back(self, requests: Sequence[Request]) -> None:
-        """Puts requests back before all others. Only while a round is under way."""
+        """Puts requests back at the front. Only while a round is running."""
         self._waiting.extendleft(reversed(requests))
         self.load += sum(request.weight for request in requests)
 
     def take(self) -> list[Request]:
-        """Removes requests for one entry, in the order in which they came; none: the log rests."""
+        """Removes requests for one entry, in order of arrival. If it returns none, the log is idle."""
         taken: list[Request] = []
         weight = 0
         self.load -= self._answering
@@ -297,12 +298,12 @@ class RequestQueue:
         return taken
 
     def join(self, taken: list[Request], number: int, *, polls: bool = False) -> None:
-        """Adds later requests to an entry that need no further reads.
+        """Adds waiting requests that need no further reads to an entry.
 
         Args:
-            taken: The requests of the entry.
-            number: Receipts of entries up to this need no reads.
-            polls: Add requests for messages, too.
+            taken: Requests of the entry.
+            number: Receipts of entries up to this number need no reads.
+            polls: Also add polls.
         """
         while self._waiting:
             request = self._waiting[0]
@@ -314,73 +315,64 @@ class RequestQueue:
             self._answering += request.weight
 
     def waiting(self) -> list[Request]:
-        """Returns the requests that no round has taken yet, and drops those that have their answer."""
-        left = [request for request in self._waiting if not request.future.done()]
-        self._waiting = deque(left)
-        self.load = self._answering + sum(request.weight for request in left)
-        return left
+        """Returns the requests that no round has taken yet, and drops answered ones."""
+        unanswered = [request for request in self._waiting if not request.future.done()]
+        self._waiting = deque(unanswered)
+        self.load = self._answering + sum(request.weight for request in unanswered)
+        return unanswered
 
     def stop(self) -> None:
-        """Marks that the rounds have ended although requests may wait; :meth:`add` says to begin them again."""
         self._busy = False
 
 
 def outcome_of(requests: Iterable[Request]) -> Outcome:
-    """Returns the outcome of requests that were given up."""
     return "unknown" if any(request.sent for request in requests) else "none"
 
 
 def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
-    """Returns the requests for messages that wait for an answer."""
     return [request for request in requests if isinstance(request, PollRequest) and not request.future.done()]
 
 
 def leave(requests: Iterable[Request]) -> None:
-    """Marks requests as in no entry after all."""
     for request in requests:
         request.sent = request.doubtful
 
 
 def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
-    """Returns a request that releases claims of which no caller has learned. If it fails, they end by themselves."""
+    """Returns a request that releases claims whose caller never learned of them. If it fails, they expire."""
     return SettleRequest(queue, "release", receipts)
 
 
 def too_late() -> StoreUnavailable:
-    """Returns the error of a claim that would expire before its answer arrives."""
     return StoreUnavailable("The claim would expire before this answer arrives. Claim again.", outcome="unknown")
 
 
 class ClaimUndecided(StoreUnavailable):
-    """A claim got no message of a partition, but some may be free there. Nothing was changed."""
+    """A claim got no message from a partition, but some may be free there. Nothing was changed."""
 
 
 def too_fast(partition: int) -> ClaimUndecided:
-    """Returns the error of a partition that remembers as many done messages as it may."""
     text = f"Partition {partition} was read up to its limit: {MOST_ABOVE} messages done within the read delay."
     return ClaimUndecided(f"{text} Claim again in a second, or spread the messages over more partitions.")
 
 
 def too_many_wait(partition: int) -> ClaimUndecided:
-    """Returns the error of a partition in which too many messages wait for others of their keys."""
     text = f"{MOST_WAITING} messages of partition {partition} wait until earlier messages of their keys are done"
     return ClaimUndecided(f"{text}, or {MOST_ABOVE} are done behind one that waits. Acknowledge the earlier ones.")
 
 
 def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
-    """Returns the error of a partition that has as many claims as it may have."""
-    text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
+    text = f"Partition {partition} has {MOST_OUTSTANDING} claims, the maximum."
     return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)
 
 
 def too_many_done(partition: int) -> TooManyClaims:
-    """Returns the error of a partition that remembers as many messages as it may for one that is done early."""
-    text = f"Partition {partition} remembers as many messages as it may that are claimed, or done before earlier ones"
+    text = f"Partition {partition} has the maximum number of messages that are claimed, or done before earlier ones"
     return TooManyClaims(f"{text} or before they are due. Try again when workers have handled earlier messages.")
 
 
 class ClaimTotals:
-    """Counters of all logs of a process, by the names of their metrics. Safe for use by many threads."""
+    """Counters of all logs of a process, by metric name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -388,24 +380,21 @@ class ClaimTotals:
         self._counts |= dict.fromkeys(("delivered", "redelivered", "acknowledged", "superseded"), 0)
 
     def refused(self) -> None:
-        """Counts an append that another process was ahead of."""
         with self._lock:
             self._counts["appends_refused"] += 1
 
     def forwarded(self) -> None:
-        """Counts a request that another worker was asked for."""
         with self._lock:
             self._counts["forwarded"] += 1
 
     def ended(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
-        """Counts a round: its requests, its entry, and the state after that."""
         counts = self._counts
         with self._lock:
             for request in requests:
                 if isinstance(request, SettleRequest):
-                    for one in request.settled:
-                        counts["acknowledged"] += one.status is ReceiptStatus.DONE and request.kind == "acknowledge"
-                        counts["superseded"] += one.status is ReceiptStatus.SUPERSEDED
+                    for result in request.settled:
+                        counts["acknowledged"] += result.status is ReceiptStatus.DONE and request.kind == "acknowledge"
+                        counts["superseded"] += result.status is ReceiptStatus.SUPERSEDED
             if entry is None:
                 return
             counts["appends"] += 1

@@ -1,7 +1,7 @@
-"""Ends of jobs: the result of the attempt that was acknowledged, or why a job ended otherwise.
+"""Ends of jobs: the result of the acknowledged attempt, or why a job ended otherwise.
 
-A row stands in the store's ledger, beside the attempts and states, and names the log entry of its delivery. Only queues
-that keep results have rows. Rows are written around the entries of the log, so that one is shown only if it is true:
+A row is kept in the store's ledger, beside the attempts and states, and names the log entry of its delivery. Only
+queues that keep results have rows. Rows are written around the log's entries, so that only true ones are shown:
 
 * A result is written before the entry that acknowledges its delivery, and after the log has shown, since the request
   arrived, that this delivery is the last one.
@@ -9,7 +9,7 @@ that keep results have rows. Rows are written around the entries of the log, so 
   was acknowledged without a result never shows that of an earlier one.
 * Each end without an acknowledgement has a row that no attempt replaces.
 
-Rows of later deliveries stay, and of two results of one delivery the first.
+Rows of earlier deliveries never replace those of later ones, and the first result of a delivery is kept.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from queuey.service.claims.attempts import piece_of
 from queuey.storage import LEDGER_TTL, Ledger, exchange
 
 GRACE = 60.0
-"""Number of seconds for which a row is kept longer than it is shown: a void row outlives what it makes void."""
+"""Number of seconds for which a row is kept after it is last shown: a void row outlives the row that it voids."""
 LAST_NUMBER = 1 << 62
-"""Number above that of any entry, in rows of jobs that ended without an acknowledgement."""
+"""Number in rows of jobs that ended without an acknowledgement; above the number of any entry."""
 EXPIRED = "Expired"
-"""The class of error of dead letters whose messages have expired."""
+"""Error class of dead letters whose messages have expired."""
 _TRIES = 5
 
 End = Literal["failed", "expired", "removed", "superseded"]
 """How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
 JobResult = bytes | int
-"""A result as JSON, or the size in bytes of one that is too large."""
+"""A result as JSON, or the size in bytes of a result that is too large to keep."""
 
 
 class JobEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of a job, unless its log says that it goes on.
 
-    Two messages may share a piece of the ledger, and the later one has it; so it names its message.
+    It names its message, because two messages may share a piece of the ledger, which then has the later one's row.
 
     Attributes:
-        number: The log entry of the delivery.
+        number: Log entry of the delivery.
         status: ``void``: the delivery has no result, and earlier ones do not count.
-        time: Seconds since 1970; of a result, a time at which its delivery was the last one.
-        json: The result; None if it has no result.
-        size: Bytes of a result that is too large to be kept.
-        error, text: Class and text of the error of a failed job.
+        time: Seconds since 1970; for a result, a time at which its delivery was the last one.
+        json: The result as JSON; None if there is no result or it is too large.
+        size: Bytes of a result that is too large to keep.
+        error, text: Class and text of a failed job's error.
     """
 
     partition: int
@@ -72,13 +72,13 @@ _decode = msgspec.msgpack.Decoder(JobEnd).decode
 
 
 class Results:
-    """The ends of all queues' jobs, in a ledger. Its methods raise as the ledger does."""
+    """Ends of all queues' jobs, in a ledger. Its methods raise as the ledger does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     async def acknowledged(self, queue: Queue, receipt: ClaimReceipt, result: JobResult, time: float) -> None:
-        """Writes the result of a delivery that is about to be acknowledged, and was the last one at a time."""
+        """Writes the result of a delivery that is about to be acknowledged, and was the last one at ``time``."""
         is_kept = isinstance(result, bytes)
         end = JobEnd(
             receipt.partition,
@@ -96,16 +96,15 @@ class Results:
         await self._write(queue, end, lambda row: end if is_new(row) else row)
 
     async def delivered_again(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
-        """Makes void what earlier deliveries have written, or may still write."""
         end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
         await self._write(queue, end, lambda row: end if row.number < end.number else row)
 
     async def ended(
         self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str
     ) -> None:
-        """Writes that a job has ended without an acknowledgement; ``why``: class and text of its error.
+        """Records that a job has ended without an acknowledgement; ``why`` is the class and text of its error.
 
-        What expired after it was removed counts as removed.
+        A message that was removed and expires afterwards counts as removed.
         """
         end = JobEnd(partition, position, LAST_NUMBER, status, time, None, 0, *why)
 
@@ -116,7 +115,6 @@ class Results:
         await self._write(queue, end, changed)
 
     async def failed(self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float) -> None:
-        """Writes that a job became a dead letter, or expired if that is the letter's reason."""
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
@@ -125,7 +123,7 @@ class Results:
     async def leaves(
         self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
     ) -> None:
-        """Writes that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
+        """Records that an unfinished message is about to be removed. Its last delivery may still be acknowledged."""
         end = JobEnd(partition, position, 0, status, time)
 
         def changed(row: JobEnd) -> JobEnd:
@@ -136,14 +134,13 @@ class Results:
         await self._write(queue, end, changed)
 
     async def of(self, queue: Queue, partition: int, position: Position, now: float) -> JobEnd | None:
-        """Returns the row of a message, if it is still to be shown at a time (seconds since 1970)."""
+        """Returns the row of a message, or None if it is not to be shown at ``now`` (seconds since 1970)."""
         row = _read(await self._ledger.entry(*_place(queue, partition, position)), partition, position)
         if row is None or now > row.time + _shown_for(queue, row):
             return None
         return row
 
     async def _write(self, queue: Queue, end: JobEnd, change: Callable[[JobEnd], JobEnd]) -> None:
-        """Changes a row; ``end`` is what a missing one becomes."""
         work, piece = _place(queue, end.partition, end.position)
         before, after = None, end
         for _ in range(_TRIES):

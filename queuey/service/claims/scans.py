@@ -1,9 +1,8 @@
-"""Finds messages that were not delivered yet, without reading the known ones again and again.
+"""Finds messages that were not delivered yet, without reading known ones repeatedly.
 
-A process remembers, per partition, its ``front``: how far it has read. The front is a hint, no proof. Ids of
-several web processes become visible out of order, so scans begin a little below it now and then; and messages that
-become visible even later are found by a chain of reads from the cursor up to the horizon, which alone may move the
-cursor.
+A process remembers for each partition its ``front``: how far it has read. The front is a hint, not a proof. Ids of
+several web processes become visible out of order, so some scans begin a little below the front. Messages that become
+visible even later are found by a chain of reads from the cursor up to the horizon. Only this chain may move the cursor.
 """
 
 from __future__ import annotations
@@ -29,36 +28,37 @@ from queuey.service.limits import Limits
 LOOK_BACK = 0.5
 """Number of seconds below the front at which some scans begin."""
 LOOK_BACK_EVERY = 0.1
+"""Interval in seconds between scans that begin below the front."""
 CHAIN_EVERY = 1.0
 """Interval in seconds between chains of reads from the cursor, while the front is above it."""
 CHAIN_SOON = 0.1
-"""Interval in seconds after a chain that was cut short."""
+"""Interval in seconds until the next chain after one that was cut short."""
 CHAIN = 2000
-"""Max known messages in a chain, if there are new ones above the front: polls wait for it."""
+"""Max known messages in a chain before reads above the front, because polls wait for it."""
 PAGE = 1000
 """Max messages of one read."""
 MOST_COPIES = 2000
-"""Max duplicates that are remembered of one scan."""
+"""Max copies remembered of one scan."""
 WAITING_WEIGHT = 300
-"""Cost of a waiting message in bytes of memory, about."""
+"""Cost of a waiting message in bytes of memory, approximately."""
 MOST_PAGES = 64
-"""Max pages of one scan. It goes on from there the next time."""
+"""Max pages of one scan. The next scan continues from there."""
 
 Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
 Read = Callable[[Slice], Awaitable[Page]]
 SplitDuplicates = Callable[[State, ScanDuplicates, list[Message]], Awaitable[list[Message]]]
-"""Returns messages that may be delivered, and records the others, which are copies in a dedup queue."""
+"""Returns the messages that may be delivered, and records the others as copies, in a dedup queue."""
 SplitEnded = Callable[[list[Message], EndedMessages], list[Message]]
-"""Returns messages that have not ended, and records the others, in a log that keeps them."""
+"""Returns the messages that have not ended, and records the others, in a log that keeps them."""
 
 
 class ContiguousRead(msgspec.Struct):
-    """Contiguous reads from the cursor on.
+    """Contiguous reads from the cursor.
 
     Attributes:
         bound: All messages above the cursor and below this are in ``seen``.
         seen: Positions, ascending.
-        horizon: Of the first read, which the bound is not above; None: there was no read.
+        horizon: Horizon of the first read, an upper limit of ``bound``; None before the first read.
     """
 
     bound: Position = FIRST
@@ -75,15 +75,15 @@ class ScanResult(msgspec.Struct):
     """Result of a scan.
 
     Attributes:
-        max_messages, max_bytes: Number of messages, or bytes of them, that are enough.
+        max_messages, max_bytes: The scan has enough if it has this many messages, or this many bytes of them.
         fresh: Messages that the state does not have yet, in order.
-        size: Their bytes.
+        size: Bytes of ``fresh``.
         chain: The contiguous reads.
-        ahead: Positions of the forward part, ascending.
-        end: Where that part was cut short; None: it reached its end.
-        copies: Found in a dedup queue.
+        ahead: Positions read from the front on, ascending.
+        end: Where the reads from the front were cut short; None if they reached the end.
+        copies: Copies found in a dedup queue.
         ended: Messages that have ended, in a log that keeps them.
-        stopped: There were very many copies, or messages that have ended.
+        stopped: The scan stopped because of too many copies or ended messages.
         full: Nothing above the horizon was read, because too much is remembered.
     """
 
@@ -101,7 +101,6 @@ class ScanResult(msgspec.Struct):
 
     @property
     def is_cut(self) -> bool:
-        """True if it has not read all that there was."""
         return self.stopped or self.end is not None
 
     @property
@@ -109,7 +108,6 @@ class ScanResult(msgspec.Struct):
         return len(self.fresh) >= self.max_messages or self.size >= self.max_bytes
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Adds messages until they have ``max_bytes`` together."""
         for message in messages:
             if self.size >= self.max_bytes:
                 break
@@ -122,17 +120,17 @@ class Candidates(msgspec.Struct):
 
     Attributes:
         again: Messages whose claims have ended.
-        gone: Those that are not there any more.
-        dead: Those that become dead letters.
+        gone: Positions of messages that no longer exist.
+        dead: Positions of messages that become dead letters.
         scan: Result of a scan.
-        full: Nothing new was searched, because there are too many claims.
-        covers: The version of the covers by which copies were found.
-        keeps: Reads have shown messages that have ended.
+        full: No new messages were searched, because the partition has too many claims.
+        covers: Version of the covers by which copies were found.
+        keeps: Reads have included messages that have ended.
         ended: Messages that have ended, and whose claims have ended.
-        unread: Further claims have ended, whose messages were not read.
-        by_key: They are of a queue that keeps keys. Then they are of use only for the state by which they were read:
-            others of their keys may have been given since. And in an ordered queue a message that another process has
-            passed, because it was gone, must not be given after later ones.
+        unread: More claims have ended, whose messages were not read.
+        by_key: The queue keeps keys. Then candidates are valid only for the state by which they were read: other
+            messages of their keys may have been delivered since, and in an ordered queue a message that another process
+            has skipped as gone must not be delivered after later ones.
     """
 
     by_key: bool
@@ -148,23 +146,23 @@ class Candidates(msgspec.Struct):
 
     @property
     def has_any(self) -> bool:
-        """True if messages were found, even if they are gone or others got them."""
+        """True if messages were found, even if they are gone or other callers got them."""
         return bool(self.again or self.gone or self.dead or self.scan.fresh)
 
 
 class Scanner:
-    """Scans one partition of a queue that does not keep keys. One scan at a time.
+    """Scans one partition of a queue that does not keep keys, one scan at a time.
 
     Args:
-        partition: Its number.
+        partition: Number of the partition.
         boottime: A clock.
-        page_bytes: Bodies of a read, which may have more than a poll wants.
+        page_bytes: Max bytes of a read's messages, which may exceed what a poll requests.
         read: Reads a slice.
 
     Attributes:
-        horizon: The highest horizon of a read: below it, a message that was not seen does not exist.
-        split: Separates messages from copies, in a dedup queue.
-        split_ended: Separates live messages from expired ones, in a log that keeps these.
+        horizon: The highest horizon of a read: a message below it that was not seen does not exist.
+        split: Separates messages from copies, in a dedup queue; else None.
+        split_ended: Separates live messages from expired ones, in a log that keeps these; else None.
     """
 
     def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int, read: Read) -> None:
@@ -180,70 +178,70 @@ class Scanner:
         self.split_ended: SplitEnded | None = None
 
     def live(self, messages: list[Message], ended: EndedMessages) -> list[Message]:
-        """Returns messages that have not ended, and records the others."""
         return messages if self.split_ended is None else self.split_ended(messages, ended)
 
     async def scan(self, state: State, now: int, wanted: int, max_bytes: int) -> ScanResult:
         """Reads messages until there are enough.
 
         Args:
-            state: It may grow while this reads.
+            state: May grow during the scan.
             now: Milliseconds since 1970.
-            wanted: Enough messages.
-            max_bytes: Bytes of the messages together, not counting the last one.
+            wanted: Number of messages that is enough.
+            max_bytes: Max bytes of the messages together, not counting the last one.
         """
-        found = ScanResult(wanted, max_bytes)
+        result = ScanResult(wanted, max_bytes)
         first = ids.following(state.cursor)
         front = max(self._front, first)
         if self.horizon == FIRST and (front > first or state.above):
-            # The log was read just now, perhaps not for the first time: what is below the front is looked for at once.
+            # The log was just read, perhaps again: search messages below the front at once.
             await self.look()
-        left: Slice | None = None
+        unread: Slice | None = None
         boot = self._boottime() if front > first else 0.0
         full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
         if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps)):
             past = Slice(self._partition, first, certain, ahead=True)
-            # If much is remembered the cursor must move, whoever waits for it.
-            most = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
-            left = await self._look_again(state, found, past, most)
-            if found.chain.bound >= certain and not found.fresh:
+            # If much is remembered, the cursor must move, even if polls wait for it.
+            max_known = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
+            unread = await self._look_again(state, result, past, max_known)
+            if result.chain.bound >= certain and not result.fresh:
                 self._chain_at = boot + CHAIN_EVERY
-            # Messages that have ended hold the cursor up: more is delivered once some of them are dead letters.
-            found.full = full and bool(found.ended.all)
-            found.stopped = found.stopped or found.full
-            if found.has_enough or found.full:
-                return found
+            # Ended messages block the cursor: more is delivered once some of them are dead letters.
+            result.full = full and bool(result.ended.all)
+            result.stopped = result.stopped or result.full
+            if result.has_enough or result.full:
+                return result
         lower = front
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
             self._looked_back = boot
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
         upper = self.horizon if full else ids.LAST
-        # Above the front most messages are new. There is no tighter bound of bytes, because a store may ask for as many
-        # rows at a time as fit if each is of the longest.
-        limit = min(PAGE, wanted - len(found.fresh)) if lower == front else PAGE
-        part = Slice(self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True)
+        # Above the front most messages are new. The limit of bytes is no tighter, because a store may request only as
+        # many rows as fit if each has the max length.
+        limit = min(PAGE, wanted - len(result.fresh)) if lower == front else PAGE
+        forward_slice = Slice(
+            self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True
+        )
         if lower == first:
-            found.chain, left = ContiguousRead(), None
-        await self._follow(state, found, part, forward=True, chained=lower == first)
+            result.chain, unread = ContiguousRead(), None
+        await self._follow(state, result, forward_slice, forward=True, chained=lower == first)
         if full:
-            found.full = True
-            found.end = found.end or part.upper
-        if left is not None and found.has_enough:
+            result.full = True
+            result.end = result.end or forward_slice.upper
+        if unread is not None and result.has_enough:
             self._chain_at = boot + CHAIN_SOON
-        elif left is not None:
-            await self._look_again(state, found, left)
-            found.fresh.sort(key=lambda message: message.position)
-        return found
+        elif unread is not None:
+            await self._look_again(state, result, unread)
+            result.fresh.sort(key=lambda message: message.position)
+        return result
 
     async def look(self) -> None:
-        """Reads no messages, only how far the horizon is."""
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
     async def _look_again(self, state: State, found: ScanResult, part: Slice, most: float = math.inf) -> Slice | None:
-        """Reads ids for a chain up to a new message, and messages from there.
+        """Reads ids for a chain up to the first new message, and messages from there.
 
-        After ``most`` known ones it stops and returns the rest.
+        Stops after ``most`` known messages and returns the unread slice; returns None if nothing is left.
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MOST_PAGES):
@@ -258,7 +256,7 @@ class Scanner:
             found.chain.saw(page, positions[: bisect_left(positions, end)], end)
             part = replace(part, lower=end)
             if new:
-                # Late ones; or copies, of which there may be more.
+                # Late messages, or copies, of which there may be more.
                 await self._follow(state, found, replace(part, bodies=True), forward=False, chained=True)
                 return None
             if not page.more:
@@ -269,21 +267,21 @@ class Scanner:
         return part
 
     async def _follow(self, state: State, found: ScanResult, part: Slice, *, forward: bool, chained: bool) -> None:
-        """Reads pages of a slice one after another until there is enough.
+        """Reads pages of a slice one after another until there are enough messages.
 
         Args:
-            state: It may grow while this reads.
-            found: Is filled.
-            part: The slice; its limit is that of the first page.
-            forward: It goes up to now.
-            chained: It begins at the cursor.
+            state: May grow during the reads.
+            found: Receives the messages.
+            part: The slice; its limit applies to the first page.
+            forward: The slice is open at its upper end.
+            chained: The slice begins at the cursor, or where the chain ended.
         """
-        have = {message.position for message in found.fresh} if found.fresh else set()
+        found_positions = {message.position for message in found.fresh} if found.fresh else set()
         for _ in range(MOST_PAGES):
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [(message.ticks, message.low) for message in page.messages]
-            unknown = state.unknown(positions) - have
+            unknown = state.unknown(positions) - found_positions
             end = page.next if page.next is not None else part.lower
             if chained:
                 found.chain.saw(page, positions, end)
@@ -305,7 +303,6 @@ class Scanner:
             part = replace(part, lower=end, limit=PAGE)
 
     def passed(self, state: State, found: ScanResult) -> bool:
-        """Moves the front up to the first message of the scan that was not delivered; returns whether it is higher."""
         before = self._front
         for position in found.ahead:
             if not (state.is_known(position) or position in found.copies.hidden or position in found.ended.all):
@@ -317,20 +314,19 @@ class Scanner:
         return self._front > before
 
     def claimed(self, positions: Sequence[Position]) -> None:
-        """Moves the front over messages that another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """Polls' need of messages.
+    """Messages that the polls of a round request.
 
     Attributes:
-        messages, max_bytes: Enough of them.
-        free: Returns how many messages of a key the next entry can give.
+        messages, max_bytes: Number of messages, or of their bytes, that is enough.
+        free: Returns how many messages of a key the next entry can deliver.
         key_of: Returns the digest of a message's key.
-        in_order: A message is of use only if all waiting messages of its key before it are given, too.
-        exact: All that was acknowledged lies below the horizon of any read.
+        in_order: A message may be delivered only together with all waiting messages of its key before it.
+        exact: All acknowledged posts lie below the horizon of any read.
     """
 
     messages: int
@@ -342,17 +338,17 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class OrderedScanner:
-    """Finds messages whose turn has come, among those that wait because of their keys. One scan at a time.
+    """Finds messages that may be delivered now, in a queue that keeps keys. One scan at a time.
 
-    In an ordered queue they wait for earlier ones of their keys, elsewhere until their keys have fewer claims. A
-    process reads each message once, and only below the horizon: there no further message can appear, so what it has
-    read is certain. It remembers the positions and keys of those that wait, and fetches them when their turn has come.
-    So the front is a proof here, and the cursor may follow it up to the first message that waits.
+    In an ordered queue, messages wait for earlier ones of their keys; in other queues, until their keys have fewer
+    claims. A process reads each message once, and only below the horizon, where no further message can appear: so its
+    reads are final. It remembers positions and keys of the waiting messages, and fetches the messages when they may be
+    delivered. So here the front is a proof, and the cursor may follow it up to the first waiting message.
 
     Attributes:
         waiting: Messages that were read and not delivered. Any process may deliver them.
-        lags: The horizon is behind the clock: messages are deliverable some time after they are stored.
-        moved: The last scan has read further than the one before, or has found that something is gone.
+        lags: The horizon is behind the clock: messages are deliverable only some time after they are stored.
+        moved: The last scan has read further than the one before, or was stopped early.
     """
 
     __slots__ = ("_fetch", "_limits", "_partition", "_read", "_scanner", "lags", "moved", "waiting")
@@ -372,11 +368,10 @@ class OrderedScanner:
 
     @property
     def is_sure_of_nothing(self) -> bool:
-        """True if a key that is freed makes no message deliverable: all was read, and nothing waits."""
+        """True if a freed key makes no message deliverable: messages were read, and none of them waits."""
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
     async def scan(self, state: State, wish: Wish) -> ScanResult:
-        """Reads messages whose turn has probably come; the entry decides."""
         scan, waiting = ScanResult(wish.messages, wish.max_bytes), self.waiting
         self.lags = not wish.exact
         front = waiting.front = self._begin(state)
@@ -392,11 +387,11 @@ class OrderedScanner:
         return scan
 
     def _begin(self, state: State) -> Position:
-        """Returns the start of reads: no further on, though others have delivered messages there."""
+        """Returns where reads begin: the front, even if other processes have delivered messages above it."""
         return max(self.waiting.front, ids.following(state.cursor))
 
     def _chain(self, state: State, found: Collection[Position]) -> ContiguousRead:
-        """Returns a proof for the cursor: the front, and waiting messages up to the first one that was not found."""
+        """Returns the chain for the cursor: up to the front, with waiting messages up to the first not in ``found``."""
         seen = []
         for position in self.waiting.ascending(state):
             seen.append(position)
@@ -405,65 +400,63 @@ class OrderedScanner:
         return ContiguousRead(self.waiting.front, seen)
 
     async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish) -> None:
-        """Fetches waiting messages that are free, further ones if some are gone."""
-        have: set[Position] = set()
-        most, times = wish.messages, 1
+        fetched: set[Position] = set()
+        limit, times = wish.messages, 1
         longest = self._limits.longest
         for _ in range(MOST_PAGES):
-            chosen = self.waiting.choose(state, lambda key, times=times: times * wish.free(key), most)  # type: ignore[misc]
-            left = [position for position in chosen if position not in have]
-            if not left or scan.has_enough:
+            chosen = self.waiting.choose(state, lambda key, times=times: times * wish.free(key), limit)  # type: ignore[misc]
+            remaining = [position for position in chosen if position not in fetched]
+            if not remaining or scan.has_enough:
                 return
-            some = left[: max(1, (wish.max_bytes - scan.size) // longest)]
-            messages = await self._fetch([(self._partition, position) for position in some])
-            have.update(message.position for message in messages)
+            batch = remaining[: max(1, (wish.max_bytes - scan.size) // longest)]
+            messages = await self._fetch([(self._partition, position) for position in batch])
+            fetched.update(message.position for message in messages)
             live = self._scanner.live(messages, scan.ended)
             scan.fresh += live
             scan.size += bytes_of(live)
-            # All of them lie below a horizon, so what is not there will not come back.
-            gone = [position for position in some if position not in have]
+            # All of them lie below a horizon, so a missing message will not appear later.
+            gone = [position for position in batch if position not in fetched]
             self.waiting.drop(gone)
             if gone or len(live) < len(messages):
-                most, times = min(MOST_IDS, 2 * most), 2 * times
+                limit, times = min(MOST_IDS, 2 * limit), 2 * times
         scan.stopped = True
 
     async def _read_on(self, state: State, scan: ScanResult, wish: Wish) -> None:
-        """Reads from the front on until there is enough, or too much waits."""
         waiting = self.waiting
         if len(waiting) >= MOST_WAITING:
             waiting.sweep(state)
         upper = await self._upper(wish)
         if len(state.above) >= MOST_ABOVE:
-            # Only what this process has forgotten, and others know.
+            # Read no further than messages that the state knows already.
             scan.full = True
             upper = min(upper, ids.following(max(state.above)))
         limit = min(PAGE, wish.messages - len(scan.fresh))
-        part = Slice(self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True)
+        unread = Slice(
+            self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True
+        )
         picked = Counter(map(wish.key_of, scan.fresh))
         for _ in range(MOST_PAGES):
             scan.full = scan.full or len(waiting) >= MOST_WAITING
-            scan.end = part.lower if scan.full else None
-            if part.lower >= part.upper or len(waiting) >= MOST_WAITING:
+            scan.end = unread.lower if scan.full else None
+            if unread.lower >= unread.upper or len(waiting) >= MOST_WAITING:
                 return
-            page = await self._read(part)
+            page = await self._read(unread)
             end = self._certain(page)
-            self._take(state, scan, wish, [one for one in page.messages if one.position < end], picked)
+            self._take(state, scan, wish, [message for message in page.messages if message.position < end], picked)
             waiting.front = max(waiting.front, end)
             more = page.more and end == page.next
             scan.end = end if more or scan.full else None
             if not more or scan.has_enough:
                 return
-            part = replace(part, lower=end, limit=PAGE)
+            unread = replace(unread, lower=end, limit=PAGE)
 
     async def _upper(self, wish: Wish) -> Position:
-        """Returns how far to read: nothing above the horizon is of use."""
         if wish.exact:
             return ids.LAST
         await self._scanner.look()
         return self._scanner.horizon
 
     def _certain(self, page: Page) -> Position:
-        """Returns the position below which a page shows everything that there will ever be."""
         horizon = (page.horizon, LOW_MIN)
         self._scanner.horizon = max(self._scanner.horizon, horizon)
         return min(page.next or ids.FIRST, horizon)
@@ -471,9 +464,8 @@ class OrderedScanner:
     def _take(
         self, state: State, scan: ScanResult, wish: Wish, messages: Sequence[Message], picked: Counter[int]
     ) -> None:
-        """Adds messages to the waiting ones, and picks those whose turn has come."""
         waiting = self.waiting
-        self._scanner.live([one for one in messages if not state.is_known(one.position)], scan.ended)
+        self._scanner.live([message for message in messages if not state.is_known(message.position)], scan.ended)
         for message in messages:
             position = message.position
             if state.is_known(position):

@@ -1,16 +1,16 @@
-"""Records of the queues that may have unfinished messages which become dead letters when they expire.
+"""Records of the queues whose unfinished messages become dead letters when they expire.
 
-Perhaps no worker ever claims from a queue again. So a process has to search it when messages expire, and only then: a
-queue has a record of the durable runner (:mod:`queuey.service.due_work`) from before such a message is stored until
-nothing is left of them. The next search is its due time. Its value has two more times:
+A worker may never claim from a queue again, so a process must search the queue when messages expire. For that, a queue
+has a record of :mod:`queuey.service.due_work` from before the first such message is stored until none is left. The
+record's due time is the time of the next search. Its value has two more times:
 
-* ``until``: nobody removes the record before. So posts of a process rely on it until then, without a call. A post
-  checks this before it stores messages, and again before it acknowledges them, since a process may stand still.
-* ``shortest``: the shortest TTL of these posts. What a search has not seen was posted after its horizon, and ends that
-  much later at the earliest. So the next search is due a minute after that, or when a message ends that it has seen.
+* ``until``: no process removes the record earlier. Posts rely on it until then without reading it again. A post checks
+  this before it stores messages, and again before it acknowledges them, because the process may have been paused.
+* ``shortest``: the shortest TTL of these posts. A message that a search has not seen was posted after its horizon, so
+  it expires at least ``shortest`` later. The next search is due a minute after that, or when a seen message expires.
 
-The logs of the queue are marked before the record is made, or says that the queue has more partitions: so readers see
-messages that have ended, and version 0.1.0, which would pass them, refuses these logs.
+The claim logs of the queue are marked before the record is created, or before its number of partitions is raised. So
+readers see expired messages, and version 0.1.0, which would skip them, refuses these logs.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from queuey.storage import Store
 
 KIND = "expiry"
 TIMING = DueTiming(search=300.0, overdue=60.0, max_pause=60.0, at_once=32)
-"""A step may take long, and those of other queues do not wait for it."""
+"""Many steps run concurrently, because a step may take long."""
 MIN_RELIANCE, MAX_RELIANCE = 600, 86_400
-"""Min and max seconds for which posts rely on a record; between them as long as their messages live."""
+"""Min and max seconds for which posts rely on a record; in between, the TTL of their messages."""
 LEASE = 60
-"""Number of seconds for which other processes leave a step to the one that takes it."""
+"""Seconds for which other processes do not take a step that one has begun."""
 MAX_SECONDS = 10.0
-"""Max seconds of a step, about; the next one goes on."""
+"""Approximate max seconds of a step; the next step continues its search."""
 AT_ONCE = 8
 """Max partitions that are searched at the same time."""
 MAX_LATE = 60
-"""Number of seconds by which a message that was posted after a search may be given up late."""
+"""Max seconds between the expiry of a message that was posted after a search and the next search."""
 PAUSE = 1.0
 """Min interval in seconds between two steps."""
 REST_RATIO, MAX_REST = 100, 3600.0
-"""Ratio of the rest after a step that has found nothing to do to the time of the step, and max seconds of it."""
+"""Pause after a step that found no expired messages: its ratio to the time of the step, and its max seconds."""
 MAX_RECORDS = 10_000
 """Max queues whose records a process remembers."""
 _TRIES = 20
-"""Max attempts at a change that others interfere with."""
+"""Max attempts at a change that conflicts with concurrent ones."""
 
 
 class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     """Value of a record.
 
     Attributes:
-        queue: Its name.
-        partitions: Number of partitions whose logs are marked, from the first on.
-        until: Nobody removes it before (ticks).
-        shortest: The shortest TTL of a message (seconds).
+        queue: Name of the queue.
+        partitions: Number of partitions, from the first on, whose claim logs are marked.
+        until: Time before which no process removes the record (ticks).
+        shortest: Shortest TTL of a message, in seconds.
     """
 
     queue: str
@@ -71,11 +71,10 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     shortest: int
 
     def holds(self, queue: Queue, ttl: int, now: int) -> bool:
-        """Returns whether posts may rely on it."""
         return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
 
     def is_in_force(self, now: int) -> bool:
-        """Returns whether ``until`` is to come, and was not chosen by a clock that was ahead."""
+        """Returns whether ``until`` is in the future and was not set by a clock that was ahead."""
         return now < self.until <= now + MAX_RELIANCE * TICKS_PER_SECOND
 
 
@@ -83,11 +82,11 @@ class Search(msgspec.Struct):
     """Result of a search.
 
     Attributes:
-        given_up: Messages that become dead letters.
-        following: When the first message that was seen may be given up (ticks).
-        horizon: What was posted before was seen (ticks).
-        is_unfinished: A message is not done, or a dead letter is not published.
-        is_cut: There is more to do at once.
+        given_up: Number of messages that become dead letters.
+        following: Time at which the first of the seen messages may become a dead letter (ticks).
+        horizon: Time before which all messages were seen (ticks).
+        is_unfinished: True if a message is not done, or a dead letter is not published.
+        is_cut: True if the search must continue at once.
     """
 
     given_up: int = 0
@@ -106,10 +105,10 @@ _decode = msgspec.msgpack.Decoder(ExpiryRecord).decode
 
 
 class ExpiryRecords(DueWork):
-    """Makes the records, takes their steps, and removes them.
+    """Creates the records, takes their steps, and removes them.
 
     Attributes:
-        planned: Is called with a record that was made or changed here.
+        planned: Called with a record that this process has created or changed.
     """
 
     kind = KIND
@@ -119,23 +118,23 @@ class ExpiryRecords(DueWork):
         self._claims = claims
         self._core = core
         self._records: OrderedDict[int, tuple[ExpiryRecord, float]] = OrderedDict()
-        """Each with the boot time up to which it is relied on: the clock may be set back after it was removed."""
+        """Records by qid, each with the boot time until which posts rely on it: the wall clock may be set back."""
         self._changes: dict[int, asyncio.Task[None]] = {}
         self.planned: Callable[[Record], None] = lambda _record: None
 
     # Posts
 
     async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        """Makes sure that somebody searches a queue for these messages when they expire.
+        """Makes sure that a process searches the queue for these messages when they expire.
 
         Args:
-            queue: The row that they are stored by.
-            items: New messages; only kept ones matter.
-            is_stored: They may be stored, so an error is in doubt.
+            queue: The row by which the messages are stored.
+            items: New messages; only messages with ``kept`` matter.
+            is_stored: The messages may already be stored, so an error leaves the outcome in doubt.
 
         Raises:
-            QueueChanged: ``queue`` is out of date; not if the messages are stored.
-            StoreUnavailable: See its ``outcome``.
+            QueueChanged: ``queue`` is out of date; not raised with ``is_stored``.
+            StoreUnavailable: The store failed; see ``outcome``.
         """
         ttl = min((item.ttl for item in items if item.kept), default=0)
         if not ttl or self._may_rely(queue, ttl):
@@ -157,7 +156,7 @@ class ExpiryRecords(DueWork):
             if isinstance(error, StoreUnavailable):
                 raise StoreUnavailable(str(error), retry_after=error.retry_after) from error
             raise
-        raise StoreBusy(f"The record of queue {queue.name!r} changes too fast. Try again.")
+        raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
     def _now(self, ahead: float = 0.0) -> int:
         return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
@@ -169,7 +168,7 @@ class ExpiryRecords(DueWork):
         return record.holds(queue, ttl, self._now(self._store.clock_difference))
 
     async def _change(self, queue: Queue, ttl: int) -> None:
-        """Makes or changes the record of a queue, once for all posts of the process that need it."""
+        """Creates or changes the record of a queue. Concurrent posts of the process share one change."""
         change = self._changes.get(queue.qid)
         if change is None:
             change = self._changes[queue.qid] = asyncio.ensure_future(self._make(queue, ttl))
@@ -179,7 +178,7 @@ class ExpiryRecords(DueWork):
     def _changed(self, qid: int, change: asyncio.Task[None]) -> None:
         del self._changes[qid]
         if not change.cancelled():
-            change.exception()  # Its callers may have given up.
+            change.exception()  # Retrieved here because its callers may have given up.
 
     async def _make(self, queue: Queue, ttl: int) -> None:
         name = _name_of(queue.qid)
@@ -212,7 +211,7 @@ class ExpiryRecords(DueWork):
             self.planned(record)
             self._remember(queue.qid, value)
             return
-        raise StoreBusy(f"The record of queue {queue.name!r} changes too fast. Try again.")
+        raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
@@ -235,7 +234,7 @@ class ExpiryRecords(DueWork):
         now, began = self._now(), self._core.boottime()
         record = await self._set(replace(record, due=now + LEASE * TICKS_PER_SECOND))
         result = await self._search(queue, began + MAX_SECONDS)
-        if self._store.messages.exact_horizon:  # It is the last id of all, however long ago that was made.
+        if self._store.messages.exact_horizon:  # The horizon is the last id, which may be old.
             result.horizon = max(result.horizon, now)
         if result.is_over and self._may_remove(value, now):
             await self._remove(record)
@@ -245,7 +244,7 @@ class ExpiryRecords(DueWork):
         return NextStep(record.version, record.due)
 
     def _may_remove(self, value: ExpiryRecord, began: int) -> bool:
-        """Returns whether a search that began then (ticks) has seen all that was posted with the record."""
+        """Returns whether a search that began at ``began`` (ticks) has seen all messages that rely on the record."""
         return not (value.is_in_force(began - self._margin) or value.is_in_force(began + self._margin))
 
     @property
@@ -253,7 +252,7 @@ class ExpiryRecords(DueWork):
         return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
 
     def _next(self, value: ExpiryRecord, result: Search, took: float) -> int:
-        """Returns when the next step is due, after one that took ``took`` seconds."""
+        """Returns the due time of the next step (ticks) after a step of ``took`` seconds."""
         if result.is_cut:
             return self._now(PAUSE)
         rest = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
@@ -262,7 +261,6 @@ class ExpiryRecords(DueWork):
         return max(min(result.following, unseen, removable), self._now(rest))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
-        """Searches all partitions."""
         result, room = Search(), asyncio.Semaphore(AT_ONCE)
 
         async def search(partition: int) -> None:
@@ -295,7 +293,7 @@ class ExpiryRecords(DueWork):
         await self._store.records.remove_record(record)
 
     async def _present(self, application: str, name: str, qid: int) -> Queue | None:
-        """Returns the queue's present row, or None if it was purged or deleted: its messages are gone."""
+        """Returns the queue's present row, or None if the queue was purged or deleted."""
         try:
             queue: Queue = await self._store.catalogue.queue(application, name, fresh=True)
         except NotFound:

@@ -1,4 +1,4 @@
-"""Use cases of consumer groups whose partitions the service divides; ``docs/architecture-groups.md`` has the rules."""
+"""Consumer groups whose partitions the service assigns; ``docs/architecture-groups.md`` has the rules."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from queuey.service.workers import Answer, Topic, Workers
 from queuey.storage import Store
 
 MAX_GROUPS = 1000
-"""Max groups of an application; a few more if several are made at the same moment."""
+"""Max groups of an application; a few more if several are created at the same moment."""
 MAX_GIVEN_BACK = 1000
 """Max partitions that a heartbeat may give back."""
 SWEEP = 1.0
-"""Min seconds between two searches for groups that need not be kept in memory."""
+"""Min seconds between two searches for groups that can be dropped from memory."""
 NEWS = Topic(21, tuple[str, str], bool)
-"""Tells other workers of the service the application and name of a group that this one has changed."""
+"""Tells other workers of the service the application and name of a group that this worker has changed."""
 
 
 class GroupUseCases:
     """Joins, heartbeats, commits and views of groups.
 
     Args:
-        store: Its owner closes it.
-        core: The loop and the clock.
+        store: The storage; its owner closes it.
+        core: Event loop and clock.
 
     Attributes:
-        rights: Set by the server before the first request: a credential with its rights as they are now; blocks.
-        served: The groups that this process serves, by application and name.
+        rights: Returns a credential with its current rights; blocks. The server sets it before the first request.
+        served: Groups that this process serves, by application and name.
     """
 
     rights: Rights
@@ -73,7 +73,7 @@ class GroupUseCases:
         self.rights = lambda credential: credential
 
     def share(self, workers: Workers) -> None:
-        """Has members at other workers woken at once by what this one has changed; else their polls find it."""
+        """Wakes members at other workers when this worker changes a group. Without it, their polls find the change."""
         self._workers = workers
         workers.handle(NEWS, self._receive_report)
 
@@ -84,7 +84,7 @@ class GroupUseCases:
 
     def _receive_report(self, key: tuple[str, str], answer: Answer[bool]) -> None:
         self._core.calls(self._refresh, key)
-        answer(True)  # noqa: FBT003 - heard
+        answer(True)  # noqa: FBT003 - received
 
     def _refresh(self, key: tuple[str, str]) -> None:
         if (served := self.served.get(key)) is not None:
@@ -96,7 +96,7 @@ class GroupUseCases:
         now = self._core.boottime()
         if now - self._swept >= SWEEP:
             self._swept = now
-            self.served = {key: each for key, each in self.served.items() if each is served or each.is_needed}
+            self.served = {key: local for key, local in self.served.items() if local is served or local.is_needed}
         if served is None:
             key, searching = (application, group), self._searching[application]
             announce = partial(self._announce, key)
@@ -110,10 +110,11 @@ class GroupUseCases:
         return self.rights(credential)
 
     async def join(self, application: str, group: str, request: JoinRequest) -> Joined:
-        """Joins.
+        """Adds a member to a group.
 
         Raises:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
+            Conflict: The store does not support groups as it is configured.
         """
         clock = self._store.groups.sample_clock()
         local = self._local(application, group)
@@ -128,8 +129,8 @@ class GroupUseCases:
 
         def join(draft: GroupDraft) -> Member:
             state = draft.state
-            # It is there if a transaction that was in doubt has been applied.
-            return next((each for each in state.members.values() if each.digest == digest), None) or draft.join(
+            # The member exists if a transaction in doubt was applied.
+            return next((other for other in state.members.values() if other.digest == digest), None) or draft.join(
                 request, digest
             )
 
@@ -149,28 +150,27 @@ class GroupUseCases:
         *,
         last: bool = False,
     ) -> HeartbeatAnswer | None:
-        """Renews a session and says what there is to do.
+        """Renews a session; returns what the member has to do.
 
-        Returns None if there is nothing, and ``waiter`` is woken when that may change.
-
-        Without a waiter, or with ``last``, the answer is never None. All calls for one request have the same waiter.
+        Returns None if there is nothing to do; ``waiter`` is then woken when that may have changed. Without a waiter,
+        or with ``last``, the answer is never None. All calls for one request pass the same waiter.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
-            InvalidRequest: It names too many partitions.
+            InvalidRequest: The heartbeat names too many partitions.
         """
-        named = ("owned", beat.owned, MAX_PARTITIONS), ("given_back", beat.given_back, MAX_GIVEN_BACK)
-        for field, partitions, limit in named:
-            if sum(max(1, len(some)) for some in partitions.values()) > limit:
+        limits = ("owned", beat.owned, MAX_PARTITIONS), ("given_back", beat.given_back, MAX_GIVEN_BACK)
+        for field, partitions, limit in limits:
+            if sum(max(1, len(epochs)) for epochs in partitions.values()) > limit:
                 raise InvalidRequest({field: f"Names more than {limit} partitions"})
         return await self._local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
     async def leave(
         self, application: str, group: str, member: str, credential: Credential, *, returns: bool, said: bool = True
     ) -> None:
-        """Leaves; with ``returns`` an instance that comes back within its grace.
+        """Removes a member from its group; with ``returns``, an instance may come back within its grace period.
 
-        ``said``: by the member's own word, so that its partitions are given back; else they are lost.
+        ``said``: the member itself leaves, so its partitions count as given back; otherwise they count as lost.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
@@ -190,7 +190,7 @@ class GroupUseCases:
         """Records offsets of partitions that the member owns.
 
         Raises:
-            NotOwner: Its partitions are unchanged, all others are recorded.
+            NotOwner: The member does not own some partitions. These are unchanged, all others are recorded.
             MemberGone, OffsetConflict, InvalidRequest, StoreUnavailable.
         """
         local = self._local(access.queue.application, group)
@@ -201,23 +201,23 @@ class GroupUseCases:
         async def record(queue: Queue) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
             recorded = await self._store.offsets.set_offsets(queue, group, changes, commit=fence)
-            return {each.partition: RecordedOffset(ids.to_hex(each.position)) for each in recorded}
+            return {offset.partition: RecordedOffset(ids.to_hex(offset.position)) for offset in recorded}
 
         return RecordedOffsets(group=group, partitions=await access.apply(record) if changes else {})
 
     async def require_inactive(self, application: str, group: str) -> None:
-        """Makes sure that a group has no member whose session is not over, after what was read before this call.
+        """Checks, by a read that starts now, that no member of a group has a live session.
 
         Raises:
-            GroupActive: It has some.
+            GroupActive: The group has such members.
         """
         await self._read_inactive(application, group)
 
     async def _read_inactive(self, application: str, group: str) -> GroupState:
-        """Reads the state of a group that must have no live member; its version is 0 if the group does not exist.
+        """Reads the state of a group without live members; its version is 0 if the group does not exist.
 
         Raises:
-            GroupActive: A member's session is not over.
+            GroupActive: A member has a live session.
         """
         local = self._local(application, group)
         state = await local.cache.refresh()
@@ -229,7 +229,7 @@ class GroupUseCases:
         return state
 
     async def _without_ended(self, local: LocalGroup, state: GroupState) -> GroupState:
-        """Removes the members whose session is over from a state: nobody has ended the session of a last member.
+        """Returns a state without members whose sessions are over: no process removes the last member of a group.
 
         Raises:
             StoreUnavailable: The clock is not sound.
@@ -248,13 +248,13 @@ class GroupUseCases:
         lag: bool = False,
         few: bool = False,
     ) -> GroupInfo:
-        """Shows a group: 100 queues a page, 16 with ``lag``.
+        """Returns a page of a group: 100 queues, or 16 with ``lag``.
 
-        With ``few``, the first 16 queues of the last plan count, and none is searched: the cost does not depend on how
-        many queues there are.
+        With ``few``, only the first 16 queues of the last plan count, and none are searched, so the cost does not
+        depend on the number of queues.
 
         Raises:
-            GroupNotFound: There is no such group.
+            GroupNotFound: The group does not exist.
         """
         local = self._local(application, group)
         state = await local.cache.refresh()
@@ -272,22 +272,22 @@ class GroupUseCases:
         return await views.show(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
 
     async def names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
-        """Lists groups by name."""
         names = await self._store.groups.group_names(application, start=start, limit=limit + 1)
         return GroupNames(tuple(names[:limit]), names[limit] if len(names) > limit else None)
 
     async def forget(self, application: str, group: str) -> None:
-        """Removes a group's state; its offsets stay.
+        """Deletes a group's state; its offsets stay.
 
         Raises:
-            GroupActive: It has members.
-            GroupNotFound: There is no such group.
+            GroupActive: The group has live members.
+            GroupNotFound: The group does not exist.
+            StoreBusy: Other processes keep changing the group.
         """
         for _ in range(ATTEMPTS):
             state = await self._read_inactive(application, group)
             if not state.head.version:
                 raise _not_found(group)
-            # The epochs of a group of this name that is made again are above those of this one.
+            # If the group is created again, its epochs must be above those of this one.
             ahead = state.head.epoch - clock_slack(self._store) - self._store.claim_logs.claim_now()
             if ahead >= 0:
                 await asyncio.sleep((ahead + 1) / 1000)
@@ -297,15 +297,16 @@ class GroupUseCases:
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 
     async def move(self, application: str, group: str, centre: str) -> None:
-        """Moves a group to this process's data centre, ``centre``, when the former one is lost.
+        """Moves a group to this process's data centre, ``centre``, after its former one was lost.
 
         Raises:
-            GroupNotFound: There is no such group.
-            InvalidRequest: It is not the data centre of this process.
+            GroupNotFound: The group does not exist.
+            InvalidRequest: ``centre`` is not the data centre of this process.
+            StoreBusy: Other processes keep changing the group.
         """
         if centre != self._store.groups.centre:
-            own = f"is {self._store.groups.centre!r}" if self._store.groups.centre else "has no name"
-            raise InvalidRequest({"centre": f"{centre!r} is not the data centre of this process, which {own}"})
+            own_centre = f"is {self._store.groups.centre!r}" if self._store.groups.centre else "has no name"
+            raise InvalidRequest({"centre": f"{centre!r} is not the data centre of this process, which {own_centre}"})
         for _ in range(ATTEMPTS):
             head = await self._store.groups.group_head(application, group, serial=True)
             if head is None:
@@ -321,21 +322,19 @@ class GroupUseCases:
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 
     def statistics(self) -> dict[str, float]:
-        """Returns counters: groups, members, plans, partitions moved by origin, unassigned ones, sessions over."""
-        served = [each for each in list(self.served.values()) if each.members]
+        active = [local for local in list(self.served.values()) if local.members]
         counts = self._counts
         return {
-            "groups_served": len(served),
-            "groups_members": sum(each.members for each in served),
-            "groups_unassigned": sum(each.changes.unassigned for each in served),
+            "groups_served": len(active),
+            "groups_members": sum(local.members for local in active),
+            "groups_unassigned": sum(local.changes.unassigned for local in active),
             "groups_plans_total": counts["plans"],
             "groups_sessions_over_total": counts["sessions_over"],
-            **{f"groups_moved_{came.replace(' ', '_')}_total": counts[came] for came in ("new", "given back", "lost")},
+            **{f"groups_moved_{how.replace(' ', '_')}_total": counts[how] for how in ("new", "given back", "lost")},
         }
 
     async def end(self) -> None:
-        """Ends the work in the background."""
-        await asyncio.gather(*(each.end() for each in list(self.served.values())))
+        await asyncio.gather(*(local.end() for local in list(self.served.values())))
 
 
 def _not_found(group: str) -> GroupNotFound:

@@ -1,4 +1,4 @@
-"""What members are told: pure functions of the plan, of what a member names, and of the rows of offsets."""
+"""Answers to heartbeats: pure functions of the plan, of what a member names, and of the rows of offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState, Member, PlannedQueue
 
 MAX_PARTITIONS, MAX_SIZE = 1000, 240 << 10
-"""Max partitions of an answer, and its max bytes, about."""
+"""Max partitions of an answer, and its approximate max bytes."""
 _ENTRY_SIZE = 150
 
 Rows = Mapping[int, OwnedOffset]
@@ -21,8 +21,8 @@ class Targets:
     """The targets of a plan, by member and queue.
 
     Attributes:
-        epoch: The epoch of the plan.
-        queues: By name.
+        epoch: Epoch of the plan.
+        queues: Planned queues by name.
     """
 
     def __init__(self, state: GroupState) -> None:
@@ -35,28 +35,27 @@ class Targets:
                 self._by_member.setdefault(target.member, {}).setdefault(planned.name, {})[number] = target.epoch
 
     def names(self, member: int) -> set[str]:
-        """Returns the queues of which partitions are planned for a member."""
         return set(self._by_member.get(member, ()))
 
     def missing(self, member: int, owned: Partitions) -> dict[str, set[int]]:
-        """Returns partitions that are planned for a member and that it does not name as its own.
+        """Returns the partitions that are planned for a member and that it does not name as its own.
 
-        One that it names under an epoch not below its target's is its own: an ownership ends only by its own word.
+        A partition that it names under an epoch not below the target's is its own, because only it ends its ownership.
         """
         missing = {}
         for name, targets in self._by_member.get(member, {}).items():
-            named = owned.get(name, {})
-            if numbers := {n for n, epoch in targets.items() if not epoch <= named.get(n, 0) <= self.epoch}:
+            owned_epochs = owned.get(name, {})
+            if numbers := {n for n, epoch in targets.items() if not epoch <= owned_epochs.get(n, 0) <= self.epoch}:
                 missing[name] = numbers
         return missing
 
     def foreign(self, member: int, owned: Partitions) -> set[str]:
-        """Returns queues of which a member names partitions that are not planned for it."""
-        mine = self._by_member.get(member, {})
-        return {name for name, named in owned.items() if not named.keys() <= mine.get(name, {}).keys()}
+        """Returns the queues of which a member names partitions that are not planned for it."""
+        planned = self._by_member.get(member, {})
+        return {name for name, epochs in owned.items() if not epochs.keys() <= planned.get(name, {}).keys()}
 
     def is_overdue(self, member: Member, held: Partitions, now: int) -> bool:
-        """Returns whether a member should have given back, before a time (ms), what another one waits for."""
+        """Returns whether, before ``now`` (ms), a member should have given back a partition planned for another."""
         return any(
             target.member != member.number and target.epoch + member.revoke < now
             for name in self.foreign(member.number, held) & self.queues.keys()
@@ -71,22 +70,22 @@ def answer_heartbeat(
     """Compares what a member names with what it owns.
 
     Args:
-        targets: The targets of the plan.
+        targets: Targets of the plan.
         member: The member.
-        beat: What it names.
-        rows: Rows of the queues in motion, read after the heartbeat came.
-        seen: When the member was seen (ms).
-        now: The clock when the heartbeat came (ms).
+        beat: Its heartbeat.
+        rows: Rows of the queues to compare, read after the heartbeat arrived.
+        seen: When the member was last seen (ms).
+        now: Clock at the arrival of the heartbeat (ms).
     """
     answer = HeartbeatAnswer(targets.epoch, (seen + member.session - now) / 1000, member.session / 3000)
     count = size = 0
     for name, recorded in rows.items():
-        named = beat.owned.get(name, {})
+        owned_epochs = beat.owned.get(name, {})
         planned = targets.queues[name].targets if name in targets.queues else {}
-        for number in sorted(named.keys() | recorded.keys()):
+        for number in sorted(owned_epochs.keys() | recorded.keys()):
             row, target = recorded.get(number, OwnedOffset(number)), planned.get(number)
-            is_known = row.owner == member.number and named.get(number) == row.epoch
-            if number in named and not is_known:
+            is_known = row.owner == member.number and owned_epochs.get(number) == row.epoch
+            if number in owned_epochs and not is_known:
                 answer.lost.setdefault(name, []).append(number)
             elif row.owner != member.number:
                 continue
@@ -106,8 +105,7 @@ def answer_heartbeat(
 
 
 def to_give_back(answer: HeartbeatAnswer) -> frozenset[tuple[str, int, int]]:
-    """Returns names, numbers and epochs of what a member is to give back."""
-    return frozenset((name, n, each.epoch) for name, some in answer.give_back.items() for n, each in some.items())
+    return frozenset((name, n, give.epoch) for name, numbers in answer.give_back.items() for n, give in numbers.items())
 
 
 def _taken(row: OwnedOffset) -> Taken:

@@ -18,14 +18,14 @@ from queuey.service.groups.state_cache import GroupContext, StateCache
 
 ATTEMPTS = 20
 STATE_AGE = 0.5
-"""Max seconds since the state was read by which owners are decided."""
+"""Max age in seconds of the state by which owners are decided."""
 AT_ONCE = 8
-"""Max queues that a call works on at the same time."""
+"""Max queues that a call works on concurrently."""
 MAX_KEPT = 1000
-"""Max queues whose rows are kept."""
+"""Max queues whose rows are kept in memory."""
 
 Words = Mapping[int, tuple[int, int]]
-"""By partition the member that gives it back and the epoch of its ownership."""
+"""By partition, the member that gives it back and the epoch of its ownership."""
 
 
 class HandOvers:
@@ -33,14 +33,14 @@ class HandOvers:
 
     Args:
         context: The group.
-        cache: Its state.
-        to_tell: Returns the partitions of a queue of which members here will be told notes.
+        cache: The group's state.
+        to_tell: Returns the partitions of a queue whose notes members of this process need.
         needs_plan: Called when a plan is due, because a partition cannot move again in this epoch.
-        moved: Called with the name of a queue, its rows, and those of them that this process has changed.
+        moved: Called with the name of a queue, its rows, and those rows that this process has changed.
 
     Attributes:
-        rows: By queue the tick after which they were read, and the rows; the oldest first.
-        leavers: Members that left through this process and whose partitions it gives back.
+        rows: By queue, the tick after which its rows were read, and the rows; the oldest first.
+        leavers: Members that left through this process, which gives their partitions back.
     """
 
     def __init__(
@@ -63,24 +63,23 @@ class HandOvers:
         self.leavers: set[int] = set()
 
     def rows_since(self, name: str, since: int = 0) -> Rows | None:
-        """Returns the rows of a queue if they were read after a tick of the state."""
+        """Returns the rows of a queue if they were read at or after a tick, else None."""
         read, rows = self.rows.get(name, (-1, {}))
         return rows if read >= since else None
 
     async def settle_all(self, names: Iterable[str], since: int, words: Mapping[str, Words] | None = None) -> None:
-        """:meth:`settle` for several queues."""
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
             batch = waiting[first : first + AT_ONCE]
             await asyncio.gather(*(self.settle(name, since, (words or {}).get(name, {})) for name in batch))
 
     async def settle(self, name: str, since: int, words: Words) -> None:
-        """Hands over what is free, or given back, in a queue; its rows are then known as of a tick or later.
+        """Hands over the partitions of a queue that are free or given back; its rows are then as of ``since`` or later.
 
-        Give-backs that come while another hand-over of the queue is under way share the next one.
+        Give-backs that arrive during another hand-over of the queue share the next one.
 
         Raises:
-            StoreUnavailable: It may have been done.
+            StoreUnavailable: The hand-over may have been done.
         """
         waiting = self._words.setdefault(name, {})
         for number, word in words.items():
@@ -102,7 +101,7 @@ class HandOvers:
                 del self._words[name]
 
     async def _hand_over(self, name: str) -> Rows:
-        """Returns the rows afterwards; none if the queue is gone."""
+        """Hands over free partitions of a queue; returns its rows afterwards, empty if the queue is gone."""
         is_fresh = False
         for _ in range(ATTEMPTS):
             began = self._core.boottime()
@@ -119,23 +118,23 @@ class HandOvers:
             }
             decided = hand_over(state, queue.uid, recorded.rows, words | leaving)
             if decided.needs_plan and await self._cache.refresh() is not state:
-                continue  # The rows were of a later plan.
+                continue  # The rows belong to a later plan.
             if decided.needs_plan:
                 self._needs_plan()
             try:
-                done = not decided.owners or await self._store.offsets.hand_over(
+                is_written = not decided.owners or await self._store.offsets.hand_over(
                     queue, self._group, recorded.version, decided.owners
                 )
             except QueueChanged:
-                is_fresh, done = True, False
+                is_fresh, is_written = True, False
             except Conflict:  # The queue has 1,000 groups already.
                 return recorded.rows
-            if done:
+            if is_written:
                 self._counts.update(row.came for row in decided.owners if row.owner)
-                said = self._words.get(name, {})
+                waiting = self._words.get(name, {})
                 for number, word in words.items():
-                    if said.get(number) == word:
-                        del said[number]
+                    if waiting.get(number) == word:
+                        del waiting[number]
                 rows = {**recorded.rows, **{row.partition: row for row in decided.owners}}
                 self._moved(name, rows, decided.owners)
                 return rows
@@ -143,18 +142,16 @@ class HandOvers:
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:
-        """Reads the rows of a queue, with the notes that members here will be told, and then the state."""
         while True:
-            noted = self._to_tell(queue.name)
-            recorded = await self._store.offsets.owned_offsets(queue, self._group, noted)
+            needed_notes = self._to_tell(queue.name)
+            recorded = await self._store.offsets.owned_offsets(queue, self._group, needed_notes)
             state = await self._cache.refresh(STATE_AGE)
             if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
-            if self._to_tell(queue.name) <= noted:  # Else a plan has come meanwhile.
+            if self._to_tell(queue.name) <= needed_notes:  # Otherwise a new plan needs more notes.
                 return recorded, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
-        """Returns the row of a queue, None if it is gone or is not the planned one any more."""
         planned = self._cache.targets.queues.get(name)
         with suppress(NotFound):
             queue = await self._store.catalogue.queue(self._application, name, fresh=fresh)

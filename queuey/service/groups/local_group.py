@@ -1,4 +1,4 @@
-"""A group as one process serves it: its members' heartbeats, changes of its state, and what is done now and then."""
+"""A group in one process: its members' heartbeats, changes of its state, and periodic work."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChange
 from queuey.service.watching import Waiter
 
 POLL, QUICK_POLL = 0.5, 0.2
-"""Intervals between reads of the head, in seconds; the second one while a member waits or has to give back."""
+"""Seconds between reads of the head; the second value applies while a member waits or has to give back partitions."""
 MAX_POLLS = 200
-"""Max reads of heads of one process per second."""
+"""Max reads of heads per second and process."""
 SEARCH = 15.0
-"""Interval between searches for queues, in seconds, of all processes together."""
+"""Interval in seconds between searches for queues, by all processes together."""
 RIGHTS = 1.0
-"""Interval between checks of the members' rights, in seconds."""
+"""Interval in seconds between checks of the members' rights."""
 OVERDUE = 500
-"""Min milliseconds after which a plan that another process has to make is overdue."""
+"""Timeout in milliseconds after which this process makes a plan that another process should have made."""
 MAX_IDLE, MAX_IDLE_EMPTY = 60.0, 2.0
-"""Seconds for which a group is kept that has no heartbeats here, and one that does not exist."""
+"""Seconds for which a group without heartbeats here is kept in memory, and a group that does not exist."""
 MAX_QUEUES = 128
-"""Max queues that a process reads in a turn because members wait for them."""
+"""Max queues that the groups of a process read per turn because members wait for them."""
 MAX_AT_ARRIVAL = 64
-"""Max queues that a heartbeat reads because its member waits for partitions, and because it names them."""
+"""Max queues that a heartbeat reads because it names them, and because its member waits for partitions."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,9 @@ class _Beat:
     """The last heartbeat of a member that came to this process.
 
     Attributes:
-        content: What it names.
-        waiter: It is woken by news, if the request waits.
-        clock: At its arrival.
+        content: The heartbeat.
+        waiter: Wakes the request, if it waits.
+        clock: Sample of the clock at its arrival.
         arrived, when: Tick and boot time of its arrival.
         requested: What the last answer asked the member to give back.
     """
@@ -75,9 +75,9 @@ class LocalGroup:
         context: The group.
 
     Attributes:
-        cache: Its state.
-        changes: Changes it.
-        owners: The owners of its partitions.
+        cache: The group's state.
+        changes: Applies changes of the state.
+        owners: The owners of the group's partitions.
         used: Boot time of the last request.
     """
 
@@ -97,16 +97,14 @@ class LocalGroup:
         self._renewed: dict[int, int] = {}
         self._requests: dict[tuple[int, int], float] = {}
         self._last_queue = ""
-        """The last one of the turns in which members wait."""
+        """The last queue that was read in turns because members wait."""
 
     @property
     def members(self) -> int:
-        """Number of members whose heartbeats come to this process."""
         return len(self._beats)
 
     @property
     def is_needed(self) -> bool:
-        """False if it need not be kept in memory."""
         max_idle = MAX_IDLE if self.cache.state.head.version else MAX_IDLE_EMPTY
         return bool(self._beats) or self._core.boottime() - self.used < max_idle
 
@@ -116,8 +114,8 @@ class LocalGroup:
         """Returns a member by its id.
 
         Raises:
-            MemberGone: The id is unknown, or the member has joined with another credential.
-            GroupElsewhere: The group is served in another data centre.
+            MemberGone: The id is unknown, or the member joined with another credential.
+            GroupElsewhere: Another data centre serves the group.
         """
         for max_age in (STATE_AGE, 0.0):
             state = await self.cache.refresh(max_age)
@@ -146,10 +144,10 @@ class LocalGroup:
         )
 
     async def require_session(self, member: Member) -> None:
-        """Makes sure that the session of a member is not over, if that can be known.
+        """Checks that the session of a member is not over, if the store can be read.
 
         Raises:
-            MemberGone: It is over.
+            MemberGone: The session is over.
         """
         if member.number in self._beats:
             return
@@ -163,19 +161,18 @@ class LocalGroup:
     async def heartbeat(
         self, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
     ) -> HeartbeatAnswer | None:
-        """See :meth:`queuey.service.groups.GroupUseCases.heartbeat`."""
         clock, now, arrived = self._store.groups.sample_clock(), self._core.boottime(), self.cache.tick()
         member = await self.member(text, credential)
         number = member.number
-        former = beat = self._beats.get(number)
-        is_late = waiter is not None and waiter.closed  # A later heartbeat of the member has come.
+        previous = beat = self._beats.get(number)
+        is_late = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
             beat = _Beat(content, waiter, clock, arrived, now, beat.requested if beat is not None else frozenset())
         if is_new and not is_late:
             self._beats[number] = beat
-            if former is not None and former.waiter is not None and former.waits:
-                former.waiter.close()
-                former.waiter.wake()
+            if previous is not None and previous.waiter is not None and previous.waits:
+                previous.waiter.close()
+                previous.waiter.wake()
             if self._following is None:
                 self._following = self._core.spawn(self._follow())
         try:
@@ -195,7 +192,6 @@ class LocalGroup:
         return answer
 
     async def _renew(self, member: Member, beat: _Beat, credential: Credential) -> Member:
-        """Checks the rights of a member, has it seen, and has it present or leaving; returns it."""
         number = member.number
         subscription = self.cache.state.subscriptions[member.subscription]
         if subscription.credential.caller != credential.caller:
@@ -219,7 +215,7 @@ class LocalGroup:
         return present
 
     def _is_overdue(self, member: Member, beat: _Beat, now: int) -> bool:
-        """Returns whether a member is late in giving back what it names, or owns and was asked for."""
+        """Returns whether a member is late in giving back partitions that it names, or owns and was asked for."""
         held = {name: dict(epochs) for name, epochs in beat.content.owned.items()}
         for name in self._asked_of(member.number):
             for partition, row in (self.owners.rows_since(name) or {}).items():
@@ -228,39 +224,37 @@ class LocalGroup:
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
 
     def _asked_of(self, number: int) -> set[str]:
-        """Returns queues of which others want partitions that a member may own without knowing."""
+        """Returns queues with partitions that other members wait for and that a member may own without knowing."""
         seen = self.changes.sessions.members.get(number)
         plan = self.cache.state.plan
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
     async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
-        """Takes what a member gives back, and returns what it has to do."""
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.arrived, words)
         for _ in range(ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
-            named = targets.foreign(number, owned) | self._asked_of(number) | given_back.keys()
-            missing = targets.missing(number, owned).keys() - named
-            for names in (named, missing):  # The rest is read in turns while it waits, or for its next heartbeat.
+            named_queues = targets.foreign(number, owned) | self._asked_of(number) | given_back.keys()
+            missing = targets.missing(number, owned).keys() - named_queues
+            for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
                 unread = sorted(name for name in names if self.owners.rows_since(name, since) is None)
                 batch = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
                 await self.owners.settle_all(batch, since)
             if targets is self.cache.targets:
                 break
-        rows_by_name = {name: self.owners.rows_since(name, since) for name in sorted(named | missing)}
+        rows_by_name = {name: self.owners.rows_since(name, since) for name in sorted(named_queues | missing)}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
         return answer_heartbeat(targets, member, beat.content, rows, seen=self._seen(member), now=beat.clock.now)
 
     async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
-        """See :meth:`queuey.service.groups.GroupUseCases.leave`."""
         member = await self.member(text, credential)
         number = member.number
         beat = self._beats.pop(number, None)
         names = self.cache.targets.names(number).union(beat.content.owned if beat is not None else ())
         if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
-            # Whoever hands its partitions over, they count as given back; once its credential has ended, as lost.
+            # Its partitions count as given back, whichever process hands them over; as lost if its rights changed.
             self.owners.leavers.add(number)
         try:
             await self.changes.apply(partial(GroupDraft.leave, number=number, returns=returns))
@@ -270,7 +264,6 @@ class LocalGroup:
             self.owners.leavers.discard(number)
 
     def _to_tell(self, name: str) -> set[int]:
-        """Returns the partitions of a queue that are planned for members here and that these do not name."""
         planned = self.cache.targets.queues.get(name)
         return {
             number
@@ -279,10 +272,9 @@ class LocalGroup:
             and beat.content.owned.get(name, {}).get(number, 0) < target.epoch
         }
 
-    # What is done now and then
+    # Periodic work
 
     def _wake_all(self) -> None:
-        """Wakes waiting members for which a new state has something to do."""
         members, targets = self.cache.state.members, self.cache.targets
         is_planned, self._targets = targets is not self._targets, targets
         if self.cache.is_own and is_planned:
@@ -297,7 +289,7 @@ class LocalGroup:
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
     def _wake_owners(self, name: str, rows: Rows, moved: Iterable[OwnedOffset]) -> None:
-        """Wakes waiting members that own a partition and do not name it; ``moved`` are those that came to them now."""
+        """Wakes waiting members that own a partition and do not name it; ``moved`` are the rows that just changed."""
         for row in rows.values():
             beat = self._beats.get(row.owner)
             if beat is None or (name, row.partition, row.epoch) in beat.requested:
@@ -308,11 +300,9 @@ class LocalGroup:
             self._announce()
 
     def follow_now(self) -> None:
-        """Has the next turn begin at once: there may be news."""
         self._news.set()
 
     async def _follow(self) -> None:
-        """Follows the group while it has members here."""
         self._counts["followed"] += 1
         while self._beats:
             self._news.clear()
@@ -322,20 +312,20 @@ class LocalGroup:
             except QueueyError as error:
                 logger.debug("group %s waits: %s", self._key[1], error)
             except Exception:
-                logger.exception("work on group %s has failed; it is tried again", self._key[1])
+                logger.exception("work on group %s has failed and will be retried", self._key[1])
             await asyncio.sleep(self._counts["followed"] / MAX_POLLS)
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):  # Not wait_for, which may lose that the task is cancelled.
+                async with asyncio.timeout(pause):  # Not wait_for, which may swallow the cancellation of the task.
                     await self._news.wait()
         self._counts["followed"] -= 1
         self._following = None
 
     async def turn(self) -> float:
-        """Does what is due; returns the seconds until the next turn."""
+        """Does the work that is due; returns the seconds until the next turn."""
         now, state = self._core.boottime(), await self.cache.refresh()
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
-        # Not since the last read: whoever shows the group again and again reads them, too.
+        # Counted from the last check, not the last read: requests that show the group read the sessions, too.
         if now - self._sessions_checked >= min(shortest, SEARCH):
             self._sessions_checked = now
             if draft_of(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
@@ -347,7 +337,7 @@ class LocalGroup:
             await self.changes.search(state)
         pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
         due = self.cache.state.head.due
-        if due is not None:  # The process that has asked for the plan comes first.
+        if due is not None:  # The process that requested the plan makes it first.
             remaining = (due + (0 if self.cache.is_own else OVERDUE) - self._store.claim_logs.claim_now()) / 1000
             pause = min(pause, max(remaining, 0.0))
             if remaining <= 0:
@@ -355,9 +345,9 @@ class LocalGroup:
         return pause
 
     def _drop_silent(self, state: GroupState, now: float) -> None:
-        """Forgets members without a heartbeat here for a session, and all if the group is served elsewhere.
+        """Drops members without a heartbeat here for a session, and all of them if the group is served elsewhere.
 
-        One that has waited for a third of its session is to be answered.
+        Wakes members that have waited for a third of their session, so that they get an answer.
         """
         for number, beat in list(self._beats.items()):
             member = state.members.get(number) if self.cache.is_here else None
@@ -367,7 +357,7 @@ class LocalGroup:
                 del self._beats[number]
 
     async def _hand_over_in_turn(self) -> bool:
-        """Hands over what members here are to own, in some queues a turn; returns whether any waits or gives back."""
+        """Hands over partitions of some queues to members here; returns whether any member waits or gives back."""
         waiting = {number: self._unowned(number, beat) for number, beat in self._beats.items()}
         names = sorted(set().union(*waiting.values()))
         first = bisect_right(names, self._last_queue)
@@ -381,7 +371,6 @@ class LocalGroup:
         return bool(names) or any(beat.waits and beat.requested for beat in self._beats.values())
 
     def _unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
-        """Returns what is planned for a member, and is not known to be its own."""
         unowned = {}
         for name, numbers in self.cache.targets.missing(number, beat.content.owned).items():
             rows = self.owners.rows_since(name) or {}
@@ -390,7 +379,6 @@ class LocalGroup:
         return unowned
 
     async def _tell_or_ask(self, number: int, name: str, numbers: set[int]) -> None:
-        """Wakes a member that has got a partition, and asks owners for what it has waited for too long."""
         state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
         if number not in state.members or beat is None or planned is None:
             return
@@ -411,7 +399,6 @@ class LocalGroup:
             await self._store.groups.ask_member(*self._key, owner.number, uid, owner.session)
 
     async def end(self) -> None:
-        """Ends its tasks."""
         tasks = [task for task in (self.changes.task, self._following) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
@@ -419,7 +406,6 @@ class LocalGroup:
 
 
 def digest_of(secret: str) -> bytes:
-    """Returns what the state has of a member's id."""
     return sha256(secret.encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""Searches for the queues that the members of a group ask for."""
+"""Searches for the queues to which a group's members subscribe."""
 
 from __future__ import annotations
 
@@ -19,40 +19,37 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 async def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
-    """Returns the queues that members ask for, or without members the queues of the last plan, by name.
+    """Returns the queues to which members subscribe, or without members the queues of the last plan, by name.
 
-    One that a list lacks although it is planned counts as deleted only if a read of its own row says so.
+    If the listing lacks a planned queue, the queue counts as deleted only if a read of its own row confirms that.
 
     Args:
-        store: Has the queues.
-        application: Their owner.
-        state: The state of the group.
-        fresh: Rows of queues that are named are read, not taken from the cache.
+        store: Store of the queues.
+        application: Owner of the queues.
+        state: State of the group.
+        fresh: Read the rows of queues subscribed to by name from the store, not from the cache.
     """
     used = {member.subscription for member in state.members.values()}
-    wishes = [each for slot, each in state.subscriptions.items() if slot in used]
-    matchers = [each.matcher() for each in wishes]
+    subscriptions = [subscription for slot, subscription in state.subscriptions.items() if slot in used]
+    matchers = [subscription.matcher() for subscription in subscriptions]
     queues: dict[str, Queue] = {}
-    texts = [_SPECIAL.split(pattern, maxsplit=1)[0] for each in wishes for pattern in each.patterns]
-    for prefix in prefixes(texts):
+    fixed_parts = [_SPECIAL.split(pattern, maxsplit=1)[0] for s in subscriptions for pattern in s.patterns]
+    for prefix in prefixes(fixed_parts):
         async for queue in _listed(store, application, prefix):
-            if any(is_wanted(queue.name) for is_wanted in matchers):
+            if any(matches(queue.name) for matches in matchers):
                 queues[queue.name] = queue
             if len(queues) > MAX_PARTITIONS:
                 break
-    planned = [
-        each.name for each in state.plan.values() if not wishes or any(is_wanted(each.name) for is_wanted in matchers)
-    ]
-    for name in sorted({*planned, *(name for each in wishes for name in each.names)} - queues.keys()):
+    planned = [queue.name for queue in state.plan.values() if not subscriptions or any(m(queue.name) for m in matchers)]
+    for name in sorted({*planned, *(name for s in subscriptions for name in s.names)} - queues.keys()):
         with suppress(QueueNotFound):
             queues[name] = await store.catalogue.queue(application, name, fresh=fresh)
     return [queues[name] for name in sorted(queues)]
 
 
 async def planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
-    """Returns up to ``limit`` queues of the last plan by name, without a search."""
     queues = []
-    for name in sorted(each.name for each in state.plan.values())[:limit]:
+    for name in sorted(planned.name for planned in state.plan.values())[:limit]:
         with suppress(QueueNotFound):
             queues.append(await store.catalogue.queue(application, name))
     return queues

@@ -24,12 +24,12 @@ class GroupContext(NamedTuple):
     """What the parts of a group in a process share.
 
     Attributes:
-        store: Its owner closes it.
-        core: The loop and the clock.
+        store: The storage; its owner closes it.
+        core: Event loop and clock.
         key: Application and name of the group.
-        rights: Returns a credential with its present rights; blocks.
-        searching: Held while queues are searched and a plan is made: by one group of an application at a time.
-        counts: Counts for all groups of this process: how many are followed, plans, moves by origin, ended sessions.
+        rights: Returns a credential with its current rights; blocks.
+        searching: Held by one group of an application at a time, while it searches queues and makes a plan.
+        counts: Counts over all groups of this process: followed groups, plans, moves by origin, ended sessions.
         announce: Tells other workers of the service that the group has changed.
     """
 
@@ -47,13 +47,13 @@ class StateCache:
 
     Args:
         context: The group.
-        changed: Called when the state is another one.
+        changed: Called when the state has changed.
 
     Attributes:
-        state: The state, of version 0 if there is no such group.
-        targets: Its targets.
-        planned: Tick at which these came to be the present ones.
-        is_own: It was written by this process.
+        state: The state; its version is 0 if the group does not exist.
+        targets: Targets of the state's plan.
+        planned: Tick at which these targets became current.
+        is_own: The state was written by this process.
     """
 
     def __init__(self, context: GroupContext, changed: Callable[[], None]) -> None:
@@ -65,30 +65,28 @@ class StateCache:
         self.state = GroupState()
         self.targets = Targets(self.state)
         self._checked = -math.inf
-        """Boot time at which it was read, or its head compared."""
+        """Boot time at which the state was read or its head compared."""
         self._ticks = self._began = self.planned = 0
         self.is_own = False
 
     @property
     def is_here(self) -> bool:
-        """True if the group is served in the data centre of this process."""
         return self.state.head.centre in {"", self._store.groups.centre}
 
     def require_here(self) -> None:
-        """Refuses a group that is served in another data centre (GroupElsewhere)."""
         if not self.is_here:
             raise GroupElsewhere(self._key[1], self.state.head.centre)
 
     def tick(self) -> int:
-        """Returns a number above all former ones: it tells what began before what, however fast clocks go."""
+        """Returns a number above all earlier ones, to order events independently of clocks."""
         self._ticks += 1
         return self._ticks
 
     async def refresh(self, max_age: float = 0.0, *, serial_age: float = math.inf) -> GroupState:
-        """Returns the state as it was at most some seconds ago.
+        """Returns the state, at most some seconds old.
 
         Args:
-            max_age: Max seconds since it was read, or its head compared; 0: that begins now.
+            max_age: Max seconds since the state was read or its head compared; 0 starts a read now.
             serial_age: Max seconds since the head was read serially, if the store has data centres.
         """
         now = self._core.boottime()
@@ -109,9 +107,9 @@ class StateCache:
         elif head.version != before.head.version:
             stored_state = await self._read_all()
             state = self._none(before) if stored_state is None else stored_state
-        if head is not None and state.head.centre != head.centre:  # It was read in this centre, the head in all.
+        if head is not None and state.head.centre != head.centre:  # Only the head is read in all data centres.
             state = replace(state, head=replace(state.head, centre=head.centre))
-        if self.state is before:  # Else this process has changed it meanwhile, and this may be older.
+        if self.state is before:  # Otherwise this process has changed it meanwhile, and this read may be older.
             self._began = began
             self.adopt(state, now)
         if is_serial:
@@ -122,12 +120,11 @@ class StateCache:
         return None if stored is None else await self._core.in_thread(partial(read_state, stored))
 
     def _none(self, before: GroupState) -> GroupState:
-        """Returns the state of a group that does not exist, which would be one of this data centre."""
         empty = GroupState(head=Head(centre=self._store.groups.centre))
         return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
-        """Takes a state that was the present one at a boot time or later."""
+        """Sets a state that was current at boot time ``checked`` or later."""
         self._checked = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
@@ -136,5 +133,5 @@ class StateCache:
             self._changed()
 
     def doubt(self) -> None:
-        """Has the state read before it is used again: another process has changed it, or a change is in doubt."""
+        """Forces a read before the next use: another process changed the state, or a change is in doubt."""
         self._checked = -math.inf

@@ -1,4 +1,4 @@
-"""Changes of a group's state: what waits shares a transaction."""
+"""Changes of a group's state. Waiting changes share a transaction."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.storage import Store
 
 ATTEMPTS = 20
-"""Max attempts at a change of the state that others interfere with."""
+"""Max attempts at a change when other processes interfere."""
 STATE_AGE = 2.0
-"""Max age of the state by which requests are answered, in seconds; it is read afresh before a refusal."""
+"""Max age in seconds of the state by which requests are answered. It is refreshed before a refusal."""
 
 T = TypeVar("T")
 Act = Callable[[GroupDraft], Any]
@@ -33,12 +33,12 @@ class StateChanges:
 
     Args:
         context: The group.
-        cache: Its state.
+        cache: The group's state.
 
     Attributes:
-        sessions, sessions_read: The sessions as they were last read, and the boot time of that.
-        task: Applies what waits.
-        unassigned: Partitions without a target, by the last plan that this process made.
+        sessions, sessions_read: The sessions as last read, and the boot time of that read.
+        task: Applies the waiting changes.
+        unassigned: Partitions without a target in the last plan that this process made.
     """
 
     def __init__(self, context: GroupContext, cache: StateCache) -> None:
@@ -50,23 +50,22 @@ class StateChanges:
         self.unassigned = 0
 
     def apply(self, act: Callable[[GroupDraft], T]) -> asyncio.Future[T]:
-        """Changes the state, in one transaction with what else waits; gives the result of ``act``.
+        """Changes the state, in one transaction with other waiting changes; returns a future of ``act``'s result.
 
         Args:
-            act: Is called again if another process is faster, or if a transaction is in doubt.
+            act: Called again if another process was faster or a transaction is in doubt.
 
         Raises:
-            QueueyError: As ``act`` does by the present state, or the store.
+            QueueyError: From the future: an error of ``act`` on the current state, or of the store.
         """
         done: asyncio.Future[T] = self._core.loop.create_future()
-        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # Nobody need wait for it.
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # Callers need not await it.
         self._acts.append((act, done))
         if self.task is None or self.task.done():
             self.task = self._core.spawn(self._change())
         return done
 
     def need_plan(self) -> None:
-        """Has a plan made, after the rest."""
         if self._cache.state.head.due is None:
             self.apply(GroupDraft.ask_for_plan)
 
@@ -79,12 +78,12 @@ class StateChanges:
                 acts += self._acts
                 _settle(acts, [StoreClosed("The service is ending.")] * len(acts))
                 raise
-            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+            except Exception as error:  # noqa: BLE001 - passed on to the waiting callers
                 results = [error] * len(acts)
             _settle(acts, results)
 
     async def _transact(self, acts: list[Act]) -> list[Any]:
-        """Applies acts in one transaction; returns the result of each, perhaps an error."""
+        """Applies acts in one transaction; returns the result or the error of each."""
         is_in_doubt = False
         for _ in range(ATTEMPTS):
             began = self._core.boottime()
@@ -96,7 +95,7 @@ class StateChanges:
             draft = draft_of(state, sessions, clock_slack(self._store))
             ended = draft.end_sessions()
             results = [_result(act, draft) for act in acts]
-            if any(isinstance(each, QueueyError) for each in results) and await self._cache.refresh() is not state:
+            if any(isinstance(result, QueueyError) for result in results) and await self._cache.refresh() is not state:
                 continue
             is_planned = draft.is_plan_due()
             if is_planned:
@@ -125,7 +124,7 @@ class StateChanges:
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
 
     async def read_sessions(self) -> GroupSessions:
-        """Reads the sessions of the group, after a sound clock."""
+        """Samples the clock, which must be sound, and reads the sessions of the group."""
         began = self._core.boottime()
         sessions = await self._store.groups.group_sessions(*self._key)
         if began >= self.sessions_read:
@@ -133,9 +132,8 @@ class StateChanges:
         return sessions
 
     async def check_rights(self, state: GroupState) -> None:
-        """Removes members whose rights have changed or ended."""
         used = {member.subscription for member in state.members.values()}
-        credentials = {slot: each.credential for slot, each in state.subscriptions.items() if slot in used}
+        credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(
             lambda: {slot: self._rights(credential) for slot, credential in credentials.items()}
         )
@@ -145,7 +143,6 @@ class StateChanges:
                 self.apply(partial(GroupDraft.remove, number=member.number))
 
     async def search(self, state: GroupState) -> None:
-        """Has a plan made if queues have come, gone or changed."""
         await self._store.groups.note_search(*self._key, self.sessions.clock)
         self.sessions = replace(self.sessions, searched=self.sessions.clock)
         async with self._searching:
@@ -156,23 +153,23 @@ class StateChanges:
 
 
 def clock_slack(store: Store) -> int:
-    """Returns S, by which the clocks of two processes differ at most, in milliseconds."""
+    """Returns the max difference between the clocks of two processes, S in the documentation, in milliseconds."""
     return round(store.clock_difference * 1000)
 
 
 def draft_of(state: GroupState, sessions: GroupSessions, slack: int) -> GroupDraft:
-    """Returns a working copy of a state, by a clock that was sampled before the sessions were read.
+    """Returns a working copy of a state, with a clock that was sampled before the sessions were read.
 
     Args:
-        state: The state of the group.
-        sessions: The sessions of its members.
+        state: State of the group.
+        sessions: Sessions of its members.
         slack: See :func:`clock_slack`.
     """
-    seen = {number: each.seen for number, each in sessions.members.items()}
+    seen = {number: member.seen for number, member in sessions.members.items()}
     return GroupDraft(state, sessions.clock, slack, seen)
 
 
-def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
+def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - depends on the act
     try:
         return act(draft)
     except QueueyError as error:
@@ -180,10 +177,10 @@ def _result(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - of the act
 
 
 def _settle(acts: Iterable[tuple[Act, asyncio.Future[Any]]], results: Iterable[Any]) -> None:
-    for (_, done), result in zip(acts, results, strict=True):
-        if done.done():
+    for (_, future), result in zip(acts, results, strict=True):
+        if future.done():
             continue
         if isinstance(result, Exception):
-            done.set_exception(result)
+            future.set_exception(result)
         else:
-            done.set_result(result)
+            future.set_result(result)

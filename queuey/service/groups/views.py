@@ -1,4 +1,4 @@
-"""How a group is shown."""
+"""Views of a group for its callers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ async def show(
     lag: bool,
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
-    """Returns a page of a group with these queues."""
     limit = LAG_PAGE if lag else PAGE
     shown = [queue for queue in queues if visible(queue)]
     page = [queue for queue in shown if queue.name >= start]
@@ -39,14 +38,14 @@ async def show(
         epoch=state.head.epoch,
         members=tuple(
             MemberInfo(
-                each.number,
-                each.instance,
-                each.state,
-                each.joined / 1000,
-                each.session / 1000,
-                max(each.joined, seen[each.number].seen if each.number in seen else 0) / 1000,
+                member.number,
+                member.instance,
+                member.state,
+                member.joined / 1000,
+                member.session / 1000,
+                max(member.joined, seen[member.number].seen if member.number in seen else 0) / 1000,
             )
-            for each in state.members.values()
+            for member in state.members.values()
         ),
         hidden_queues=len(queues) - len(shown),
         unassigned=max(0, sum(queue.partitions for queue in queues) - targets),
@@ -66,7 +65,7 @@ async def _partitions(
         try:
             behind = await store.messages.lag(queue, [(number, offsets[number].position) for number in numbers])
             lags = dict(zip(numbers, behind, strict=True))
-        except QueueChanged:  # Its row is not up to date. The next request has the lag.
+        except QueueChanged:  # The row is outdated. The next request has the lag.
             await store.catalogue.queue(queue.application, queue.name, fresh=True)
     targets = state.plan[queue.uid].targets if queue.uid in state.plan else {}
     return {

@@ -1,7 +1,7 @@
-"""Use cases of moves: all messages of a queue are moved to another one, as a job that survives its process.
+"""Moves all messages of a queue to another one, as a job that survives its process.
 
-See ``docs/architecture-claims-jobs.md``. The record of a move is due some seconds after the process at work on it has
-changed it last, which it does every second. So if that process stands still, another one goes on. If the other one
+See ``docs/architecture-claims-jobs.md``. The process at work on a move updates its record every second, and the record
+becomes due some seconds after the last update. So if that process stops, another one continues. If the first one still
 works after all, that does no harm: see :mod:`queuey.service.moves.active_move`.
 """
 
@@ -35,16 +35,16 @@ T = TypeVar("T")
 MOST_HERE = 8
 """Max moves that one process works on at a time."""
 REST, LONGEST_REST = 0.25, 0.1
-"""Rest after a chunk, for other requests: its ratio to the time of the chunk, and max seconds."""
+"""Pause after a chunk, for other requests: its ratio to the time of the chunk, and its max in seconds."""
 
 
 class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds.
 
     Attributes:
-        search: Between two searches for moves that have stopped elsewhere.
-        stale: A move whose record has not changed for so long is taken over.
-        beat: Between two changes of a record.
+        search: Interval between searches for moves that have stopped elsewhere.
+        stale: Age of a record's last update after which another process takes the move over.
+        beat: Interval between updates of a record.
     """
 
     search: float = 3.0
@@ -57,7 +57,7 @@ class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveUseCases:
-    """Begins, shows and cancels moves."""
+    """Starts, shows and cancels moves."""
 
     def __init__(
         self, store: Store, claims: ClaimUseCases, stopping: threading.Event, *, timing: MoveTiming | None = None
@@ -72,26 +72,25 @@ class MoveUseCases:
         return self._carrier.statistics()
 
     def watch(self) -> None:
-        """Starts to take over moves whose processes have stopped. Does not wait."""
         self._runner.watch()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Returns the task in the background if it has begun; it ends once the service does."""
+        """Returns the background task, or None if it was not started. The task ends when the service does."""
         return self._runner.end()
 
     def begin(self, source: QueueAccess, target: QueueAccess) -> MoveState:
-        """Begins to move all messages that the source has now, or finds the move that does so already.
+        """Starts moving all messages that the source has now, or returns the move that does so already.
 
         The caller may read and delete in the source, and send to the target.
 
         Raises:
-            InvalidRequest: Both are the same queue, or one is ordered or limits claims by key.
+            InvalidRequest: Source and target are the same queue, or one is ordered or limits claims by key.
             ClaimsRefused: The source's consistency level does not allow claims.
             MoveUnderWay: The source is being moved to another queue.
-            TooManyMoves: The application has as many moves as it may have.
+            TooManyMoves: The application has the max number of moves.
         """
         if source.queue.uid == target.queue.uid:
-            raise InvalidRequest({"to": "Names the queue that the messages are in; choose another one"})
+            raise InvalidRequest({"to": "The target is the queue that has the messages. Choose another one"})
         for access, field in ((source, "from"), (target, "to")):
             if access.queue.kind == "ordered":
                 text = f"Queue {access.queue.name!r} is ordered: no messages can be moved from it or to it"
@@ -110,10 +109,10 @@ class MoveUseCases:
         return _report(MoveState, decode(record.value))
 
     def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveState:
-        """Returns the state of a move; ``may_see`` tells if the caller may know of a queue of a name.
+        """Returns the state of a move; ``may_see`` returns whether the caller may see a queue, by its name.
 
         Raises:
-            MoveNotFound: There is no such move that the caller may see.
+            MoveNotFound: The move does not exist, or the caller may see neither of its queues.
         """
         record = bridge.run(self._records.find(application, name))
         if not _is_seen(record, may_see):
@@ -121,7 +120,7 @@ class MoveUseCases:
         return _report(MoveState, record)
 
     def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
-        """Lists moves, the newest first: those under way, and the last ones that have ended."""
+        """Returns moves, the newest first: those under way, and the last ones that have ended."""
         return [
             _report(Move, record)
             for record in bridge.run(self._records.listed(application))
@@ -129,15 +128,15 @@ class MoveUseCases:
         ]
 
     def cancel(self, application: str, name: str, may_delete: Callable[[str], bool]) -> MoveState:
-        """Requests the end of a move: moved messages stay in the target. One that is over stays as it is.
+        """Requests the end of a move. Moved messages stay in the target. An ended move is not changed.
 
         Args:
-            application: The owner of both queues.
-            name: The id of the move.
-            may_delete: Tells if the caller may delete messages of a queue; of the source it must.
+            application: Owner of both queues.
+            name: Id of the move.
+            may_delete: Returns whether the caller may delete messages of a queue, by its name. Required for the source.
 
         Raises:
-            MoveNotFound: There is no such move, or the caller may not cancel it.
+            MoveNotFound: The move does not exist, or the caller may not cancel it.
         """
         record = bridge.run(self._records.find(application, name))
         if not may_delete(record.move.source):
@@ -168,7 +167,7 @@ def _report(kind: type[M], record: MoveRecord) -> M:
 
 
 class _Work(NamedTuple):
-    """A move in work, and its record as this process has written it."""
+    """A move at work, and its record as this process last wrote it."""
 
     active: ActiveMove
     record: Record
@@ -176,7 +175,7 @@ class _Work(NamedTuple):
 
 
 class MoveCarrier(DueWork):
-    """Takes the steps of moves, as a ``DueWork``: each moves a partition a chunk further."""
+    """Carries out the steps of moves, as a ``DueWork``: each step moves one chunk of one partition."""
 
     kind = KIND
 
@@ -204,7 +203,7 @@ class MoveCarrier(DueWork):
     def statistics(self) -> dict[str, float]:
         return {"moves_running": len(self._work), "moves_messages_total": self._moved}
 
-    async def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner copes with it
+    async def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner accounts for it
         await self._records.adopt()
 
     def held(self, name: str) -> Record | None:
@@ -241,11 +240,11 @@ class MoveCarrier(DueWork):
         return NextStep(work.record.version, 0, min(rest, self._timing.beat))
 
     async def _take_over(self, record: Record, before: Progress) -> _Work:
-        mine = replace(before, runner=self._token)
+        own_progress = replace(before, runner=self._token)
         due = self._in(self._timing.stale)
-        record = await self._records.save(record, mine, due)
-        active = ActiveMove(decode(record.value).move, mine, self._store, self._claims, self._clock)
-        if mine.total < 0:
+        record = await self._records.save(record, own_progress, due)
+        active = ActiveMove(decode(record.value).move, own_progress, self._store, self._claims, self._clock)
+        if own_progress.total < 0:
             await active.estimate()
         work = self._work[record.name] = _Work(active, record, self._clock())
         return work
@@ -254,7 +253,7 @@ class MoveCarrier(DueWork):
         """Records progress.
 
         Raises:
-            RecordChanged: Another process works on the move now.
+            RecordChanged: Another process now works on the move.
         """
         active, record = work.active, work.record
         moved = progress.moved - active.progress.moved
@@ -267,37 +266,38 @@ class MoveCarrier(DueWork):
         return work
 
     async def _end(self, work: _Work) -> None:
-        """Records the end of a move."""
         record, counted = work.record, work.active.counted()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:
             state = "failed"
         moved, now = counted.moved - work.active.progress.moved, self._wall()
-        over = replace(counted, state=state, ended=now, runner=0, updated=now if moved else counted.updated)
-        await self._write(self._records.end, record, over)
+        final = replace(counted, state=state, ended=now, runner=0, updated=now if moved else counted.updated)
+        await self._write(self._records.end, record, final)
         self._moved += moved
 
     async def _write(
         self, write: Callable[[Record, Progress], Awaitable[T]], record: Record, progress: Progress
     ) -> tuple[T, Progress]:
-        """Writes progress; returns the result and the progress, which is that of a move asked to end if it was.
+        """Writes progress; returns the result and the written progress.
+
+        If a caller has requested the end of the move meanwhile, the written state is ``cancelling``.
 
         Raises:
-            RecordChanged: Another process works on the move now, or it is over.
+            RecordChanged: Another process now works on the move, or the move is over.
         """
         while True:
             try:
                 return await write(record, progress), progress
             except RecordChanged:
                 record = await self._records.reread(record)
-                there = decode(record.value).progress
-                if there.runner != self._token or there.state != "cancelling":
+                stored = decode(record.value).progress
+                if stored.runner != self._token or stored.state != "cancelling":
                     raise
                 if progress.state == "running":
                     progress = replace(progress, state="cancelling")
 
     async def end(self) -> None:
-        # Without a runner in the record, other processes go on at once.
+        # Remove the runner from the records, so that other processes continue at once.
         for work in list(self._work.values()):
             try:
                 await self._save(work, replace(work.active.counted(), runner=0), self._store.claim_logs.claim_time())

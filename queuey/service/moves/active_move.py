@@ -1,7 +1,7 @@
 """One move that this process works on, partition by partition.
 
-Any number of processes may take the steps of one move at once, each may stop after any step, and none needs to know of
-the others. The log of the partition decides (:mod:`queuey.claims`)::
+Any number of processes may take the steps of one move concurrently, each may stop after any step, and none needs to
+know of the others. The log of the partition decides (:mod:`queuey.claims`)::
 
             ┌───────────── the log: messages are taken, one chunk ◄──────────────┐
             ▼                                                                    │
@@ -9,13 +9,13 @@ the others. The log of the partition decides (:mod:`queuey.claims`)::
             ▼                                                                    │
     they are deleted here ──► the log: the chunk is moved, the next one is taken ┘
 
-1. A message is in one chunk at most, because the log takes only messages that are neither claimed nor done.
-2. The messages of a chunk get into the target once, because its key is theirs alone.
+1. A message is in at most one chunk, because the log takes only messages that are neither claimed nor done.
+2. The messages of a chunk get into the target once, because the chunk's key is unique.
 3. A message is deleted here only after it is in the target, and the log has its chunk until then. So any process that
-   finds a chunk under way goes on with it.
-4. No chunk is taken while another one is under way. So the order stays.
-5. When the move ends, the log records that, and takes nothing for it any more: a process that wakes up late does no
-harm.
+   finds an unfinished chunk continues with it.
+4. No chunk is taken while another one is unfinished. So the order is kept.
+5. When the move ends, the log records that and takes no more messages for it: a process that wakes up late does no
+   harm.
 """
 
 from __future__ import annotations
@@ -51,34 +51,34 @@ from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 KEPT = 7 * 86_400
-"""Number of seconds for which the key of a chunk is remembered; a move that stands still for longer may post it
+"""Number of seconds for which the key of a chunk is remembered. A move that stands still for longer may post a chunk
 twice."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds after which a failed step is repeated."""
+"""First and longest pause, in seconds, before a failed step is repeated."""
 COUNTED = 1000
-"""Max messages that are counted at the beginning; more are estimated."""
+"""Max messages counted when a move starts; more are estimated."""
 
 ATTEMPTS = 3
-"""Max attempts with rows that turn out to be out of date."""
+"""Max attempts when a row turns out to be outdated."""
 WAIT = 0.2
-"""Interval in seconds between two turns at a partition whose last messages are not certain yet."""
+"""Interval in seconds between turns at a partition whose last messages are not certain yet."""
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class MoveBlocked(Conflict):
-    """Another move has left a chunk under way."""
+    """An earlier move has left an unfinished chunk."""
 
 
 class PartitionMove(ABC):
     """The steps of a move in one partition, without their execution.
 
     Attributes:
-        number: Of the partition.
-        turn: The log's last answer; None: it was not asked yet.
-        over: The move takes nothing more here.
-        is_given_back: The target is gone for good: the chunk under way stays here.
+        number: Number of the partition.
+        turn: The log's last answer; None before the first one.
+        over: The move takes no more messages here.
+        is_given_back: The target is gone for good: the current chunk stays here.
     """
 
     def __init__(self, number: int) -> None:
@@ -88,7 +88,7 @@ class PartitionMove(ABC):
         self.is_given_back = False
 
     async def advance(self) -> None:
-        """Goes on with the chunk under way, or takes one. After an error this may be called again.
+        """Continues with the current chunk, or takes one. It may be called again after an error.
 
         Raises:
             MoveBlocked: An earlier move was never finished.
@@ -119,19 +119,19 @@ class PartitionMove(ABC):
 
     @abstractmethod
     async def fetch(self, places: list[Position]) -> list[Message]:
-        """Reads messages by id; returns those that are still there."""
+        """Reads messages by position; returns the existing ones."""
 
     @abstractmethod
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
-        """Posts messages to the target under the chunk's key; returns the last one's position there, or ``after``."""
+        """Posts messages to the target under the chunk's key; returns the last one's position, or ``after``."""
 
     @abstractmethod
     async def delete(self, places: list[Position]) -> None:
-        """Deletes messages here."""
+        """Deletes messages from the source."""
 
 
 class SourceGone(Exception):
-    """The source was purged or deleted: there is nothing to move."""
+    """The source was purged or deleted: nothing is left to move."""
 
 
 class TargetGone(Exception):
@@ -139,7 +139,7 @@ class TargetGone(Exception):
 
 
 class _Partition(PartitionMove):
-    """A partition of a move, and the time of its next step."""
+    """A partition of a move, and the due time of its next step."""
 
     def __init__(self, move: ActiveMove, number: int) -> None:
         super().__init__(number)
@@ -148,17 +148,15 @@ class _Partition(PartitionMove):
         self._move = move
 
     def advanced(self, now: float) -> None:
-        """Records a step; the next one is due now, or in a while."""
+        """Schedules the next step: at once, or after a pause if there was nothing to move."""
         self._pause = FIRST_PAUSE
         self.due = now if self.turn is None or self.turn.chunk else now + WAIT
 
     def failed(self, now: float) -> None:
-        """Schedules the same step again."""
         self.due = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def give_back(self) -> None:
-        """Keeps the chunk under way in the source."""
         self.is_given_back = True
         self.due = 0.0
 
@@ -170,7 +168,7 @@ class _Partition(PartitionMove):
             locations = [(self.number, place) for place in places]
             steps = range(0, len(locations), FETCHED)
             fetch = partial(self._move.store.messages.fetch, queue, kept=queue.on_expiry == "dead-letter")
-            return [one for at in steps for one in await fetch(locations[at : at + FETCHED])]
+            return [message for i in steps for message in await fetch(locations[i : i + FETCHED])]
 
         return await self._move.in_source(fetch)
 
@@ -187,7 +185,7 @@ class ActiveMove:
     """A move that this process works on.
 
     Attributes:
-        progress: May be replaced: when its state is cancelling, nothing more is taken.
+        progress: May be replaced. If its state is ``cancelling``, no more messages are taken.
     """
 
     def __init__(
@@ -199,7 +197,7 @@ class ActiveMove:
         self._claims = claims
         self.core = claims.core
         self._clock = clock
-        # Another process may have made an id with a clock that is ahead.
+        # Ids of a process whose clock is ahead are higher.
         margin = 1 if store.messages.exact_horizon else round(store.clock_difference * TICKS_PER_SECOND)
         self._below: Position = (move.number + margin, LOW_MIN)
         self._partitions = deque(_Partition(self, number) for number in range(1, move.partitions + 1))
@@ -207,45 +205,44 @@ class ActiveMove:
 
     @property
     def over(self) -> bool:
-        """True if it is over in every partition's log, or the source is gone."""
         return not self._partitions
 
     @property
     def due(self) -> float:
-        return min((each.due for each in self._partitions), default=0.0)
+        return min((partition.due for partition in self._partitions), default=0.0)
 
     def counted(self) -> Progress:
         moved = sum(turn.moved for turn in self._turns.values())
         left = sum(turn.left for turn in self._turns.values())
-        known = len(self._turns) == self.move.partitions
-        return replace(self.progress, moved=max(moved, self.progress.moved), left=left if known else self.progress.left)
+        all_known = len(self._turns) == self.move.partitions
+        return replace(
+            self.progress, moved=max(moved, self.progress.moved), left=left if all_known else self.progress.left
+        )
 
     async def estimate(self) -> None:
-        """Sets the total."""
+        """Sets the total, unless the source cannot be read."""
         with suppress(QueueyError, SourceGone):
             access = QueueAccess(self.core, self.store, await self._source(), lambda _: None)
             size = await self.core.in_thread(partial(self._claims.size, access, COUNTED))
             self.progress = replace(self.progress, total=size.size)
 
     async def run(self) -> None:
-        """Moves one partition a chunk further."""
-        part = self._next()
+        partition = self._next()
         try:
-            await part.advance()
+            await partition.advance()
         except (SourceGone, TargetGone, ClaimsRefused, MoveBlocked) as error:
             self._give_up(error)
         except StoreClosed:
             raise
         except QueueyError as error:
             logger.info("move %s waits: %s", self.move.id, error)
-            part.failed(self._clock())
+            partition.failed(self._clock())
         else:
-            part.advanced(self._clock())
-            if part.over:
-                self._partitions.remove(part)
+            partition.advanced(self._clock())
+            if partition.over:
+                self._partitions.remove(partition)
 
     def _next(self) -> _Partition:
-        """Returns a partition whose step is due."""
         now = self._clock()
         for _ in range(len(self._partitions)):
             if self._partitions[0].due <= now:
@@ -254,7 +251,6 @@ class ActiveMove:
         return self._partitions[0]
 
     def _give_up(self, error: Exception) -> None:
-        """Fails the move. A chunk under way arrives, unless the target is gone; nothing more is taken."""
         source, target = self.move.source, self.move.target
         match error:
             case SourceGone():
@@ -262,10 +258,10 @@ class ActiveMove:
                 self._partitions.clear()
             case TargetGone():
                 self._fail(
-                    f"Queue {target!r} was purged or deleted. What was not moved yet is in {source!r} as before."
+                    f"Queue {target!r} was purged or deleted. Messages that were not moved yet stay in {source!r}."
                 )
-                for each in self._partitions:
-                    each.give_back()
+                for partition in self._partitions:
+                    partition.give_back()
             case MoveBlocked():
                 self._fail(str(error))
                 self._partitions.popleft()
@@ -273,13 +269,12 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
-        """Sets the reason of the failure, unless there is one."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
 
     async def ask(self, partition: int, *, moved: int, last: Position, give_back: bool) -> MoveTurn:
-        """Asks the log of a partition for a turn, and whether to stop."""
+        """Requests a turn from the log of a partition; stops the move there if it failed or is cancelled."""
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
@@ -300,7 +295,6 @@ class ActiveMove:
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def record_moved(self, places: list[Location]) -> None:
-        """Records the end of jobs in a source that keeps results."""
         queue = await self._source()
         if queue.result_ttl:
             queue = await self._source(fresh=True)
@@ -318,8 +312,8 @@ class ActiveMove:
     async def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
         """Posts a chunk once; its messages keep the rest of their TTL.
 
-        Those that have expired since they were taken are dropped, unless the source makes dead letters of such: then
-        they arrive, and the target decides.
+        Messages that have expired since they were taken are dropped, unless the source makes dead letters of expired
+        ones. Then they are posted, and the target decides.
         """
         now = await self.store.ledger.now()
         source = await self._row(self.move.source, self.move.source_qid, fresh=False)
@@ -328,18 +322,18 @@ class ActiveMove:
         keeps = to.on_expiry == "dead-letter"
         items = [
             NewMessage(
-                one.body,
-                place_in(one, partition, to),
-                max(1, -(-(one.expires - now) // TICKS_PER_SECOND)),
-                one.meta,
+                message.body,
+                place_in(message, partition, to),
+                max(1, -(-(message.expires - now) // TICKS_PER_SECOND)),
+                message.meta,
                 kept=keeps,
             )
-            for one in (moved_to(to.name, one) for one in messages)
-            if takes_all or one.expires > now
+            for message in (moved_to(to.name, message) for message in messages)
+            if takes_all or message.expires > now
         ]
         if not items:
             return after
-        # No caller can choose a key with such a character.
+        # Callers cannot choose a key with this control character.
         name = f"\x01move {self.move.source_qid:x} {partition} {chunk}"
         key = PostKey(name, name.encode(), KEPT)
         for _ in range(ATTEMPTS):
@@ -371,10 +365,9 @@ class ActiveMove:
         return queue
 
     async def _row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
-        """Returns a queue's row if it has the messages of the move."""
-        for again in (fresh, True):
+        for is_fresh in (fresh, True):
             try:
-                queue = await self.store.catalogue.queue(self.move.application, name, fresh=again)
+                queue = await self.store.catalogue.queue(self.move.application, name, fresh=is_fresh)
             except QueueNotFound:
                 return None
             if queue.qid == qid:

@@ -1,7 +1,7 @@
-"""The records of moves: one of each source that is being moved, and the last ones that have ended.
+"""The records of moves: one for each source that is being moved, and the last ones that have ended.
 
-A move that is under way is a record by the source's qid, so a source has one move at a time; it is due when another
-process is to go on with it. One that is over is a record by its id, which is never due.
+A running move has a record named by the source's qid, so a source has one move at a time. It is due when another
+process should continue it. An ended move has a record named by its id, which is never due.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from queuey.messages import Queue, Record
 from queuey.storage import Store
 
 KIND = "move"
-"""Kind of the records of those under way."""
+"""Kind of the records of running moves."""
 _ENDED = "ended move"
-"""Kind of the others."""
+"""Kind of the records of ended moves."""
 MOST_RUNNING = 10
-"""Max moves of one application at a time; a few more if several are begun at the same moment."""
+"""Max running moves of one application; a few more if several start at the same moment."""
 MOST_OF_ALL = 100
-"""Max moves of all applications at a time, likewise."""
+"""Max running moves of all applications; likewise."""
 MOST_LISTED = 100
-"""Max moves of an application that are kept after their end, the last ones."""
+"""Max moves of an application that are kept after their end, the latest ones."""
 _DIRECTORY, _OLD_RECORD = "moves under way", "move"
-"""Entries of the ledger that version 0.1.0 had."""
+"""Entries of the ledger in which version 0.1.0 kept moves."""
 _TRIES = 20
-"""Max attempts at a change that others interfere with."""
+"""Max attempts at a change when other processes interfere."""
 
 _ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
 
@@ -44,10 +44,10 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     """A move's queues.
 
     Attributes:
-        number: When it began (ticks); later moves have higher ones.
-        source, source_qid: The queue and its messages.
-        partitions: Of the source.
-        target, target_qid: The queue that gets them.
+        number: When the move started (ticks); later moves have higher numbers.
+        source, source_qid: Source queue; the qid identifies its messages.
+        partitions: Number of partitions of the source.
+        target, target_qid: Target queue.
     """
 
     number: int
@@ -60,7 +60,6 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def id(self) -> str:
-        """Name for callers."""
         return f"{self.number:016x}"
 
 
@@ -68,14 +67,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     """Progress of a move.
 
     Attributes:
-        runner: The process at work on it; 0: none.
-        beat: Version 0.1.0 changed it as long as a process was at work.
-        moved: Messages.
-        total: Messages at the beginning, about; -1: not known yet.
-        left: Messages that stay because they are claimed.
-        updated: When a message was last moved (seconds since 1970); 0: never.
-        ended: When it ended; 0: it has not.
-        error: Reason of its failure.
+        runner: Token of the process at work on the move; 0 if none.
+        beat: Changed by version 0.1.0 as long as a process was at work.
+        moved: Number of moved messages.
+        total: Approximate number of messages at the start; -1 if not known yet.
+        left: Number of messages that stay because they are claimed.
+        updated: When a message was last moved (seconds since 1970); 0 if none was.
+        ended: When the move ended (seconds since 1970); 0 if it is running.
+        error: Reason of its failure; empty if it has not failed.
     """
 
     state: State = "running"
@@ -90,14 +89,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MoveRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Value of a record."""
+    """Value of a move's record."""
 
     move: Move
     progress: Progress
 
 
 class _Directory(msgspec.Struct, frozen=True, array_like=True):
-    """Moves under way of version 0.1.0, which kept them and their progress in the ledger."""
+    """Running moves of version 0.1.0, which kept them in the ledger."""
 
     last: int = 0
     moves: tuple[Move, ...] = ()
@@ -110,19 +109,20 @@ _decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class MoveRecords:
-    """Begins, finds, changes and ends moves."""
+    """Creates, finds, changes and ends moves."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[int, bytes | None] = {}
-        """Progress of moves of version 0.1.0, as it was at the last look."""
+        """Progress of moves of version 0.1.0, as of the last call of ``adopt``."""
 
     async def begin(self, source: Queue, target: Queue) -> tuple[Record, bool]:
-        """Begins a move, or finds the one under way between the same queues; returns it, and whether it is new.
+        """Creates a move, or finds the running one between the same queues; returns it, and whether it is new.
 
         Raises:
-            MoveUnderWay: Another move from this source is under way, or this one is being cancelled.
-            TooManyMoves: The application has as many as it may have.
+            MoveUnderWay: Another move from this source is running, or this one is being cancelled.
+            TooManyMoves: Too many moves of the application, or of all applications, are running.
+            StoreBusy: Moves of the source start and end too fast.
         """
         directory = await self._directory()
         for move in directory.moves:
@@ -131,13 +131,13 @@ class MoveRecords:
         for _ in range(_TRIES):
             record = await self._store.records.record(KIND, source.application, _name_of(source.qid))
             if record is not None:
-                there = decode(record.value)
-                if there.progress.state != "running" or there.move.target_qid != target.qid:
-                    raise MoveUnderWay(source.name, there.move.target, there.move.id)
+                running = decode(record.value)
+                if running.progress.state != "running" or running.move.target_qid != target.qid:
+                    raise MoveUnderWay(source.name, running.move.target, running.move.id)
                 return record, False
             await self._require_room(source.application)
             last = max((value.move.number for value in await self._listed(source.application)), default=directory.last)
-            # Above all earlier ones, and not that of another source's move that begins at the same moment.
+            # Above all earlier numbers, and unlike that of another source's move that starts at the same moment.
             number = max(max(directory.last, last) + randbelow(1000) + 1, await self._store.ledger.now())
             move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
             new = _recorded(move, Progress(), self._store.claim_logs.claim_time())
@@ -148,19 +148,19 @@ class MoveRecords:
         raise StoreBusy(f"Moves of queue {source.name!r} begin and end too fast. Try again.")
 
     async def save(self, record: Record, progress: Progress, due: int) -> Record:
-        """Replaces the progress of a move that is under way.
+        """Replaces the progress of a running move.
 
         Raises:
-            RecordChanged: Another process was quicker.
+            RecordChanged: Another process was faster.
         """
         value = _encode(MoveRecord(decode(record.value).move, progress))
         return await self._store.records.set_record(replace(record, value=value, due=due))
 
     async def reread(self, record: Record) -> Record:
-        """Returns the present version of a move that is under way.
+        """Returns the current record of a running move.
 
         Raises:
-            RecordChanged: It is over.
+            RecordChanged: The move is over.
         """
         present = await self._store.records.record(KIND, record.application, record.name)
         if present is None:
@@ -168,14 +168,14 @@ class MoveRecords:
         return present
 
     async def end(self, record: Record, progress: Progress) -> None:
-        """Ends a move. If it ended before, that end stands.
+        """Ends a move. If another process has ended it before, that end is kept.
 
         Raises:
-            RecordChanged: It has changed; it is still under way.
+            RecordChanged: The record has changed. The move is still running.
         """
         move = decode(record.value).move
         value = _encode(MoveRecord(move, progress))
-        with suppress(RecordChanged):  # It has ended before.
+        with suppress(RecordChanged):  # Another process has ended it.
             await self._store.records.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
         await self._store.records.remove_record(record)
         await self._end_old(move, progress)
@@ -185,15 +185,15 @@ class MoveRecords:
                 await self._store.records.remove_record(old)
 
     async def find(self, application: str, name: str) -> MoveRecord:
-        """Returns a move.
+        """Returns a move by its id.
 
         Raises:
-            MoveNotFound: No move of the application has that id.
+            MoveNotFound: The application has no move with that id.
         """
         if _ID.fullmatch(name) is not None:
             under_way = await self._under_way(
                 application
-            )  # Before the others, so that one that ends meanwhile is found.
+            )  # Before the ended ones, so that a move that ends meanwhile is found.
             if (record := await self._store.records.record(_ENDED, application, name)) is not None:
                 return decode(record.value)
             for value in under_way:
@@ -205,31 +205,31 @@ class MoveRecords:
         raise MoveNotFound(name)
 
     async def listed(self, application: str) -> list[MoveRecord]:
-        """Returns an application's moves, the newest first: those under way, and the last ones that have ended."""
+        """Returns an application's moves, the newest first: running ones, and the last ones that have ended."""
         moves = {
             value.move.number: value for value in (*await self._old_ones(application), *await self._listed(application))
         }
         return [moves[number] for number in sorted(moves, reverse=True)[:MOST_LISTED]]
 
     async def cancel(self, move: Move) -> MoveRecord:
-        """Requests the end of a move, unless it is over."""
+        """Requests the end of a move, unless it is over; returns its record."""
         if move in (await self._directory()).moves:
             await self._adopt(move)
         for _ in range(_TRIES):
             record = await self._store.records.record(KIND, move.application, _name_of(move.source_qid))
-            if record is None or (there := decode(record.value)).move != move:
+            if record is None or (current := decode(record.value)).move != move:
                 return await self.find(move.application, move.id)
-            if there.progress.state != "running":
-                return there
-            now = self._store.claim_logs.claim_time()  # It is due, as a process that works on it may not notice.
+            if current.progress.state != "running":
+                return current
+            now = self._store.claim_logs.claim_time()  # Due now: the process at work on it may not notice.
             try:
-                return decode((await self.save(record, replace(there.progress, state="cancelling"), now)).value)
+                return decode((await self.save(record, replace(current.progress, state="cancelling"), now)).value)
             except RecordChanged:
                 continue
         raise StoreBusy(f"The record of move {move.id} changes too fast. Try again.")
 
     async def adopt(self) -> None:
-        """Goes on with moves of version 0.1.0 whose progress has not changed since the last call."""
+        """Continues moves of version 0.1.0 whose progress has not changed since the last call."""
         before, self._seen = self._seen, {}
         for move in (await self._directory()).moves:
             raw = self._seen[move.number] = await self._store.ledger.entry(_OLD_RECORD, move.number)
@@ -237,16 +237,15 @@ class MoveRecords:
                 await self._adopt(move)
 
     async def _adopt(self, move: Move) -> None:
-        """Makes a record for a move of version 0.1.0 that is under way, unless there is one."""
         old = await self._store.ledger.entry(_OLD_RECORD, move.number)
         progress = Progress() if old is None else decode(old).progress
         if progress.state in OVER or (await self._store.records.record(_ENDED, move.application, move.id)) is not None:
             return
-        with suppress(RecordChanged):  # Another process was quicker.
+        with suppress(RecordChanged):  # Another process was faster.
             await self._store.records.set_record(_recorded(move, progress, self._store.claim_logs.claim_time()))
 
     async def _end_old(self, move: Move, progress: Progress) -> None:
-        """Notes the end of a move of version 0.1.0 where that looks for it, so that it is not adopted again."""
+        """Records the end of a move of version 0.1.0 where that version looks, so that it is not adopted again."""
         while move in (await self._directory()).moves:
             old = await self._store.ledger.entry(_OLD_RECORD, move.number)
             if old is not None and decode(old).progress.state in OVER:
@@ -266,7 +265,7 @@ class MoveRecords:
         ]
 
     async def _listed(self, application: str) -> list[MoveRecord]:
-        under_way = await self._under_way(application)  # Before the others, so that one that ends meanwhile is found.
+        under_way = await self._under_way(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
             for record in await self._store.records.records(_ENDED, application, limit=2 * MOST_LISTED)
@@ -274,23 +273,21 @@ class MoveRecords:
         return under_way + ended
 
     async def _old_ones(self, application: str) -> list[MoveRecord]:
-        """Returns an application's last moves of version 0.1.0."""
         raw = await self._store.ledger.entry(f"moves of {application}", 0)
         moves = [await self._old(number) for number in ([] if raw is None else _decode_numbers(raw))]
         return [move for move in moves if move is not None]
 
     async def _old(self, number: int) -> MoveRecord | None:
-        """Returns a move of version 0.1.0."""
         if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
             return decode(raw)
         begun = (move for move in (await self._directory()).moves if move.number == number)
         return next((MoveRecord(move, Progress()) for move in begun), None)
 
     async def _require_room(self, application: str) -> None:
-        there = await self._store.records.due_records(KIND, ids.TICKS_MAX)
-        own = sum(record.application == application for record in there)
-        if own >= MOST_RUNNING or len(there) >= MOST_OF_ALL:
-            raise TooManyMoves(f"{own} moves of the application are under way. Wait until one has ended.")
+        running = await self._store.records.due_records(KIND, ids.TICKS_MAX)
+        own_count = sum(record.application == application for record in running)
+        if own_count >= MOST_RUNNING or len(running) >= MOST_OF_ALL:
+            raise TooManyMoves(f"{own_count} moves of the application are under way. Wait until one has ended.")
 
 
 def _name_of(source_qid: int) -> str:

@@ -1,1 +1,1 @@
-"""Operators' use cases beside those of the API: an audit log, dead letters sent back, keys with fewer rights."""
+"""Use cases of operators at the console: the audit log, sending dead letters back, and keys with fewer rights."""

@@ -1,8 +1,8 @@
-"""The audit log: an act at the console is written down before it is done, and then its result.
+"""The audit log: records each act at the console before it is carried out, and then its result.
 
-The log of an application is a queue of the service's own application, :data:`~queuey.messages.AUDITS`. No key is for
-that application, so users cannot change the log. The store's ledger has each form that was sent, so
-it is done once.
+The log of an application is a queue of the internal application :data:`~queuey.messages.AUDITS`. No key grants access
+to that application, so users cannot change the log. The store's ledger has an entry for each submitted form, so the
+act of a form is carried out once.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from queuey.service.reading import Reader
 from queuey.storage import Store, bridge
 
 KEPT = 366 * 86_400
-"""Number of seconds for which an entry is kept."""
+"""Seconds for which an entry is kept."""
 PAGE = 100
-"""Number of entries of a page."""
+"""Max entries of a page."""
 MAX_SCANNED = 2000
-"""Max entries that are read for a page, also if its reader sees none of them."""
+"""Max entries that are read for a page, even if the reader may see none of them."""
 _JSON = Meta("application/json", (), json=True)
 
 Outcome = Literal["unknown", "done", "partly", "failed"]
-"""``unknown``: it is under way, or the process ended in between."""
+"""``unknown`` means that the act is running, or that its process ended before the result was recorded."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An act, done or about to be done.
+    """An act of an operator.
 
     Attributes:
-        act: Its name.
-        who: Its actor, in words.
-        queue: Its queue; blank: it is about the application.
-        details: Its parameters, by name.
+        act: Name of the act.
+        who: The actor, in words.
+        queue: Name of the queue; blank if the act is about the application.
+        details: Parameters by name.
         began: Seconds since 1970.
-        outcome: Its result.
-        text: The result in a sentence.
+        outcome: The result.
+        text: The result as a sentence.
     """
 
     act: str
@@ -61,11 +61,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True):
-    """A form that was sent.
+    """A submitted form.
 
     Attributes:
         content: A hash of the form.
-        partition, position: Place of its entry.
+        partition, position: Location of the form's entry.
     """
 
     content: bytes
@@ -81,8 +81,8 @@ class Page(msgspec.Struct, frozen=True):
     """A part of a log, the newest entry first.
 
     Attributes:
-        entries: With their places.
-        cursor: Start of the next page; blank: there is none.
+        entries: Locations and entries.
+        cursor: Start of the next page; blank on the last one.
     """
 
     entries: list[tuple[Location, Entry]]
@@ -96,7 +96,7 @@ _decode_sent = msgspec.msgpack.Decoder(Sent).decode
 
 
 class AuditLog:
-    """Writes and reads the logs of applications; blocks. Its reads do not count as deliveries."""
+    """Writes and reads the logs of applications; blocks. Reads do not count as deliveries."""
 
     def __init__(
         self,
@@ -113,52 +113,50 @@ class AuditLog:
         self._clock = clock
 
     def sent(self, application: str, form: str) -> Sent | None:
-        """Returns the entry of a form; None: it was not sent yet."""
         entry = bridge.run(self._store.ledger.entry(_work(application, form), 0))
         return None if entry is None else _decode_sent(entry)
 
     def begin(
         self, application: str, form: str, *, content: bytes, act: str, who: str, queue: str, details: dict[str, str]
     ) -> tuple[Entry, Sent, bool]:
-        """Writes down an act before it is done, once for each form; ``content`` is a hash of the form.
+        """Records an act before it is carried out, once for each form. ``content`` is a hash of the form.
 
-        Returns the entry, the form's record, and whether that is of this entry; if not, the form was sent before.
+        Returns the entry, the record of the form, and whether the record refers to this entry. If not, the form was
+        submitted before.
 
         Raises:
-            StoreUnavailable: It could not be written down, so it must not be done.
+            StoreUnavailable: The act was not recorded, so it must not be carried out.
         """
         entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
         access, draft = self._access(application, create=True), Draft(_encode(entry).decode(), meta=_JSON)
         posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
         sent = Sent(content, *posted.locations[0])
         value = _encode_sent(sent)
-        stands = bridge.run(self._store.ledger.enter(_work(application, form), 0, value, expected=None))
-        if stands != value:
+        present = bridge.run(self._store.ledger.enter(_work(application, form), 0, value, expected=None))
+        if present != value:
             self._messages.delete(access, [sent.entry])
-        return entry, _decode_sent(stands), stands == value
+        return entry, _decode_sent(present), present == value
 
     def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
-        """Writes down the result."""
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON)
         self._messages.put(self._access(application, create=True), [place], draft)
 
     def find(self, application: str, place: Location) -> Entry | None:
-        """Returns an entry; None: there is none at this place."""
         try:
-            found = self._messages.fetch(self._access(application), [place], charted=False)
+            messages = self._messages.fetch(self._access(application), [place], charted=False)
         except (ApplicationNotFound, QueueNotFound):
             return None
-        return _decode(found[0].body) if found else None
+        return _decode(messages[0].body) if messages else None
 
     def page(self, application: str, cursor: str, is_seen: Callable[[Entry], bool]) -> Page:
-        """Returns the entries that a caller sees, the newest first.
+        """Returns a page of the entries that a caller may see, the newest first.
 
-        The cursor is the id of the next one of these, so it says nothing of other entries. Behind ``MAX_SCANNED``
-        entries there is no further page.
+        The cursor is the id of the next visible entry, so it reveals nothing about other entries. If ``MAX_SCANNED``
+        entries do not fill the page, it is the last one.
 
         Raises:
-            ValueError: ``cursor`` is none.
+            ValueError: ``cursor`` is not a cursor.
         """
         since = parse_bound(cursor)
         try:
@@ -167,12 +165,12 @@ class AuditLog:
             return Page([], "")
         seen: list[tuple[Location, Entry]] = []
         for _ in range(MAX_SCANNED // PAGE):
-            wanted = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
-            reading = self._reader.read(access, wanted)
+            newest = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
+            reading = self._reader.read(access, newest)
             seen += (
-                ((found.partition, found.position), entry)
-                for found in reading.messages
-                if is_seen(entry := _decode(found.body))
+                ((message.partition, message.position), entry)
+                for message in reading.messages
+                if is_seen(entry := _decode(message.body))
             )
             if len(seen) > PAGE or not reading.more:
                 break

@@ -1,8 +1,8 @@
-"""Credentials that the service hands out: keys that one caller makes for others, and sessions of browsers.
+"""Credentials that the service issues: keys that one caller makes for others, and browser sessions.
 
-A key has fewer rights than its maker, and ends no later. A browser that has logged in once is known by a token, in
-every process of a service: a session is an entry of the store's ledger under the hash of its token. The store has no
-token and no key, so a copy of it opens nothing. See ``docs/decisions/0040-console-sessions.md``, and
+A key has fewer rights than the caller that makes it, and expires no later. A session is an entry in the store's ledger
+under the hash of its token, so every process of the service accepts the token. The store has only hashes of tokens and
+keys, so a copy of the store grants no access. See ``docs/decisions/0040-console-sessions.md``, and
 ``0042-console-login-by-provider.md`` for users.
 """
 
@@ -24,12 +24,12 @@ SESSION_SECONDS = 8 * 3600
 """Max seconds of a session; the ledger keeps entries longer."""
 TOKEN_BYTES = 32
 LINK_SECONDS = 300
-"""Max seconds for which a link logs in."""
+"""Seconds for which a login link is valid."""
 LINK_BYTES = 16
 _FIRST = 0
-"""Number of the only piece of a session in the ledger."""
+"""Index of a session's only entry in the ledger."""
 MAX_SECONDS = 366 * 86_400
-"""Max seconds that a key lives."""
+"""Max lifetime of a key in seconds."""
 MAX_NOTE = 100
 """Max characters of a note."""
 
@@ -42,36 +42,36 @@ class Keys:
         self._clock = clock
 
     def list(self, application: str, caller: Caller) -> list[Key]:
-        """Returns the keys that the caller could have made, oldest first."""
+        """Returns the keys that the caller would be allowed to make, oldest first."""
         return [key for key in bridge.run(self._applications.keys(application)) if _is_fewer(key, caller)]
 
     def check(
         self, application: str, caller: Caller, scope: Scope, *, seconds: float, note: str, until: float | None
     ) -> float:
-        """Checks that a caller may make a key for ``seconds``; returns its end, in seconds since 1970.
+        """Checks that a caller may make a key for ``seconds``. Returns its expiry in seconds since 1970.
 
-        ``until`` is the end of the caller's own key; None: never.
+        ``until`` is the expiry of the caller's own key, or None if that key does not expire.
 
         Raises:
-            NotAllowed: It would not have fewer rights than the caller.
-            InvalidRequest: It would live too long, or the note is too long.
+            NotAllowed: The key would not have fewer rights than the caller.
+            InvalidRequest: The key would live too long, or the note is not valid.
         """
         if not may_hand_on(caller, application, scope):
             raise NotAllowed(
-                "A key has fewer rights than whoever makes it, who needs the right admin for the same queues: choose "
-                "fewer verbs, or fewer queues."
+                "A key must have fewer rights than your own, and you need the right admin for its queues. Choose fewer "
+                "verbs or fewer queues."
             )
         if len(note) > MAX_NOTE or not note.isprintable():
-            raise InvalidRequest({"note": f"Not at most {MAX_NOTE} printable characters"})
+            raise InvalidRequest({"note": f"Use at most {MAX_NOTE} printable characters"})
         if not 0 < seconds <= MAX_SECONDS:
-            raise InvalidRequest({"expires": f"Not more than 0 s and at most {MAX_SECONDS // 86_400} d"})
+            raise InvalidRequest({"expires": f"Use more than 0 s and at most {MAX_SECONDS // 86_400} d"})
         expires = self._clock() + seconds
         if until is not None and expires > until:
-            raise InvalidRequest({"expires": "Later than your own key or session ends; choose a shorter time"})
+            raise InvalidRequest({"expires": "Later than the end of your own key or session. Choose a shorter time"})
         return expires
 
     def issue(self, application: str, scope: Scope, expires: float, note: str) -> tuple[str, Key]:
-        """Makes a key that was checked; returns its secret, which is not kept, and the kept part."""
+        """Makes a key after :meth:`check`. Returns its secret, which is not stored, and the stored part."""
         secret = secrets.token_hex(32)
         digest = sha256(secret.encode()).digest()
         return secret, bridge.run(
@@ -79,10 +79,10 @@ class Keys:
         )
 
     def find(self, application: str, caller: Caller, name: str) -> Key:
-        """Returns a key that the caller could have made.
+        """Returns a key that the caller would be allowed to make.
 
         Raises:
-            KeyNotFound: There is none of this id.
+            KeyNotFound: No such key has this id.
         """
         for key in self.list(application, caller):
             if key.id == name:
@@ -90,10 +90,10 @@ class Keys:
         raise KeyNotFound(name)
 
     def revoke(self, application: str, caller: Caller, name: str) -> None:
-        """Revokes a key that the caller could have made; other processes accept it for ten seconds more.
+        """Revokes a key that the caller would be allowed to make. Other processes accept it for up to ten more seconds.
 
         Raises:
-            KeyNotFound: There is none of this id.
+            KeyNotFound: No such key has this id.
         """
         bridge.run(self._applications.revoke_key(application, self.find(application, caller, name).id))
 
@@ -103,10 +103,10 @@ def _is_fewer(key: Key, caller: Caller) -> bool:
 
 
 class UserLogin(msgspec.Struct, frozen=True, array_like=True):
-    """A user who has logged in. Rights are not kept: they follow from the settings of the moment.
+    """A user who has logged in. Rights are not stored; they follow from the present settings.
 
     Attributes:
-        issuer: Of the token.
+        issuer: Issuer of the token.
         users: Applications, the user's name in each, such as ``user:nhabavi2.ann``, and the user's roles there.
     """
 
@@ -118,8 +118,8 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """An open session.
 
     Attributes:
-        holder: The digest of the key that was shown, or a user.
-        expires: Seconds since 1970; 0: it was ended.
+        holder: Digest of the key that has logged in, or a user.
+        expires: Seconds since 1970; 0 after a logout.
     """
 
     holder: bytes | UserLogin
@@ -138,7 +138,7 @@ class Sessions:
         self._clock = clock
 
     def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, Session]:
-        """Begins a session of a valid key or a user, which ends at ``until`` at the latest; returns its token."""
+        """Begins a session of a key or a user, which ends at ``until`` at the latest. Returns token and session."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
         session = Session(holder, expires if until is None else min(expires, until))
@@ -146,22 +146,22 @@ class Sessions:
         return token, session
 
     def offer(self, holder: bytes) -> str:
-        """Returns a token for a link that logs in once, within ``LINK_SECONDS``, with the key of a digest."""
+        """Returns the token of a link that logs in once, within ``LINK_SECONDS``, with the key of this digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
         link = _encode(Session(holder, self._clock() + LINK_SECONDS))
         bridge.run(self._store.ledger.enter(_link(token), _FIRST, link, expected=None))
         return token
 
     def redeem(self, token: str) -> bytes:
-        """Spends the token of a link; returns the digest of its key. Only one of several callers gets it.
+        """Uses up the token of a link and returns the digest of its key. Only one of several callers gets it.
 
         Raises:
-            NotAuthenticated: There is no such link, it was used, or it has expired.
+            NotAuthenticated: The link does not exist, was used, or has expired.
         """
         entry = bridge.run(self._store.ledger.entry(_link(token), _FIRST))
         link = None if entry is None else _decode(entry)
         if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
-            # Random bytes, so that a caller knows its own value from that of another.
+            # Random bytes, so that a caller can tell its own value from another caller's.
             spent = _encode(Session(secrets.token_bytes(LINK_BYTES), 0.0))
             if bridge.run(exchange(self._store.ledger, _link(token), _FIRST, spent, expected=entry)) == spent:
                 return link.holder
@@ -171,7 +171,7 @@ class Sessions:
         """Returns the session of a token.
 
         Raises:
-            NotAuthenticated: There is none, or it has ended.
+            NotAuthenticated: The token has no session, or the session has ended.
         """
         entry = bridge.run(self._store.ledger.entry(_work(token), _FIRST))
         session = None if entry is None else _decode(entry)
@@ -180,7 +180,7 @@ class Sessions:
         return session
 
     def end(self, token: str) -> None:
-        """Ends a session, if there is one. Other processes learn of it within seconds."""
+        """Ends the session of a token, if it has one. Other processes refuse the token within seconds."""
         work = _work(token)
         entry = bridge.run(self._store.ledger.entry(work, _FIRST))
         if entry is None:

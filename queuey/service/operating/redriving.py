@@ -1,8 +1,8 @@
 """Sends dead letters back to their queues, a page at a time, each once.
 
-A dead letter is posted under a key made of its place and all its parts, and removed when that is done. So one that
-was sent and not removed, because the process had ended, is not sent again when this is repeated within
-:data:`KEY_SECONDS`; and another one that was put at the same place since is sent.
+A dead letter is posted under an idempotency key made of its location and content, and then removed. If the process ends
+in between, a repeated call within :data:`KEY_SECONDS` does not send the dead letter again. Another dead letter that was
+written to the same location since is sent.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ PAGE = 100
 KEY_SECONDS = 86_400
 
 Enter = Callable[[str], QueueAccess]
-"""Opens the queue of a name to send; raises NotFound and NotAllowed."""
+"""Opens the queue of a name for sending. Raises NotFound and NotAllowed."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects dead letters of a queue; None: any.
+    """Selects dead letters of a queue. A field that is None selects all.
 
     Attributes:
-        reason: Origin, class of the last error and common form of its text, both
-            cut to :data:`~queuey.service.browsing.MAX_SHAPED` characters.
-        place: The only one that is meant.
+        reason: Original queue, class of the last error and common form of its text. Class and text are cut
+            to :data:`~queuey.service.browsing.MAX_SHAPED` characters.
+        place: Location of a single dead letter.
     """
 
     reason: tuple[str, str, str] | None = None
@@ -52,12 +52,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A page of a queue of dead letters, the oldest first.
+    """A page of a dead-letter queue, the oldest first.
 
     Attributes:
-        letters: Those that match.
-        looked: Messages that were read.
-        cursor: Start of the next page; blank: there is none.
+        letters: The dead letters that match.
+        looked: Number of messages that were read.
+        cursor: Start of the next page; blank on the last one.
     """
 
     letters: list[DeadLetter]
@@ -66,13 +66,13 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class SentBack(msgspec.Struct, frozen=True):
-    """Result for some dead letters.
+    """Result of sending dead letters back.
 
     Attributes:
-        sent: By queue.
-        before: Those that were sent before, and only had to be removed.
-        left: Those that stay, by reason.
-        error: Why it was given up; None: it was not.
+        sent: Number of sent dead letters, by queue.
+        before: Number of dead letters that were sent by an earlier call and only had to be removed.
+        left: Number of dead letters that stay, by reason.
+        error: The error that ended the call early, or None.
     """
 
     sent: Counter[str]
@@ -82,7 +82,7 @@ class SentBack(msgspec.Struct, frozen=True):
 
 
 class Redriving:
-    """Finds dead letters and sends them back; blocks. Its reads do not count as deliveries."""
+    """Finds dead letters and sends them back; blocks. Reads do not count as deliveries."""
 
     def __init__(self, messages: MessageUseCases, reader: Reader, core: Core) -> None:
         self._messages = messages
@@ -90,10 +90,10 @@ class Redriving:
         self._core = core
 
     def find(self, access: QueueAccess, wanted: Wanted, cursor: str = "") -> Found:
-        """Reads a page of a queue of dead letters, whose caller may read it.
+        """Reads a page of a dead-letter queue, for a caller that may read it.
 
         Raises:
-            ValueError: ``cursor`` is none.
+            ValueError: ``cursor`` is not a cursor.
         """
         if wanted.place is not None:
             messages: Sequence[Message] = self._messages.fetch(access, [wanted.place], charted=False)
@@ -103,38 +103,36 @@ class Redriving:
             reading = self._reader.read(access, page)
             messages, following = reading.messages, short_cursor(reading, nearest=min)
         letters = (stored_dead_letter(message, access.queue.name) for message in messages)
-        return Found([one for one in letters if one and wanted.takes(one)], len(messages), following)
+        return Found([letter for letter in letters if letter and wanted.takes(letter)], len(messages), following)
 
     def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:
-        """Sends dead letters of one page to the ends of the partitions that they came from, and removes them.
+        """Appends dead letters of one page to the partitions that they came from, and removes them.
 
-        The caller may delete in their queue; ``enter`` checks its rights in the others.
+        The caller must be allowed to delete in the dead-letter queue; ``enter`` checks its rights to the other queues.
         """
-        ways, left = _entered({one.queue for one in letters}, enter)
-        rows = {name: (way.queue.partitions, way.queue.dead_letter) for name, way in ways.items()}
-        known = [one for one in letters if one.queue in ways]
-        reasons = Counter(left[one.queue] for one in letters if one.queue in left)
-        going, staying = by_origin(known, rows)
+        accesses, refusals = _entered({letter.queue for letter in letters}, enter)
+        rows = {name: (target.queue.partitions, target.queue.dead_letter) for name, target in accesses.items()}
+        allowed = [letter for letter in letters if letter.queue in accesses]
+        reasons = Counter(refusals[letter.queue] for letter in letters if letter.queue in refusals)
+        going, staying = by_origin(allowed, rows)
         sent: Counter[str] = Counter()
         before, failure = 0, None
         for name, indexes in going.items():
-            some = [known[index] for index in indexes]
+            of_queue = [allowed[index] for index in indexes]
             try:
-                results = self._core.run(ways[name].apply(partial(self._post, access.queue.uid, some)))
-                gone = [one for one, result in zip(some, results, strict=True) if isinstance(result, bool)]
+                results = self._core.run(accesses[name].apply(partial(self._post, access.queue.uid, of_queue)))
+                posted = [letter for letter, result in zip(of_queue, results, strict=True) if isinstance(result, bool)]
                 sent[name] = results.count(False)
                 before += results.count(True)
                 reasons.update(str(result) for result in results if not isinstance(result, bool))
-                if gone:
-                    self._messages.delete(access, [_location(one) for one in gone])
+                if posted:
+                    self._messages.delete(access, [_location(letter) for letter in posted])
             except QueueyError as error:
                 failure = error
                 break
         return SentBack(+sent, before, reasons + Counter(staying.left), failure)
 
     async def _post(self, uid: int, letters: Sequence[DeadLetter], queue: Queue) -> list[bool | QueueyError]:
-        """Posts dead letters each under a key of its own; returns whether that was done before, or the error."""
-
         async def post(one: DeadLetter) -> bool | QueueyError:
             draft = _draft(one, queue)
             content = blake2b(msgspec.msgpack.encode(one), digest_size=16).hexdigest()
@@ -146,20 +144,19 @@ class Redriving:
 
         results = await asyncio.gather(*map(post, letters))
         if changed := next((error for error in results if isinstance(error, QueueChanged)), None):
-            raise changed  # They are all posted again, each once.
+            raise changed  # The call is repeated; the keys make sure that each is stored once.
         return results
 
 
 def _entered(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
-    """Returns the queues that the caller may send to, and the errors of the others."""
-    ways: dict[str, QueueAccess] = {}
-    left: dict[str, str] = {}
+    accesses: dict[str, QueueAccess] = {}
+    refusals: dict[str, str] = {}
     for name in names:
         try:
-            ways[name] = enter(name)
+            accesses[name] = enter(name)
         except (NotAllowed, NotFound) as refusal:
-            left[name] = str(refusal)
-    return ways, left
+            refusals[name] = str(refusal)
+    return accesses, refusals
 
 
 def _location(one: DeadLetter) -> Location:
@@ -167,7 +164,6 @@ def _location(one: DeadLetter) -> Location:
 
 
 def _draft(one: DeadLetter, queue: Queue) -> Draft:
-    """Returns a dead letter as the message that it was, for the partition that it was in."""
     headers = tuple(one.headers.items())
     meta = Meta(one.content_type, headers, one.json) if one.content_type or headers or one.json else None
     partition, key = place_of(one, queue.kind, keeps_keys=queue.keeps_keys)

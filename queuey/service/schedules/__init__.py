@@ -1,4 +1,4 @@
-"""Use cases of schedules: messages that are posted at certain times, by any process. See ``docs/schedules.md``."""
+"""Use cases of schedules: messages that any process posts at scheduled times. See ``docs/schedules.md``."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ from queuey.storage.troubles import Trouble
 from queuey.time_parsing import clock_warning
 
 MAX_SCHEDULES = 1000
-"""Max schedules of an application; a few more if several are made at the same moment."""
+"""Max schedules of an application; concurrent calls may exceed it by a few."""
 MAX_MESSAGE = 16 << 10
-"""Max bytes of a message's body. It is read and written with each tick, and twice in a record."""
+"""Max bytes of a message's body. Each tick reads and writes it, and a record may have it twice."""
 MAX_NAME = 100
 """Max characters of a name."""
 MAX_LISTED = 100
 """Max schedules in one page of a list."""
 MAX_COMING = 5
-"""Max next instants that are shown."""
+"""Max next instants in a report."""
 _TRIES = 20
-"""Max attempts at a change that others interfere with."""
+"""Max attempts at a change that conflicts with concurrent ones."""
 _PAUSE = 0.1
 """Interval in seconds between attempts to fire while another process is posting."""
-GONE = "the queue was purged or made anew while the message was being posted"
-TOO_OLD = f"it could not be posted within {states.MAX_FIRING} seconds; it may have been"
+GONE = "the queue was purged or created again while the message was being posted"
+TOO_OLD = f"the message could not be posted within {states.MAX_FIRING} seconds; it may have been stored"
 
 logger = logging.getLogger(__name__)
 MaySee = Callable[[str], bool]
-"""Tells if the caller may manage schedules of a queue of this name."""
+"""Returns whether the caller may manage schedules of a queue with this name."""
 Changed = Callable[[Plan | None, float], Plan]
 """Returns the new plan of a schedule, given the present one and the time (seconds since 1970)."""
 
@@ -68,11 +68,11 @@ class ScheduleReport(NamedTuple):
     """State of a schedule.
 
     Attributes:
-        plan: The owner's part.
+        plan: The part that the owner sets.
         created, changed: Seconds since 1970.
-        next: The next instants (seconds since 1970).
-        firing: The instant whose message is being posted; None: none.
-        last: Result of the last tick; None: there was none yet.
+        next: The next instants, in seconds since 1970.
+        firing: The instant whose message is being posted, or None.
+        last: Result of the last tick, or None before the first one.
     """
 
     name: str
@@ -85,7 +85,7 @@ class ScheduleReport(NamedTuple):
 
 
 class ScheduleUseCases:
-    """Makes, shows, changes and removes schedules."""
+    """Creates, shows, changes, fires and removes schedules."""
 
     def __init__(
         self,
@@ -105,22 +105,20 @@ class ScheduleUseCases:
         return {f"schedules_{state}_total": count for state, count in self._firing.counts.items()}
 
     def watch(self) -> None:
-        """Starts to fire schedules. Does not wait."""
         self._runner.watch()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Returns the task in the background if it has begun; it ends once the service does."""
         return self._runner.end()
 
     def put(self, application: str, name: str, change: Changed, may_see: MaySee) -> tuple[ScheduleReport, bool]:
-        """Makes or changes a schedule; returns it, and whether it is new.
+        """Creates or changes a schedule. Returns it, and whether it is new.
 
-        A plan whose timetable changes, or that is not paused any more, has its next instant set anew: missed ticks are
-        not made up for.
+        If the timetable changes, or the schedule is paused or resumed, its next instant is computed again from now on:
+        ticks that were missed before do not fire.
 
         Raises:
-            NotAllowed: The name is that of a schedule of a queue that the caller may not manage.
-            TooManySchedules: The application has as many as it may have.
+            NotAllowed: A schedule with this name belongs to a queue that the caller may not manage.
+            TooManySchedules: The application has the maximum number of schedules.
             TimeZoneUnknown: This machine does not know the schedule's time zone.
             RecordChanged: Too many concurrent changes of the schedule.
         """
@@ -133,7 +131,7 @@ class ScheduleUseCases:
             else:
                 before = states.decode(record.value)
                 if not may_see(before.plan.queue):
-                    raise NotAllowed(f"Schedule {name!r} is of a queue that the credential does not manage.")
+                    raise NotAllowed(f"Schedule {name!r} belongs to a queue that the credential may not manage.")
                 schedule = replace(before, changed=now, plan=change(before.plan, now))
             schedule = self._rescheduled(None if record is None else before, schedule, now)
             new = record or Record(states.KIND, application, name, b"", 0)
@@ -152,11 +150,11 @@ class ScheduleUseCases:
         return states.reschedule(schedule, now)
 
     def _require_room(self, application: str) -> None:
-        there = bridge.run(
+        schedules = bridge.run(
             self._store.records.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
         )
-        if len(there) >= MAX_SCHEDULES:
-            raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules. Remove some that are not needed.")
+        if len(schedules) >= MAX_SCHEDULES:
+            raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules, the maximum. Remove unused ones.")
 
     def _save(self, record: Record, schedule: Schedule) -> Record:
         saved = bridge.run(self._store.records.set_record(states.recorded(record, schedule)))
@@ -169,7 +167,7 @@ class ScheduleUseCases:
     def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
         """Lists schedules that the caller may manage, by name from ``start`` on.
 
-        Returns a page, and the name to start the next one at; None: this is the last.
+        Returns a page, and the start of the next one, or None on the last page.
         """
         records = bridge.run(self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1))
         following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
@@ -180,7 +178,7 @@ class ScheduleUseCases:
         """Removes a schedule. A message that is being posted may still be stored.
 
         Raises:
-            ScheduleNotFound: There is none of that name that the caller may manage.
+            ScheduleNotFound: The caller may not manage a schedule with this name, or it does not exist.
             RecordChanged: Too many concurrent changes of the schedule.
         """
         for _ in range(_TRIES):
@@ -193,12 +191,12 @@ class ScheduleUseCases:
         raise RecordChanged(name)
 
     async def fire(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
-        """Posts a schedule's message now, also if it is paused. Its timetable does not change.
+        """Posts a schedule's message now, even if the schedule is paused. Its timetable does not change.
 
         Raises:
-            ScheduleNotFound: There is none of that name that the caller may manage.
-            StoreBusy: Other processes fire the schedule at the same time.
-            StoreUnavailable: It failed. If it had begun, any process goes on with it.
+            ScheduleNotFound: The caller may not manage a schedule with this name, or it does not exist.
+            StoreBusy: Other processes are firing the schedule.
+            StoreUnavailable: The store failed. If firing had begun, any process continues it.
         """
         for _ in range(_TRIES):
             record = await self._core.in_thread(partial(self._find, application, name, may_see))
@@ -235,9 +233,10 @@ def _report(record: Record) -> ScheduleReport:
 
 
 class FireUseCases(DueWork):
-    """Fires schedules by steps, any of which may be a process's last; as a ``DueWork``, and for callers.
+    """Fires schedules, for the due work and for callers. Another process can continue after each step.
 
-    ``counts`` are the ticks of this process by state.
+    Attributes:
+        counts: Ticks of this process by state.
     """
 
     kind = states.KIND
@@ -260,12 +259,12 @@ class FireUseCases(DueWork):
         return NextStep(record.version, record.due)
 
     async def go_on(self, record: Record) -> Record:
-        """Carries out the next step of a schedule, and returns its record; the same one if there is no step.
+        """Takes the next step of a schedule. Returns its new record, or the same record if no step is due.
 
         Raises:
-            RecordChanged: Another process was quicker.
-            StoreUnavailable: It failed, and is to be repeated. The message may have been posted.
-            TooManyRequests: There was no thread for it in time. Nothing was done.
+            RecordChanged: Another process has changed the schedule.
+            StoreUnavailable: The step failed and must be retried. The message may have been posted.
+            TooManyRequests: No thread was free in time. Nothing was changed.
             KeyInUse: Another process is posting the message.
         """
         schedule = states.decode(record.value)
@@ -282,7 +281,7 @@ class FireUseCases(DueWork):
         return record
 
     async def fire_now(self, record: Record) -> Record:
-        """Fires a schedule that waits, whatever its timetable. Raises as :meth:`go_on`."""
+        """Fires a waiting schedule regardless of its timetable. Raises as :meth:`go_on`."""
         now = self.now()
         return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
 
@@ -299,11 +298,10 @@ class FireUseCases(DueWork):
         except StoreClosed:
             raise
         except (StoreUnavailable, TooManyRequests) as error:
-            # The record names this firing, so another process may post its message if this one does not.
+            # The record has this firing, so another process may still post its message.
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
-        """Posts the message of a firing that this process or another one has begun."""
         ended = partial(self._end, record, schedule, firing.instant)
         for _ in range(ATTEMPTS):
             if abs(self.now() - firing.began) > states.MAX_FIRING * TICKS_PER_SECOND:
@@ -321,7 +319,7 @@ class FireUseCases(DueWork):
         raise StoreBusy(f"Queue {firing.queue!r} changed {ATTEMPTS} times while this request ran. Try again.")
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
-        """Posts a message under its key; returns None if the queue was purged or made anew since."""
+        """Posts a firing's message under its key. Returns None if the queue was purged or created again since."""
         queue = await find_queue(self._store, application, firing.queue, fresh=True)
         if queue.qid != firing.qid:
             return None
@@ -340,21 +338,16 @@ class FireUseCases(DueWork):
         message_id: str = "",
         error: str = "",
     ) -> Record:
-        at = ids.ticks_to_seconds(self.now())
+        ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
-        outcome = Outcome(instant, at, state, partition, message_id, error[: states.MAX_ERROR], queue)
+        outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)
         record = await self.save(record, states.end(schedule, outcome))
         self.counts[state] += 1
         return record
 
     def now(self) -> int:
-        """Returns the time (ticks); ids may be ahead of it."""
+        """Returns the present time (ticks). Ids may be ahead of it."""
         return self._store.claim_logs.claim_time()
 
     async def save(self, record: Record, schedule: Schedule) -> Record:
-        """Replaces a schedule.
-
-        Raises:
-            RecordChanged: Another process was quicker.
-        """
         return await self._store.records.set_record(states.recorded(record, schedule))

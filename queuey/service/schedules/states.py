@@ -1,13 +1,13 @@
-"""The record of a schedule and the decisions on it: pure functions.
+"""The record of a schedule, and its state changes as pure functions.
 
-A schedule's row has one of two states::
+A schedule has one of two states::
 
     waiting ──the instant has come──► firing (instant, key, message, queue) ──posted, refused or given up──► waiting
        └──────the instant was missed: skipped──────────────────────────────────────────────────────────────► waiting
 
-Every arrow is one compare-and-set. Between the last two, any process may post the message under the key, any number of
-times: the key makes sure that it is stored once. That holds while the key is remembered, so a firing older than
-``MAX_FIRING`` is not posted any more.
+Each arrow is one compare-and-set. While a schedule is firing, any process may post the message under the key, any
+number of times: the key makes sure that it is stored once. That holds only while the key is remembered, so a firing
+older than ``MAX_FIRING`` is no longer posted.
 """
 
 from __future__ import annotations
@@ -32,31 +32,30 @@ from queuey.service.messages import Draft
 from queuey.service.schedules.timetables import Timetable, instants, next_instant
 
 KIND = "schedule"
-"""Kind of the records."""
+"""Kind of the due-work records."""
 MAX_LATE = 60
-"""Max seconds after which a tick is not missed."""
+"""Max seconds by which a tick may fire late; after that it is missed."""
 MAX_CAUGHT_UP = 100
-"""Max missed ticks that are made up for, the newest."""
+"""Max missed ticks that ``catch_up`` fires: the newest ones."""
 INTERVAL_CAUGHT_UP = 86_400
-"""Max seconds for which a missed tick is made up for."""
+"""Max age in seconds of a missed tick that ``catch_up`` fires."""
 MAX_FIRING = 3600
-"""Max seconds for which a firing is repeated."""
+"""Max seconds for which posting the message of a firing is retried."""
 KEY_SECONDS = 86_400
-"""Number of seconds for which a key is remembered: far longer than a firing is repeated, whatever a process does in
-between."""
+"""Seconds for which a key is remembered: far longer than ``MAX_FIRING``, so also for a process that was paused."""
 TIMEOUT_FIRING = 5
-"""Timeout in seconds after which other processes go on with a firing."""
+"""Seconds after which other processes continue a firing."""
 MAX_REMEMBERED = 4096
-"""Max timetables whose next instants are remembered."""
+"""Max timetables whose next instants are cached."""
 MAX_ERROR = 200
-"""Max characters of the text of an outcome."""
+"""Max characters of the error of an outcome."""
 
 Missed = Literal["skip", "catch_up"]
 State = Literal["published", "skipped", "failed", "unknown"]
 
 
 class KeptMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message in a record: one form of body, and whether that is text."""
+    """A message in a record. ``body`` is UTF-8 if ``text`` is true."""
 
     body: bytes
     text: bool
@@ -72,14 +71,13 @@ class KeptMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 def kept(draft: Draft) -> KeptMessage:
-    """Returns the record's form of a message, which has no delay."""
     text = isinstance(draft.body, str)
     body = draft.body.encode() if isinstance(draft.body, str) else draft.body
     return KeptMessage(body, text, draft.ttl, draft.partition, draft.meta, draft.key)
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
-    """The owner's part of a schedule.
+    """The part of a schedule that its owner sets.
 
     Attributes:
         queue: Name of the queue that gets the messages.
@@ -98,9 +96,9 @@ class Firing(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         instant: Seconds since 1970.
-        key: Its idempotency key.
-        queue, qid: The target. A key belongs to the ``qid``, so the message goes nowhere else.
-        message: Of the plan when it began.
+        key: Idempotency key of the post.
+        queue, qid: The target. The key belongs to this ``qid``, so the message is posted to no other queue.
+        message: The plan's message at the beginning of the firing.
         began: Ticks.
     """
 
@@ -116,11 +114,11 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     """Result of a tick.
 
     Attributes:
-        instant: When it was due (seconds since 1970).
-        at: When the result was known (seconds since 1970).
-        partition, message_id: Of the message; 0 and blank: it is not known that there is one.
-        error: Reason for no message.
-        queue: The target; blank: the tick was skipped.
+        instant: When the tick was due, in seconds since 1970.
+        at: When the result was known, in seconds since 1970.
+        partition, message_id: Location of the published message; otherwise 0 and blank.
+        error: Why no message was published.
+        queue: The target; blank if the tick was skipped.
     """
 
     instant: float
@@ -136,11 +134,11 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
     """A schedule in its record.
 
     Attributes:
-        identity: A random number, part of its keys; a new schedule of the same name has another one.
+        identity: A random number, part of the schedule's keys. A new schedule of the same name has another one.
         created, changed: Seconds since 1970.
-        next: The next instant (seconds since 1970); None: it is paused, or never comes again.
-        fired: The last instant of its timetable that was fired or skipped. None at or below it is fired again.
-        firing: The message that is being posted.
+        next: The next instant in seconds since 1970, or None if the schedule is paused or has no further instant.
+        fired: The last instant of the timetable that was fired or skipped. No instant up to it is fired again.
+        firing: The message that is being posted, or None.
         last: Result of the last tick.
     """
 
@@ -158,9 +156,9 @@ class Ticks(msgspec.Struct, frozen=True):
     """Ticks that are due now.
 
     Attributes:
-        instant: The one to fire; None: none.
-        next: The one after that.
-        skipped: The newest one that was missed; None: none.
+        instant: The instant to fire, or None.
+        next: The next instant after that.
+        skipped: The first instant that was missed, or None.
     """
 
     instant: int | None
@@ -173,14 +171,13 @@ decode = msgspec.msgpack.Decoder(Schedule).decode
 
 
 def due_ticks(schedule: Schedule) -> int:
-    """Returns the time of the next step (ticks): while it is firing, when others go on with it."""
+    """Returns the time of the next step (ticks). For a firing, that is when other processes continue it."""
     if schedule.firing is not None:
         return schedule.firing.began + TIMEOUT_FIRING * TICKS_PER_SECOND
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
 
 
 def recorded(record: Record, schedule: Schedule) -> Record:
-    """Returns the record with a new value; its version is still the old one."""
     return replace(record, value=encode(schedule), due=due_ticks(schedule))
 
 
@@ -200,7 +197,7 @@ def choose(schedule: Schedule, now: float) -> Ticks:
 
 
 def upcoming(schedule: Schedule, now: float) -> int | None:
-    """Returns the next instant, which is set anew if the clock was ahead when the schedule was fired or changed."""
+    """Returns the next instant. If the clock was ahead when the schedule was fired or changed, computes it again."""
     if schedule.next is None or schedule.next <= now or not _was_ahead(schedule, now):
         return schedule.next
     return next_instant(schedule.plan.timetable, now)
@@ -219,45 +216,42 @@ def skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
     last = schedule.last
     fired = min(schedule.fired, int(now))
     if ticks.skipped is not None:
-        last = Outcome(ticks.skipped, now, "skipped", error=f"nobody was there within {MAX_LATE} seconds")
+        last = Outcome(ticks.skipped, now, "skipped", error=f"no process fired it within {MAX_LATE} seconds")
         fired = max(fired, ticks.skipped)
     return replace(schedule, next=ticks.next, fired=fired, last=last)
 
 
 def begin(schedule: Schedule, instant: float, qid: int, now: int) -> Schedule:
-    """Begins to fire an instant: one of the timetable or, between those, now. ``now`` is in ticks."""
+    """Begins to fire an instant, of the timetable or on request. ``now`` is in ticks."""
     plan = schedule.plan
-    # The identity is known to nobody else, so nobody posts under this key.
+    # The identity is secret, so no other caller can post under this key.
     text = blake2b(b"%d %a" % (schedule.identity, instant), digest_size=16).hexdigest()
     return replace(schedule, firing=Firing(instant, f"schedule {text}", plan.queue, qid, plan.message, now))
 
 
 def advance(schedule: Schedule, ticks: Ticks) -> Schedule:
-    """Moves on from an instant of the timetable."""
     assert ticks.instant is not None  # noqa: S101 - it was chosen
     return replace(schedule, next=ticks.next, fired=max(schedule.fired, ticks.instant))
 
 
 def end(schedule: Schedule, outcome: Outcome) -> Schedule:
-    """Returns to waiting, with the result of the tick."""
     return replace(schedule, firing=None, last=outcome, next=upcoming(schedule, outcome.at))
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
-    """Sets the next instant anew, for a plan that has changed."""
     after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
     following = None if schedule.plan.paused else next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)
 
 
 def coming(schedule: Schedule, most: int) -> list[int]:
-    """Returns the next instants; only the first one if this machine does not know its time zone."""
+    """Returns up to ``most`` next instants, only the first if this machine does not know the time zone."""
     return [] if schedule.next is None else list(_coming(schedule.plan.timetable, schedule.next, most))
 
 
 @lru_cache(MAX_REMEMBERED)
 def _coming(timetable: Timetable, first: int, most: int) -> tuple[int, ...]:
-    """Computes next instants once: those of rare times, such as a leap day, take milliseconds each."""
+    """Caches next instants, because rare ones, such as leap days, take milliseconds each."""
     with suppress(TimeZoneUnknown):
         return (first, *islice(instants(timetable, first), most - 1))
     return (first,)

@@ -1,10 +1,10 @@
 """Instants of a schedule: pure functions of its timetable.
 
-A cron expression is about the wall clock of its time zone. When that clock is changed:
+A cron expression refers to the wall clock of its time zone. At a change to or from daylight saving time:
 
-* An hour of ``*`` (or ``*/2``, ...) counts real hours: ``*/15 * * * *`` comes every 15 minutes all the time.
-* Any other hour comes once. A time in the hour that is left out comes at the moment of the change; several such times
-  come as one. A time in the hour that is there twice comes the first time.
+* If the hour field is ``*`` (or ``*/2``, ...), real hours count: ``*/15 * * * *`` fires every 15 minutes at all times.
+* Otherwise each time fires once a day. Times in a skipped hour fire once, at the moment of the change. Times in a
+  repeated hour fire in its first occurrence.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from queuey.errors import TimeZoneUnknown
 
 _ALLOWED = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
-"""Names of the database of time zones begin with a capital; ``localtime`` and copies of it do not."""
+"""Zone names in the time zone database begin with a capital letter; ``localtime`` and copies of it do not."""
 _MAX_ZONE = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS = 50
-"""Max years until a cron expression comes; one that takes longer counts as never."""
+"""Years to search for the next instant; an expression without one counts as never."""
 
 
 class Timetable(msgspec.Struct, frozen=True, array_like=True):
-    """Instants of a schedule: a cron expression or an interval.
+    """A cron expression or an interval.
 
     Attributes:
-        cron: Minute, hour, day of the month, month, day of the week; blank: an interval.
+        cron: Minute, hour, day of the month, month, day of the week; blank for an interval.
         zone: Time zone of the cron expression.
-        every: Seconds of the interval; 0: a cron expression.
-        anchor: An instant from which intervals are counted (seconds since 1970).
+        every: Seconds of the interval; 0 for a cron expression.
+        anchor: Instant from which intervals are counted, in seconds since 1970.
     """
 
     cron: str = ""
@@ -49,7 +49,6 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_zone(name: str) -> None:
-    """Refuses a time zone that this machine does not know (``ValueError``)."""
     try:
         if len(name) > _MAX_ZONE or _ZONE.fullmatch(name) is None:
             raise ValueError(name)  # noqa: TRY301 - one text for all
@@ -59,7 +58,7 @@ def check_zone(name: str) -> None:
 
 
 def check_cron(expression: str, zone: str, now: float) -> None:
-    """Refuses a cron expression that does not have five fields, or never comes (``ValueError``)."""
+    """Raises ``ValueError`` if a cron expression is not valid, or has no instant within ``_YEARS`` years."""
     shown = expression[:MAX_EXPRESSION]
     if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
         raise ValueError(f'"{shown}" is not a cron expression: minute, hour, day, month, day of the week')
@@ -68,16 +67,15 @@ def check_cron(expression: str, zone: str, now: float) -> None:
             return
     except (CronSimError, AssertionError) as error:
         raise ValueError(f'"{shown}" is not a cron expression: {error}') from error
-    raise ValueError(f'"{shown}" does not come within {_YEARS} years')
+    raise ValueError(f'"{shown}" does not occur within {_YEARS} years')
 
 
 def next_instant(timetable: Timetable, after: float) -> int | None:
-    """Returns the first instant above another one (seconds since 1970), or None."""
     return next(instants(timetable, after), None)
 
 
 def instants(timetable: Timetable, after: float) -> Iterator[int]:
-    """Yields the instants above another one (seconds since 1970), in order, mostly without end."""
+    """Yields the instants after a time (seconds since 1970) in order, usually without end."""
     if timetable.every:
         first = timetable.anchor + (int(after - timetable.anchor) // timetable.every + 1) * timetable.every
         yield from count(first, timetable.every)
@@ -90,11 +88,11 @@ def instants(timetable: Timetable, after: float) -> Iterator[int]:
 
 
 def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
-    """Yields the moments of the wall clock's times in order; some may be equal, or before the beginning."""
+    """Yields the moments of the cron expression in order. Some may be equal, or earlier than ``begin``."""
     zone = _zone(timetable.zone)
     counts_real_hours = timetable.cron.split()[1].startswith("*")
     wall = (_EPOCH + timedelta(seconds=begin)).astimezone(zone)
-    # In the first of two equal hours, the second one is still to come with times before the present one.
+    # In the first of two equal hours, the second one still has earlier wall times. Start before those.
     until_shown_again = timedelta(seconds=_seconds(wall.replace(fold=1)) - begin)
     repeated: deque[int] = deque()
     for time in CronSim(timetable.cron, wall.replace(tzinfo=None) - until_shown_again):
@@ -107,14 +105,14 @@ def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
             if first < second:
                 repeated.append(second)
         while first > second:
-            time += timedelta(minutes=1)  # noqa: PLW2901 - to the end of what the clock leaves out
+            time += timedelta(minutes=1)  # noqa: PLW2901 - to the end of the skipped hour
             first, second = _first_and_second(time, zone)
         yield first
     yield from repeated
 
 
 def _first_and_second(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
-    """Returns when a wall clock shows a time. The first moment is after the second if the clock leaves it out."""
+    """Returns both moments at which the wall clock shows a time. The first is later if the time is skipped."""
     return _seconds(wall.replace(tzinfo=zone)), _seconds(wall.replace(tzinfo=zone, fold=1))
 
 

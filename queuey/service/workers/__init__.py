@@ -1,9 +1,8 @@
-"""Questions and answers between the worker processes of one service.
+"""Requests between the worker processes of one service, called questions and answers.
 
-Each listens at its own name in Linux' abstract namespace, where nothing is left behind when it dies. The kernel reports
-the user of the other process: only processes of the same user are spoken to. A thread of its own has all connections,
-so a thread that asks never waits, and a worker that is stopped or gone holds nobody up: questions to it come back
-unanswered.
+Each worker listens on a Unix socket in Linux' abstract namespace, which leaves no file behind when the process dies. A
+connection is accepted only from a process of the same user, as reported by the kernel. One thread handles all
+connections, so callers do not block. Questions to a worker that is stopped or gone come back unanswered.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from queuey.storage.calls import LoopCalls
 log = logging.getLogger(__name__)
 
 REBIND_SECONDS = 0.1
-"""Interval in seconds between attempts to bind a name that the previous worker has not given up yet."""
+"""Interval in seconds between attempts to bind an address that the previous worker has not released yet."""
 QUIET_SECONDS = 1.0
-"""Timeout in seconds after which a worker that owes an answer is asked whether it is alive."""
+"""Seconds of silence after which a worker that owes an answer gets a keep-alive question."""
 LOST_SECONDS = 2.5
-"""Timeout in seconds after which a silent worker that owes an answer counts as gone."""
+"""Seconds of silence after which a worker that owes an answer counts as gone."""
 AGAIN_SECONDS = 1.0
 """Interval in seconds between attempts to connect."""
 SENT_ALONE = 4 << 10
-"""Min bytes of a question or answer that is sent at once: joining it with others would only copy it."""
+"""Min bytes of a frame that is sent at once instead of joined with others, which would only copy it."""
 MOST_UNSENT = 64 << 20
-"""Max bytes that wait for a worker which does not read them; with more, its connection is closed."""
+"""Max unsent bytes of a connection; with more, the connection is closed."""
 MOST_BYTES = 256 << 20
-"""Max bytes of one question or answer. A longer one comes from no worker."""
+"""Max bytes of a question or answer; a longer frame closes the connection."""
 _FRAME = struct.Struct(">IBQ")
 _CREDENTIALS = struct.Struct("3i")
 _ANSWER, _FAILURE, _LEAVING, _ALIVE = range(4)
@@ -51,20 +50,20 @@ _encode = msgspec.msgpack.Encoder().encode
 Q = TypeVar("Q")
 A = TypeVar("A")
 Answer = Callable[[A | None], None]
-"""Gets an answer; None: there is none. Called once, from any thread."""
+"""Receives the answer, or None if the question was not answered. Called once, from any thread."""
 GiveUp = Callable[[], object]
-"""Ends the work on a question whose answer nobody waits for any more; from any thread."""
+"""Cancels the work on a question whose asker is gone. Called from any thread."""
 Handler = Callable[[Q, Answer[A]], GiveUp | None]
-"""Begins to answer a question, without blocking."""
+"""Begins to answer a question. Must not block."""
 
 
 class WorkerIdentity(NamedTuple):
-    """The number of a worker among those of its service.
+    """Identifies a worker among the workers of its service.
 
     Attributes:
-        service: A unique name of the service.
+        service: Unique name of the service.
         total: Number of workers.
-        number: Of this one, from 1.
+        number: Number of this worker, from 1.
     """
 
     service: str
@@ -73,7 +72,7 @@ class WorkerIdentity(NamedTuple):
 
     @classmethod
     def of_service(cls, total: int) -> WorkerIdentity:
-        """Returns the common part of the identities of a new service's workers."""
+        """Returns the common part of the identities of a new service's workers; ``number`` is 0."""
         return cls(secrets.token_hex(16), total)
 
     def address(self, number: int) -> str:
@@ -84,8 +83,8 @@ class Topic(Generic[Q, A]):
     """A kind of question.
 
     Args:
-        number: Names it; from 16 to 255.
-        question, answer: Types of its questions and answers.
+        number: Identifies the topic on the wire; from 16 to 255.
+        question, answer: Types of the questions and answers.
     """
 
     def __init__(self, number: int, question: type[Q], answer: type[A]) -> None:
@@ -100,14 +99,13 @@ class Topic(Generic[Q, A]):
         return None if answer is None else self._read_answer(answer)
 
     def handle(self, handler: Handler[Q, A], question: bytes, answer: Answer[bytes]) -> GiveUp | None:
-        """Has a question answered."""
         return handler(self._read_question(question), lambda value: answer(None if value is None else _encode(value)))
 
 
 class Workers:
-    """The workers of a service, including this one. Safe for use by many threads.
+    """The workers of a service, including this one. Thread-safe.
 
-    One that has not joined a service is alone.
+    Before :meth:`join` this worker is the only one.
     """
 
     def __init__(self) -> None:
@@ -119,11 +117,11 @@ class Workers:
         self._has_left = False
 
     def handle(self, topic: Topic[Q, A], handler: Handler[Q, A]) -> None:
-        """Sets the handler of a topic. To be called before this worker joins."""
+        """Sets the handler of a topic. Must be called before this worker joins."""
         self._handlers[topic.number] = partial(topic.handle, handler)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Joins the workers of a service, and starts the thread that listens and asks."""
+        """Joins the workers of a service, and starts the thread for their connections."""
         self.identity = identity
         if identity.total == 1:
             return
@@ -137,7 +135,7 @@ class Workers:
         self._thread.start()
 
     def is_up(self, number: int) -> bool:
-        """Returns whether another worker is connected and answers. If not, starts to connect."""
+        """Returns whether another worker is connected and answers. If not, starts to connect to it."""
         other = self._others.get(number)
         if other is None or other.is_up:
             return other is not None
@@ -145,32 +143,31 @@ class Workers:
         return False
 
     def ask(self, number: int, topic: Topic[Q, A], question: Q, answer: Answer[A]) -> None:
-        """Asks another worker. There is no answer if it cannot be reached, gives none, or goes away meanwhile."""
+        """Asks another worker. ``answer`` gets None if it is unreachable, fails to answer or goes away."""
         other = self._others.get(number)
         if other is None or self._has_left:
             answer(None)
         else:
             content = topic.write(question)
-            self._calls(other.ask, topic.number, content, lambda found: answer(topic.read(found)))
+            self._calls(other.ask, topic.number, content, lambda value: answer(topic.read(value)))
 
     def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
-        """Asks all other workers and waits; returns the answers by number, None if a worker gave no answer in time."""
+        """Asks all other workers and waits up to ``seconds``. Returns the answers by worker, None if it gave none."""
         answers: dict[int, A | None] = dict.fromkeys(self._others)
         arrived = threading.Semaphore(0)
 
-        def hear(number: int, answer: A | None) -> None:
+        def receive(number: int, answer: A | None) -> None:
             answers[number] = answer
             arrived.release()
 
         for number in self._others:
-            self.ask(number, topic, question, partial(hear, number))
+            self.ask(number, topic, question, partial(receive, number))
         until = time.monotonic() + seconds
         for _ in self._others:
             arrived.acquire(timeout=max(0.0, until - time.monotonic()))
         return answers.copy()
 
     def leave(self, seconds: float) -> None:
-        """Answers open questions, for at most ``seconds``, and asks and answers no more."""
         if self._thread is not None and not self._has_left:
             self._has_left = True
             self._calls(self._leaving.set_result, seconds)
@@ -212,7 +209,7 @@ class Workers:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: sends frames of a kind, a number and some bytes. Used in the bus's thread."""
+    """One end of a connection that carries frames: a kind, a number and content. Used in one thread."""
 
     def __init__(self) -> None:
         self._transport: Any = None
@@ -224,7 +221,6 @@ class _End(asyncio.Protocol):
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Closes the connection unless the other process is of this user."""
         peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self._transport = transport
         if _CREDENTIALS.unpack(peer)[1] != os.geteuid():
@@ -232,7 +228,6 @@ class _End(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Handles complete frames."""
         self._unread += data
         end = 0
         while len(self._unread) - end >= _FRAME.size:
@@ -248,11 +243,10 @@ class _End(asyncio.Protocol):
         del self._unread[:end]
 
     def took(self, kind: int, number: int, content: bytes) -> None:
-        """Handles a frame."""
         raise NotImplementedError
 
     def send(self, kind: int, number: int, content: bytes) -> None:
-        """Sends a frame soon, or when there is a connection. Those of a moment are sent together."""
+        """Sends a frame in the next turn of the loop, together with others, or once connected."""
         self._unsent.append(_FRAME.pack(len(content), kind, number) + content)
         if len(content) >= SENT_ALONE:
             self._flush()
@@ -272,7 +266,7 @@ class _End(asyncio.Protocol):
 
 
 class _Asking(_End):
-    """Another worker that asks."""
+    """A connection on which another worker asks."""
 
     def __init__(
         self, calls: LoopCalls, handlers: dict[int, Handler[bytes, bytes]], forget: Callable[[_Asking], None]
@@ -285,7 +279,6 @@ class _Asking(_End):
 
     @property
     def is_busy(self) -> bool:
-        """True if an answer is missing or not sent."""
         unsent = self._unsent or (self._transport is not None and self._transport.get_write_buffer_size())
         return bool(self._under_way or unsent)
 
@@ -297,7 +290,7 @@ class _Asking(_End):
         try:
             self._under_way[number] = self._handlers[kind](content, partial(self._calls, self._answer, number))
         except Exception:
-            log.exception("A worker could not answer a question of another one")
+            log.exception("Answering a question of another worker failed")
             self._answer(number, None)
 
     def _answer(self, number: int, answer: bytes | None) -> None:
@@ -312,10 +305,10 @@ class _Asking(_End):
 
 
 class _Other(_End):
-    """Another worker that is asked, over one connection at a time.
+    """Another worker that this one asks, over one connection at a time.
 
     Attributes:
-        is_up: It has answered, and is not about to leave.
+        is_up: True if the worker has answered and is not leaving.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
@@ -331,7 +324,7 @@ class _Other(_End):
         self.is_up = False
 
     def connect(self) -> bool:
-        """Starts to connect, unless that was tried a moment ago; returns whether there is or will be a connection."""
+        """Starts to connect, unless an attempt has just failed. Returns whether it is connected or connecting."""
         if not self.is_connected and self._connecting is None and time.monotonic() >= self._not_before:
             self._connecting = self._loop.create_task(self._connect())
         return self.is_connected or self._connecting is not None
@@ -354,12 +347,11 @@ class _Other(_End):
         self._unread.clear()
         self.is_up = self._is_leaving = False
         self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
-        asked, self._asked = self._asked, {}
-        for answer in asked.values():
+        unanswered, self._asked = self._asked, {}
+        for answer in unanswered.values():
             answer(None)
 
     def ask(self, kind: int, question: bytes, answer: Answer[bytes]) -> None:
-        """Asks, connecting before if need be."""
         if not self.connect():
             answer(None)
             return
@@ -370,7 +362,7 @@ class _Other(_End):
         self.send(kind, number, question)
 
     def check(self) -> None:
-        """Checks that it is alive, if it has not answered yet."""
+        """Checks a worker that owes answers: sends a keep-alive question, or closes the connection."""
         quiet = self._loop.time() - self._heard
         if self._asked and quiet > LOST_SECONDS:
             self.abort()

@@ -1,9 +1,9 @@
 """Wakes requests that wait at one worker of the service for messages that another worker stores.
 
-A worker asks each other one whether it wants to hear more, and sends with the same question the news since
-the last one. The other worker answers when a request waits there for messages. So one question is under way at a time,
-later news goes with the next one, and a worker at which nothing waits is left alone. News may get lost:
-the store's polls find the messages later.
+News are the partitions in which a worker has stored messages. A worker sends its news as a question to each other
+worker. That worker answers when a request waits there for messages, and then gets the next news. So at most one
+question is open per worker, later news are collected for the next one, and a worker without waiting requests gets no
+further questions. News may be lost; the store's polls then find the messages later.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from queuey.service.workers import AGAIN_SECONDS, Answer, GiveUp, Topic, Workers
 from queuey.storage import Store
 
 PAUSE_SECONDS = 0.002
-"""Interval in seconds until a worker asks for more news: the news of this time is sent together."""
+"""Delay in seconds before a worker requests more news, so that news are batched."""
 MAX_PARTITIONS = 1_000
-"""Max partitions of one question; the polls find messages in others."""
+"""Max partitions of a question, about; polls find messages in other partitions."""
 NEWS = Topic(19, list[str], bytes)
-"""Asks with the moment of the news and numbers of partitions, hexadecimal: on Cassandra they have more than 64 bits."""
+"""A question has the time of the news and the partitions, in hexadecimal: on Cassandra they exceed 64 bits."""
 
 
 @dataclass(slots=True)
 class _Listener:
-    """Another worker.
+    """Another worker that gets the news of this one.
 
     Attributes:
         stored: Partitions in which this worker has stored messages since the last question.
-        is_asked: A question to it is not answered.
-        not_before: Time of the next question, at the earliest (monotonic).
+        is_asked: True while a question is open.
+        not_before: Earliest time of the next question (monotonic).
     """
 
     stored: set[int] = field(default_factory=set)
@@ -42,7 +42,7 @@ class _Listener:
 
 
 class News:
-    """Exchanges news of stored messages with the other workers. Safe for use by many threads."""
+    """Exchanges news of stored messages with the other workers. Thread-safe."""
 
     def __init__(self, workers: Workers, store: Store) -> None:
         self._workers = workers
@@ -51,19 +51,18 @@ class News:
         self._listeners: dict[int, _Listener] = {}
         self._moment = 0
         self._asking: list[Answer[bytes]] = []
-        """Other workers that are answered when a request waits here."""
+        """Answers to send when a request waits here."""
         self._is_closed = False
         workers.handle(NEWS, self._heard)
 
     def begin(self) -> None:
-        """Starts to ask the others, when this worker has joined them."""
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
             self._store.messages.share_news(self._stored, self._wanted)
 
     def close(self) -> None:
-        """Answers the others from now on even if no request waits, before this worker leaves them."""
+        """Answers all questions from now on, even if no request waits. Call it before this worker leaves."""
         self._is_closed = True
         self._wanted()
 
@@ -74,7 +73,7 @@ class News:
             for listener in self._listeners.values():
                 if len(listener.stored) < MAX_PARTITIONS:
                     listener.stored.update(partitions)
-            free = [each for each, one in self._listeners.items() if not one.is_asked and one.not_before <= now]
+            free = [n for n, other in self._listeners.items() if not other.is_asked and other.not_before <= now]
         for number in free:
             self._ask(number)
 
@@ -103,13 +102,12 @@ class News:
         moment, *partitions = (int(number, 16) for number in question)
         with self._lock:
             self._asking.append(answer)
-        # In this order: a request that begins to wait in between has the question answered.
+        # After the append: a request that begins to wait in between then answers this question, too.
         if self._store.messages.hear_news(moment, partitions) or self._is_closed:
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._wanted)
         return partial(self._forget, answer)
 
     def _wanted(self) -> None:
-        """Answers the others, now that a request waits here."""
         with self._lock:
             asking, self._asking = self._asking, []
         for answer in asking:
