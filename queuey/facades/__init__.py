@@ -1,7 +1,7 @@
-"""Facades: protocols of other systems, spoken so that their clients work unchanged.
+"""Facades serve the protocols of other systems, so that their clients work unchanged.
 
-A facade translates. It has no queue logic of its own: it calls the use cases that version 1 of the API calls, with the
-same authorization, and its queues are ordinary queues of an application. :mod:`.facade` has what all of them share.
+A facade only translates. It calls the same use cases as version 1 of the API, with the same authorization, and its
+queues are ordinary queues of an application. :mod:`.facade` has the shared parts.
 """
 
 from __future__ import annotations

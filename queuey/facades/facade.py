@@ -1,4 +1,4 @@
-"""Shared parts of all facades: paths, callers, errors, and queues that are created on first use."""
+"""Shared parts of all facades: paths, credentials, errors, and queues that are created on first use."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from queuey.web.validators import show
 T = TypeVar("T")
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 ATTEMPTS = 3
-"""Max attempts to find or create a queue that others delete."""
+"""Max attempts to open or create a queue that others delete meanwhile."""
 
 
 class FacadeCallers:
-    """Reads credentials that a facade gives to its callers. See :class:`~queuey.web.credentials.CredentialReader`.
+    """Issues and reads the credentials of a facade's callers. See :class:`~queuey.web.credentials.CredentialReader`.
 
-    They never leave the process, and no other caller can guess one.
+    A credential never leaves the process, and cannot be guessed.
     """
 
     scheme = "Facade"
@@ -44,24 +44,23 @@ class FacadeCallers:
         self._applications: dict[str, str] = {}
 
     def header(self, application: str) -> str:
-        """Returns an Authorization header with all rights of an application."""
+        """Returns a new ``Authorization`` header that grants all rights on an application."""
         secret = secrets.token_hex(32)
         self._applications[secret] = application
         return f"{self.scheme} {secret}"
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds the application of a credential."""
         application = self._applications.get(credential)
         if application is None:
-            raise NotAuthenticated("Invalid credential: only facades make those of this scheme.")
+            raise NotAuthenticated("Invalid credential: only facades issue credentials of this scheme.")
         name = owner_name(application)
         return Identity(frozenset({name}), (), tenant=name)
 
 
 class SignedCallers:
-    """Reads credentials of requests that name an access key, and are signed with its secret.
+    """Issues and reads the credentials of requests that an access key has signed.
 
-    They say which key that is. Whether the signature is right a facade finds out before it does anything.
+    A credential only names the key. The facade verifies the signature before it carries out the request.
     """
 
     scheme = "Signed"
@@ -72,14 +71,13 @@ class SignedCallers:
         self._mark = secrets.token_hex(8)
 
     def header(self, digest: bytes) -> str:
-        """Returns an Authorization header with the rights of the key that has this digest."""
+        """Returns an ``Authorization`` header that grants the rights of the key with this digest."""
         return f"{self.scheme} {self._mark}{digest.hex()}"
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds the key of a credential."""
         mark, digest = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark, self._mark):
-            raise NotAuthenticated("Invalid credential: only facades make those of this scheme.")
+            raise NotAuthenticated("Invalid credential: only facades issue credentials of this scheme.")
         return self._keys.find(bytes.fromhex(digest))
 
 
@@ -87,9 +85,10 @@ class Resource(NamedTuple):
     """One resource of a facade.
 
     Attributes:
-        name: For the metrics.
-        pattern: Of its path, after the prefix, as Pyramid has it.
-        views: By method; others get :class:`~queuey.web.errors.NoSuchResource`. A function alone reads its query.
+        name: Name in the metrics.
+        pattern: Pyramid's pattern of the path after the prefix.
+        views: Views by method; other methods get :class:`~queuey.web.errors.NoSuchResource`. A plain function becomes
+            a view that takes a query.
     """
 
     name: str
@@ -98,14 +97,14 @@ class Resource(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What all facades of an application are made of.
+    """Shared arguments of all facades.
 
     Attributes:
-        app: The application.
-        settings: The table ``facades``.
-        secret: From which the secrets of access keys follow; blank: none are known.
-        callers: Gives credentials to callers.
-        signed: Gives credentials to requests that an access key has signed.
+        app: The web application.
+        settings: The settings table ``facades``.
+        secret: Secret from which those of access keys are derived; blank if SQS is not served.
+        callers: Issues credentials to callers.
+        signed: Issues credentials to requests that an access key has signed.
     """
 
     app: App
@@ -116,12 +115,12 @@ class Setup(NamedTuple):
 
 
 class Facade(ABC):
-    """One protocol.
+    """One protocol of another system.
 
     Attributes:
-        application: The application that owns the queues.
-        spec: How the queues are made that are used and not there, if that does not depend on their names.
-        longest_name: Characters of the names of the queues that it makes; None: as many as names usually have.
+        application: Application that owns the queues.
+        spec: Options of queues created on first use, unless :meth:`spec_of` chooses them by name.
+        longest_name: Max characters of the name of a created queue; None for the usual limit.
     """
 
     spec: ClassVar[QueueSpec] = QueueSpec()
@@ -141,27 +140,27 @@ class Facade(ABC):
 
     @abstractmethod
     def sign(self, request: Request) -> None:
-        """Puts the caller's credential where version 1 has it: in ``headers["authorization"]`` of the request."""
+        """Puts the caller's credential into ``headers["authorization"]``, where version 1 of the API expects it."""
 
     @abstractmethod
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
         pass
 
     def application_of(self, _caller: Caller) -> str:
-        """Returns the application whose quota a request counts for."""
+        """Returns the application whose quota a request counts against."""
         return self.application
 
     # Requests
 
     def include(self, config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         for name, pattern, views in self.resources():
-            asking = {
-                method: each if isinstance(each, View) else View(each, asks=True) for method, each in views.items()
+            bound = {
+                method: view if isinstance(view, View) else View(view, asks=True) for method, view in views.items()
             }
-            config.add_resource(name, self._prefix + pattern, asking, original=True)
+            config.add_resource(name, self._prefix + pattern, bound, original=True)
 
     def admit(self, request: Request) -> bool:
-        """Prepares a request if it is one to this facade: its credential, and the form of its errors."""
+        """Sets credential and error format of a request to this facade. Returns False for any other request."""
         if not self.owns(request.path):
             return False
         request.facade = self
@@ -174,20 +173,19 @@ class Facade(ABC):
     # Queues
 
     def where(self, match: Match) -> Match:
-        """Returns application and queue of a path. A protocol whose names differ from ours translates them here."""
+        """Returns application and queue of a path. A protocol with other queue names translates them here."""
         return {"app": self.application, "queue": match["queue"]}
 
     def spec_of(self, match: Match) -> QueueSpec:
-        """Returns how a queue is made that is used and not there."""
         return self.spec
 
     async def apply(self, request: Request, match: Match, action: Action, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Makes a call with a queue, which is made if it is not there.
+        """Authorizes the caller for an action on a queue, and makes a call with it. Creates a missing queue.
 
         Raises:
-            NotAuthenticated, NotAllowed: The caller may not do this; to make a queue it needs what ``send`` needs.
-            InvalidRequest: A queue cannot have this name.
-            StoreBusy: Others delete the queue again and again.
+            NotAuthenticated, NotAllowed: The caller lacks a right; to create a queue it needs the right to send.
+            InvalidRequest: The queue's name is not valid.
+            StoreBusy: Others deleted the queue at each attempt.
         """
         where = self.where(match)
         for _ in range(ATTEMPTS):
@@ -198,15 +196,15 @@ class Facade(ABC):
         raise _busy(match)
 
     def make(self, request: Request, match: Match) -> Queue:
-        """Makes a queue, or finds the one of this name, whatever its options. Raises as :meth:`apply`."""
+        """Creates a queue, or returns the existing one, whatever its options. Raises as :meth:`apply`."""
         name = self.where(match)["queue"]
         patterns = self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
-            raise NotAllowed(f"The credential uses only queues that match {', '.join(patterns)}.")
+            raise NotAllowed(f"The credential is limited to queues that match {', '.join(patterns)}.")
         return self.make_for(match)
 
     def make_for(self, match: Match) -> Queue:
-        """Does what :meth:`make` does for a caller that may use a queue of this name."""
+        """Creates a queue as :meth:`make` does, without checking the caller's rights."""
         where, queues = self.where(match), self._service.queues
         spec = queues.claimable(self.spec_of(match))
         try:
@@ -216,9 +214,9 @@ class Facade(ABC):
 
 
 class OpenFacade(Facade):
-    """A protocol without credentials: whoever reaches it has all the rights of the application.
+    """A protocol without credentials: every caller has all rights on the application.
 
-    Not so the web pages of others, which reach it through a browser. Its queues have the names that ours have.
+    Requests that a browser sends for a web page of another site are refused. Queue names are the same in both APIs.
     """
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -235,7 +233,7 @@ class OpenFacade(Facade):
 
     @abstractmethod
     def refuse(self, reason: str) -> Exception:
-        """Returns the error for a name that no queue can have."""
+        """Returns the error for a queue name that is not valid."""
 
     def where(self, match: Match) -> Match:
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
@@ -243,17 +241,17 @@ class OpenFacade(Facade):
         return super().where(match)
 
     def _refusal(self, request: Request) -> str | None:
-        """Returns why a request may come from a web page of another site; None if it does not."""
-        # Anybody can give a name of a domain of theirs this machine's address. Then their page is of the same origin,
-        # and the name in Host is the only sign of it.
+        """Returns why a request may come from a web page of another site, or None if it does not."""
+        # An attacker can point a name of their own domain at this machine (DNS rebinding). Then their page has the same
+        # origin, and only the name in Host reveals it.
         host = request.headers.get("host", "")
         if "." in host and not _ADDRESS.fullmatch(host) and host.partition(":")[0].lower() not in self._hosts:
             return (
-                f'The host "{show(host)}" is not in the setting facades.hosts, and no key is asked for. '
+                f'The host "{show(host)}" is not allowed, because it is not in the setting facades.hosts. '
                 "Add its name there, or use the service's address."
             )
         if _is_of_another_site(request):
-            return "A browser sends it for a page of another site. Send it from a program."
+            return "A browser sent the request for a page of another site. Send it from a program."
         return None
 
 
@@ -262,14 +260,14 @@ def as_uuid(digits: str) -> str:
 
 
 def message_id(location: Location) -> str:
-    """Returns the id of a message: its own as a UUID, and the partition if that is not the first."""
+    """Returns the id of a message as a UUID, followed by its partition unless that is 1."""
     partition, position = location
     text = as_uuid(ids.to_hex(position))
     return text if partition == 1 else f"{text}-{partition}"
 
 
 def _is_of_another_site(request: Request) -> bool:
-    """Returns whether a browser sends a request for a page that is not the service's own. Programs say nothing."""
+    # Browsers send these headers; programs do not.
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in {"none", "same-origin"}

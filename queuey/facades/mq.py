@@ -1,4 +1,4 @@
-"""The facade of SoftLayer MQ: queues of bytes, fetched one by one, known by an id for life."""
+"""The facade of SoftLayer MQ: queues of byte messages, which are fetched one at a time and deleted by id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queuey.web.v1.messages import text_or_bytes
 from queuey.web.v1.parameters import REPLAYED, read_key
 
 RETRY_AFTER: Header = ("Retry-After", "10")
-"""Constant fields of the original's answers."""
+"""Header of answers with status 503; the original always sends this value."""
 _ID = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})(?:-([1-9][0-9]{0,2}))?")
 _ANY_ID = "[a-z0-9-]+"
 
@@ -66,7 +66,6 @@ class MqFacade(OpenFacade):
     # Queues
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Answers 200 if the queue exists."""
         await self._authorization.admit(request, self.where(match), "measure")
         return Response(200, b"")
 
@@ -83,15 +82,15 @@ class MqFacade(OpenFacade):
     # Messages
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores a message; a queue is made that is not there."""
+        """Stores a message; creates a missing queue."""
         self.where(match)
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
-        named = request.headers.get("idempotency-key")
-        post = partial(self._messages.post, drafts=[draft], key=None if named is None else read_key(named))
+        key = request.headers.get("idempotency-key")
+        post = partial(self._messages.post, drafts=[draft], key=None if key is None else read_key(key))
         return _posted(await self.apply(request, match, "send", post))
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Claims a message; 204 if there is none."""
+        """Claims a message; answers 204 if the queue is empty or does not exist."""
         claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
         try:
             access = await self._authorization.admit(request, self.where(match), "work")
@@ -102,7 +101,7 @@ class MqFacade(OpenFacade):
         return _sent(claimed[0].message) if claimed else Response(204, b"")
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Acknowledges a message, whichever caller has fetched it, and whether it is there or not."""
+        """Acknowledges a message, no matter who fetched it. Succeeds if it does not exist."""
         where, receipt = self.where(match), _receipt(match["id"])
 
         async def acknowledge(queue: Queue) -> None:
@@ -115,19 +114,19 @@ class MqFacade(OpenFacade):
 
 
 def _receipt(text: str) -> ClaimReceipt | None:
-    """Reads the id of a message; None: no message has this one."""
+    """Parses the id of a message. Returns None if it is malformed."""
     match = _ID.fullmatch(text)
     return None if match is None else ClaimReceipt(int(match[2] or 1), *ids.parse_id(match[1]))
 
 
 def _posted(result: PostResult) -> Response:
     [location] = result.locations
-    named: Header = ("X-Message-Id", message_id(location))
-    return Response(201, b"", named, REPLAYED) if result.replayed else Response(201, b"", named)
+    id_header: Header = ("X-Message-Id", message_id(location))
+    return Response(201, b"", id_header, REPLAYED) if result.replayed else Response(201, b"", id_header)
 
 
 def _sent(message: Message) -> Response:
-    """Answers with a body as it was posted; browsers must not interpret what others have written."""
+    # nosniff: browsers must not interpret a body that somebody else posted.
     text = isinstance(message.body, str)
     kind: Header = TEXT if text else ("Content-Type", "application/octet-stream")
     return Response(

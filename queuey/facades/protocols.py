@@ -1,4 +1,4 @@
-"""Which protocols there are, and the include that serves them."""
+"""The table of protocols, and the include that serves them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from queuey.settings import Include
 from queuey.web.parts import App
 
 KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
-"""Those that need nothing but the service."""
+"""Facades that need no further library."""
 
 
 def kind_of(name: str) -> type[Facade]:
-    """Returns what serves a protocol.
+    """Returns the class of a facade.
 
     Raises:
-        SettingsError: A library is not installed.
+        SettingsError: A library for it is not installed.
     """
     if name in KINDS:
         return KINDS[name]
@@ -35,11 +35,11 @@ def kind_of(name: str) -> type[Facade]:
 
 
 def facades(settings: Facades, secret: bytes = b"") -> Include:
-    """Returns the include of the facades that are to be served.
+    """Returns the include of the facades that the settings enable.
 
     Args:
-        settings: Which ones, and how.
-        secret: From which the secrets of access keys follow; see :mod:`.sqs.access_keys`.
+        settings: Settings of the facades.
+        secret: Secret from which those of access keys are derived; see :mod:`.sqs.access_keys`.
     """
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

@@ -1,4 +1,4 @@
-"""The facade of RQMS: queues of JSON values with ids, locked for a time by who fetches them."""
+"""The facade of RQMS: queues of JSON values with ids; a fetch locks its items for a time."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from queuey.web.v1.claims import mark_of
 from queuey.web.validators import JSON_ERRORS, Errors
 
 FETCH_TIMEOUT = 0.25
-"""Timeout of a fetch while no item is free, in seconds, as in the original's program. Its manual says about two."""
+"""Timeout of a fetch while no item is free, in seconds, as in the original program. Its manual says about two."""
 COUNT, TIME = 1, 10.0
-"""Defaults of a fetch."""
+"""Default number of items of a fetch, and default time of a lock, in seconds."""
 MIN_LOCK = 1.0
 """Min time of a lock, in seconds: shorter ones would often expire before the answer arrives."""
 ID = "rqms-id"
-"""The header of a message that has its id."""
+"""Header of a message that has the item's id."""
 ICON = "favicon.ico"
-"""Names that browsers request on their own; the original never serves a queue of this name."""
+"""A file that browsers request on their own; the original never serves a queue of this name."""
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
 
 
 _decode_ticket = msgspec.json.Decoder(str | tuple[str, str]).decode
-"""A ticket is an id and a revision. Clients send it as it was given out, or as a JSON string once more."""
+"""Decodes a ticket: a list of id and revision. Some clients send it encoded once more, as a JSON string."""
 
 
 class TicketSpent(Conflict):
-    """The item has changed, was fetched by somebody else since, or is done."""
+    """The item was changed or finished, or was fetched again."""
 
     code = "TicketSpent"
 
@@ -103,17 +103,17 @@ class RqmsFacade(OpenFacade):
     # Adding
 
     async def add(self, request: Request, match: Match) -> Response:
-        """Stores an item under an unused id."""
+        """Stores an item under a new id."""
         self.where(match)
-        given = parse_form(request.query, "query")
-        name = _name(given.get("id", ""))
+        query = parse_form(request.query, "query")
+        name = _name(query.get("id", ""))
         draft = await request.read(partial(_draft, request, name))
         create = partial(self._names.create, name=name, draft=draft)
         await self.apply(request, match, "send", create)
         return Response(201, b"It shall be done.", HTML)
 
     async def set(self, request: Request, match: Match) -> Response:
-        """Stores an item in the place of the one that has the name, also if that is locked."""
+        """Stores an item, replacing the one with the same id even if that is locked."""
         self.where(match)
         name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_draft, request, name))
@@ -124,10 +124,10 @@ class RqmsFacade(OpenFacade):
     # Fetching
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Locks items; none if there is no such queue."""
+        """Locks items; answers with an empty list if the queue does not exist."""
         if match["queue"] == ICON:
             return Response(404, b"")
-        asked = _asked(request)
+        terms = _asked(request)
 
         async def attempt(waiter: Waiter | None) -> list[_Item]:
             access = await self._authorization.admit(request, self.where(match), "work")
@@ -135,7 +135,7 @@ class RqmsFacade(OpenFacade):
             return await access.apply(partial(fetch, waiter=waiter))
 
         async def fetch(queue: Queue, waiter: Waiter | None) -> list[_Item]:
-            return _fetched(queue, await self._claims.claim(queue, **asked, waiter=waiter))
+            return _fetched(queue, await self._claims.claim(queue, **terms, waiter=waiter))
 
         try:
             items = await request.until_found(FETCH_TIMEOUT, attempt, ClaimUndecided)
@@ -151,21 +151,21 @@ class RqmsFacade(OpenFacade):
         async def finish(queue: Queue) -> Response:
             receipt = _receipt(revision, queue)
             if receipt is None:
-                raise InvalidRequest({"ticket": "Is of another queue"})
+                raise InvalidRequest({"ticket": "Belongs to another queue"})
             return _finished(await self._claims.acknowledge(queue, [receipt]))
 
         try:
             access = await self._authorization.admit(request, self.where(match), "work")
             return await access.apply(finish)
         except (QueueNotFound, InvalidRequest):
-            raise TicketSpent("The ticket is of another queue, or of one that was deleted since.") from None
+            raise TicketSpent("The ticket belongs to another queue, or to one that was deleted since.") from None
 
 
 def _name(text: str) -> str:
-    """Checks an id, or the name of an item.
+    """Returns the id of an item after checking it.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The id is missing or not valid.
     """
     if not text:
         raise InvalidRequest({"id": validators.REQUIRED})
@@ -174,15 +174,15 @@ def _name(text: str) -> str:
     if "/" in text or text in {".", ".."}:
         raise InvalidRequest({"id": f'"{text}" cannot be a part of a path'})
     if validators.CONTROL.search(text) is not None:
-        raise InvalidRequest({"id": f"{text!r} has a control character, and so cannot be a header of its message"})
+        raise InvalidRequest({"id": f"{text!r} has a control character, so it cannot be stored as a header"})
     return text
 
 
 def _draft(request: Request, name: str) -> Draft:
-    """Reads an item.
+    """Reads the item in a body.
 
     Raises:
-        InvalidRequest: Its value is not JSON.
+        InvalidRequest: The value is not JSON.
     """
     body = read_body(request, MAX_FACADE_BODY)
     try:
@@ -190,20 +190,20 @@ def _draft(request: Request, name: str) -> Draft:
     except validators.BadField as error:
         raise InvalidRequest({"value": str(error)}) from None
     meta = Meta("application/json", ((ID, name),), json=True)
-    # White space between the parts of a value says nothing, so it does not make it another one.
+    # White space is removed, so that values that differ only in it are the same.
     return Draft(msgspec.json.format(body, indent=-1).decode(), meta=meta)
 
 
 def _asked(request: Request) -> dict[str, Any]:
-    """Reads what a fetch asks for, as the use case takes it. More than can be had is as much as can be had.
+    """Returns the parameters of a fetch as arguments of the use case; values above its limits are reduced to them.
 
     Raises:
-        InvalidRequest: One of the numbers is none.
+        InvalidRequest: A parameter is not a number, or is too small.
     """
-    given = parse_form(request.query, "query")
+    query = parse_form(request.query, "query")
     errors = Errors()
-    count = errors.take("count", _number, given.get("count"), 1)
-    time = errors.take("time", _number, given.get("time"), 0)
+    count = errors.take("count", _number, query.get("count"), 1)
+    time = errors.take("time", _number, query.get("time"), 0)
     errors.check()
     return {
         "limit": int(min(count or COUNT, MAX_CLAIMS)),
@@ -213,40 +213,40 @@ def _asked(request: Request) -> dict[str, Any]:
 
 
 def _number(text: object, least: float) -> float:
-    """Reads a number that may be as large as it likes.
+    """Parses a number without an upper bound.
 
     Raises:
-        BadField: It is none.
+        BadField: The text is not a number, or the number is below ``least``.
     """
     try:
         number = float(str(text))
     except ValueError:
         number = math.nan
     if not number >= least:  # also refuses NaN
-        raise validators.BadField(f'"{validators.show(text)}" is no number from {least:g} on')
+        raise validators.BadField(f'"{validators.show(text)}" is not a number from {least:g}')
     return number
 
 
 def _fetched(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
-    """Returns items, ascending by their ids."""
+    """Returns claimed items in ascending order of their ids."""
     mark = mark_of(queue.qid)
     items = []
-    for each in claimed:
-        name = _id_of(each.message)
-        ticket = encode((name, f"{each.receipt}-{mark}")).decode()
-        items.append((name.encode(), _Item(ticket, _value_of(each.message))))
+    for delivery in claimed:
+        name = _id_of(delivery.message)
+        ticket = encode((name, f"{delivery.receipt}-{mark}")).decode()
+        items.append((name.encode(), _Item(ticket, _value_of(delivery.message))))
     items.sort(key=itemgetter(0))
     return [item for _, item in items]
 
 
 def _id_of(message: Message) -> str:
-    """Returns the id of an item; that of the message if it was not posted as one."""
+    """Returns the id of an item, or the message id if the message was not posted as an item."""
     headers = () if message.meta is None else message.meta.headers
     return next((value for name, value in headers if name == ID), None) or message.id
 
 
 def _value_of(message: Message) -> object:
-    """Returns the value of an item: of a message that was not posted as one its text, or its bytes in base64."""
+    """Returns the value of an item. A message not posted as JSON gives its text, or its bytes in base64."""
     body = message.body
     if isinstance(body, bytes):
         return b64encode(body).decode()
@@ -254,10 +254,10 @@ def _value_of(message: Message) -> object:
 
 
 def _revision(body: bytes) -> str:
-    """Reads a ticket, as it was given out or as a JSON string once more.
+    """Returns the revision in a ticket, which may be encoded once more as a JSON string.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The body is not a ticket.
     """
     ticket: str | tuple[str, str]
     try:
@@ -267,29 +267,29 @@ def _revision(body: bytes) -> str:
     except msgspec.ValidationError:
         ticket = ""
     except JSON_ERRORS:
-        raise InvalidRequest({"ticket": "Is no JSON: send the ticket of the item, unchanged"}) from None
+        raise InvalidRequest({"ticket": "Is not JSON: send the ticket of the item unchanged"}) from None
     if isinstance(ticket, str):
         raise InvalidRequest({"ticket": "Is not the ticket of an item: a list of an id and a revision"})
     return ticket[1]
 
 
 def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
-    """Reads the revision of a ticket; None: it is not of this queue."""
+    """Parses the revision of a ticket. Returns None if it is malformed or belongs to another queue."""
     text, _, mark = revision.rpartition("-")
     try:
         receipt = parse_receipt(text)
     except ValueError:
         return None
-    # Number 0 would be a lock that nobody has.
+    # Claim number 0 would be a lock that nobody holds.
     return receipt if mark == mark_of(queue.qid) and receipt.partition <= queue.partitions and receipt.number else None
 
 
 def _finished(settlements: Sequence[Settlement]) -> Response:
-    """Answers a caller who finishes an item.
+    """Answers a request to finish an item.
 
     Raises:
-        TicketSpent: It has changed, or is done.
+        TicketSpent: The item was changed or finished, or was fetched again.
     """
-    if any(each.status is not ReceiptStatus.DONE for each in settlements):
-        raise TicketSpent("The item has changed, was fetched by somebody else since, or is done.")
+    if any(settlement.status is not ReceiptStatus.DONE for settlement in settlements):
+        raise TicketSpent("The item was changed, finished, or fetched again by somebody else.")
     return Response(200, b"Well done, sir!", HTML)

@@ -1,4 +1,4 @@
-"""The table ``facades``: which protocols of other systems the service speaks."""
+"""The settings table ``facades``: the protocols of other systems that the service serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FACADE_BODY = 4 * 1024 * 1024
 OPEN = ("mq", "rqms")
 """Facades without credentials."""
 WITH_PREFIX = (*OPEN, "sqs")
-"""Facades that lie under a path of their own."""
+"""Facades that are served under a path prefix."""
 
 _OWN = ("/v1/", "/docs/", "/metrics/", "/console/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
@@ -122,14 +122,14 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         return fixed | {name: prefix for name in WITH_PREFIX if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the longest body in bytes that the service accepts; ``otherwise``: without facades."""
+        """Returns the max bytes of a body that the service accepts, given the limit without facades."""
         return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(WITH_PREFIX) else otherwise
 
     def mistakes(self) -> Iterator[str]:
-        """Yields conflicts between fields that are valid by themselves."""
+        """Yields descriptions of invalid fields, and of conflicts between fields."""
         for name, pattern, like in (
             ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
-            ("cluster", _CLUSTER, "without white space and /"),
+            ("cluster", _CLUSTER, "without white space or /"),
             ("address", _ADDRESS, "a host and a port such as queues.example.com:8080"),
         ):
             value = getattr(self.emodb, name)
@@ -142,7 +142,7 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         paths = {name: path for name, path in self.prefixes().items() if name in WITH_PREFIX and self.only is None}
         for name, path in paths.items():
             if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
-                yield f"{name}.prefix {path}, which is no path of its own such as /{name}"
+                yield f"{name}.prefix {path}, which is not a free path such as /{name}"
         for (name, path), (other, inner) in permutations(paths.items(), 2):
             if f"{inner}/".startswith(f"{path}/"):
                 yield f"{other}.prefix {inner}, which lies in the path of {name}"

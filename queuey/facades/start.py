@@ -1,4 +1,4 @@
-"""What a start does with the facades, in the parent process of the service."""
+"""Steps of the service's start for the facades, in the parent process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def prepare(facades: Facades, store: str, applications: Applications) -> None:
-    """Makes the application of a facade that is alone on an embedded store, and requires that of others.
+    """Creates the application of a facade served alone on SQLite; otherwise requires that it exists.
 
     Raises:
-        Failed: It does not exist.
+        Failed: The application does not exist.
     """
     from queuey.storage import bridge  # noqa: PLC0415 - only needed if it serves
 
@@ -32,47 +32,50 @@ def prepare(facades: Facades, store: str, applications: Applications) -> None:
     if facades.only is not None and store == "sqlite":
         with suppress(ApplicationExists):
             bridge.run(applications.create_application(name))
-    # SQS has queues of whichever application an access key belongs to.
+    # SQS serves the queues of the application that the access key belongs to.
     elif facades.prefixes().keys() - {"sqs"} and not bridge.run(applications.has_application(name)):
-        at = f" --store {shlex.quote(store)}" if store != "sqlite" else ""
-        make = f"queuey app create {shlex.quote(name)}{at}"
-        raise Failed(f"the facades serve the application {name!r}, which does not exist: {make}", WRONG_USAGE)
+        option = f" --store {shlex.quote(store)}" if store != "sqlite" else ""
+        command = f"queuey app create {shlex.quote(name)}{option}"
+        raise Failed(f"the facades serve application {name!r}, which does not exist. Create it: {command}", WRONG_USAGE)
 
 
 def notes(facades: Facades, settings: Settings, promise: Acknowledgement | None) -> list[str]:
-    """Returns what a start says about the facades.
+    """Returns the lines about the facades that the service prints at its start.
 
     Raises:
-        Failed: The store answers before a message is on a disk, and the facade of MQ is to be served.
-        SettingsError: The facade of SQS is to be served, and has no secret, or a library is missing.
+        Failed: MQ is to be served, but the store answers before a message is on disk.
+        SettingsError: SQS is to be served, but its secret or a library is missing.
     """
     prefixes = facades.prefixes()
     application = facades.app
-    said = [
-        f"The facade {name} serves queues of {'each access key' if name == 'sqs' else application} at {at or '/'}."
-        for name, at in prefixes.items()
+    lines = [
+        f"The facade {name} serves queues of {'each access key' if name == 'sqs' else application} at {prefix or '/'}."
+        for name, prefix in prefixes.items()
     ]
     if "sqs" in prefixes:
         _check_sqs(facades.sqs, settings)
-        said.append(f"Its callers sign with access keys: queuey app key-add {application} --sqs")
+        lines.append(f"Its callers sign with access keys: queuey app key-add {application} --sqs")
     if facades.only == "emodb":
-        said.append(f"Its callers need a key of {application}: queuey app key-add {application}")
+        lines.append(f"Its callers need a key of {application}: queuey app key-add {application}")
     if "mq" in prefixes and (promise is None or promise.level != "fsync"):
-        means = "cannot be reached to say what it promises" if promise is None else promise.meaning
+        means = "cannot be reached" if promise is None else promise.meaning
         if not facades.mq.unsynced:
             allow = "Change that, or allow it in the settings file: unsynced = true under [facades.mq]."
             raise Failed(f"MQ answers when a message is on a disk, but this store: {means}. {allow}", BAD_STORE)
-        said.append(f"MQ answers before a message is on a disk. The store: {means}.")
-    if not is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
-        said.append(
-            f"Everybody who reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
+        lines.append(f"MQ answers before a message is on a disk. The store: {means}.")
+    if not is_loopback(settings.host) and (keyless := [name for name in OPEN if name in prefixes]):
+        lines.append(
+            f"Everybody who reaches {settings.host} can use the facade {' and '.join(keyless)}: no key is needed."
         )
-    return said
+    return lines
 
 
 @contextmanager
 def beside(facades: Facades, settings: Settings, address: tuple[str, int]) -> Iterator[Callable[[], object]]:
-    """Registers the service in ZooKeeper, and serves health checks on the next port, if EmoDB's clients are served."""
+    """Serves EmoDB's health checks on the next port, and yields a function that registers in ZooKeeper.
+
+    Does nothing if EmoDB is not served. The function does nothing if no ZooKeeper servers are set.
+    """
     if "emodb" not in facades.prefixes():
         yield lambda: None
         return
@@ -99,7 +102,7 @@ def _registration(emodb: EmodbFacade, settings: Settings, port: int) -> Registra
     host, _, number = (emodb.address or f"{settings.host}:{port}").rpartition(":")
     host = host.strip("[]")
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared
-        reason = f"facades.emodb.address is missing: {host} is no address that clients could be told"
+        reason = f"facades.emodb.address is missing: clients cannot connect to {host}"
         raise Failed(reason, WRONG_USAGE)
     try:
         from queuey.facades.emodb.registration import Registration, nodes_of_emodb  # noqa: PLC0415 - an extra
@@ -116,5 +119,5 @@ def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
     try:
         HealthPort(address[0], address[1] + 1, address, tls=settings.tls_cert is not None).start()
     except (OSError, OverflowError) as error:
-        text = f"cannot listen on {settings.host}:{address[1] + 1}, where clients of EmoDB ask for its health"
+        text = f"cannot listen on {settings.host}:{address[1] + 1}, where EmoDB's clients check the service's health"
         raise Failed(f"{text}: {reason_of(error)}", BAD_ADDRESS) from error

@@ -1,7 +1,7 @@
-"""The web package: HTTP on one side, the use cases on the other.
+"""The web package: HTTP in front of the use cases.
 
-:func:`make_app` assembles it. It is imported when it is asked for, so that the parent process of the service, which
-answers no request, does without the web framework.
+:func:`make_app` assembles it. It is imported on first use, so that the parent process of the service, which answers no
+request, does not load the web framework.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["make_app"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any attribute of the module
     if name == "make_app":
         from queuey.web.app import make_app  # noqa: PLC0415 - see above
 

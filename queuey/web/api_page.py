@@ -1,4 +1,4 @@
-"""An OpenAPI document as a page to read: HTML that needs nothing from elsewhere, with a script only if it may send."""
+"""An OpenAPI document as an HTML page that loads nothing else; it has a script only if it may send requests."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Part = Mapping[str, Any]
 """A part of an OpenAPI document."""
 
 KINDS = {"string": "text", "boolean": "true or false"}
-"""Types of JSON that have another name on the page."""
+"""Names of JSON types on the page, where they differ."""
 
 LANGUAGES = ("curl", "Python", "JavaScript")
 """Languages of the examples; the first is shown."""
 OPEN = {"Queues", "Messages", "Jobs", "Groups", "Schedules"}
-"""The groups whose first operation is unfolded."""
+"""Groups whose first operation is unfolded."""
 MAX_ROWS, NARROW = 24, 34
-"""Rows of code that are shown whole, and the characters of one on a narrow screen."""
+"""Max rows of code without scrolling, and the characters of a row on a narrow screen."""
 TOKEN = re.compile(
     r"(?P<jc>(?:#|//) [^\n]*)"
     r'|(?P<jk>"(?:[^"\\\n]|\\.)*"(?=:))|(?P<js>"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)'
     r"|(?P<jn>(?<![\w.$/:-])-?\d[\d_.e+-]*(?![\w-]))"
     r"|(?P<jl>\b(?:true|false|null|None|True|False|await|const|else|for|from|if|import|in|new|of)\b)"
 )
-"""Parts of JSON and of programs that have a colour."""
+"""Coloured tokens of JSON and of programs."""
 ADDRESS = "http://127.0.0.1:5000"
-"""The address of a service in examples."""
+"""The URL of the service in examples."""
 KEY = (
     "`queuey serve` writes a key into your profile, and prints where that is; `queuey app key-add` makes more. The "
     "application below is `queuey`, and `KEY` has its key:"
@@ -51,23 +51,23 @@ START = {
         "const api = `${url}/v1/queuey`, auth = `Application ${key}`;\n\n"
     ),
 }
-"""How programs begin, which the other examples go on."""
+"""The first lines of a program; the other examples continue it."""
 FIRST = '# What the key may do with queues\nprint(client.rights(["orders"]))'
-"""The first call in Python, which has none for the first request."""
+"""The first call in Python, whose client has no call for the first request."""
 LOGO = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 64 64" aria-hidden="true">'
     '<rect width="64" height="64" rx="13"/>'
     '<path d="M41.6 44.6A18 18 0 0 1 20.4 44.6M16.4 40.6A18 18 0 0 1 16.4 19.4M20.4 15.4A18 18 0 0 1 41.6 15.4"/>'
     '<path class="api-tail" d="M45.6 19.4A18 18 0 0 1 45.6 40.6M35 34L52 51"/></svg>'
 )
-"""The picture of the console's ``icon.svg``; a file would need more of the policy."""
+"""The console's ``icon.svg``, inline: a file would need another permission in the policy."""
 
 
-# Files are read at the start: an installation of another version beside a running service replaces them.
+# Files are read at import: installing another version replaces them while the service runs.
 STYLE = Path(__file__).with_name("api_page.css").read_text()
-"""The styles of :func:`contents` and of :func:`page`."""
+"""The styles of :func:`contents` and :func:`page`."""
 SCRIPT = Path(__file__).with_name("api_page.js").read_text()
-"""Adds forms to :func:`page`, which send its requests."""
+"""The script that adds forms to :func:`page`, which send requests."""
 
 
 def _digest(text: str) -> str:
@@ -76,9 +76,9 @@ def _digest(text: str) -> str:
 
 @cache
 def policy(*, sends: bool) -> str:
-    """Returns the Content-Security-Policy of :func:`page`: what is in it is allowed by its hash, and nothing else.
+    """Returns the Content-Security-Policy of :func:`page`: it allows the page's own styles and script, by their hashes.
 
-    ``'self'`` would not do for scripts, because it allows every address of the service, stored messages included.
+    ``'self'`` would be wrong for scripts, because it allows every URL of the service, including stored messages.
     """
     sending = f"script-src {_digest(SCRIPT)}; connect-src 'self'; require-trusted-types-for 'script'; "
     return (
@@ -92,9 +92,9 @@ def page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = Fal
 
     Args:
         document: The OpenAPI document.
-        link: Its address.
-        address: The service's address, for the first examples.
-        sends: With forms that send requests.
+        link: The URL of the document.
+        address: The URL of the service, for the first examples.
+        sends: Add forms that send requests.
     """
     title = escape(f"{document['info']['title']} HTTP API")
     forms = f'<script type="module">{SCRIPT}</script>\n' if sends else ""
@@ -109,7 +109,6 @@ def page(document: Part, link: str, *, address: str = ADDRESS, sends: bool = Fal
 
 
 def contents(document: Part, link: str, address: str = ADDRESS) -> str:
-    """Returns the part of :func:`page` below its title, for another page."""
     groups: dict[str, list[tuple[str, str, Part]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -130,7 +129,6 @@ def contents(document: Part, link: str, address: str = ADDRESS) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns a text of the document as HTML: it may have code in backticks."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -160,7 +158,6 @@ def _index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
 
 
 def _languages() -> str:
-    """Returns the choice of a language for all examples. It works without a script: see the styles."""
     choices = "".join(
         f'<label><input type="radio" name="api-language" id="api-{name.lower()}" aria-label="{name}"'
         f"{' checked' if name == LANGUAGES[0] else ''}>{name}</label>\n"
@@ -170,15 +167,14 @@ def _languages() -> str:
 
 
 def _start(document: Part, link: str, address: str) -> str:
-    """Returns how to send a first request: with the key, to this service."""
     scheme = document["components"]["securitySchemes"]["credential"]
     operation = document["paths"]["/v1/{app}/_me"]["get"]
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
-    begun = {name: text.replace(ADDRESS, address) + samples.get(name, FIRST) for name, text in START.items()}
+    programs = {name: text.replace(ADDRESS, address) + samples.get(name, FIRST) for name, text in START.items()}
     return (
         f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
         f"{_code(scheme['name'])}: {_text(scheme['description'])} {_text(KEY)}</p>\n"
-        f'{_pair(begun, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
+        f'{_pair(programs, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
         f'these lines. This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.'
         "</p>\n</section>\n"
     )
@@ -186,8 +182,8 @@ def _start(document: Part, link: str, address: str) -> str:
 
 def _group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
     shown = "".join(
-        _operation(*each, schemas, is_open=number == 0 and tag["name"] in OPEN)
-        for number, each in enumerate(operations)
+        _operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
+        for number, operation in enumerate(operations)
     )
     return f'<h2 id="{_anchor(tag["name"])}">{escape(tag["name"])}</h2>\n<p>{_text(tag["description"])}</p>\n{shown}'
 
@@ -216,17 +212,15 @@ def _operation(method: str, path: str, operation: Part, schemas: Part, *, is_ope
 
 
 def _parameter_type(parameter: Part) -> list[str]:
-    """Returns the type of a parameter, except in the path: a pattern of names or ids tells a reader nothing."""
+    """Returns the type of a parameter, except in the path: a pattern of names or ids does not help a reader."""
     return [] if parameter["in"] == "path" else [_type(parameter["schema"])]
 
 
 def _shown(answer: Part) -> object:
-    """Returns the example of an answer, if it has one."""
-    return next((each["example"] for each in answer.get("content", {}).values() if "example" in each), None)
+    return next((body["example"] for body in answer.get("content", {}).values() if "example" in body), None)
 
 
 def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
-    """Returns a request in all languages, and its answer."""
     tabs = "".join(f'<label for="api-{name.lower()}" aria-hidden="true">{name}</label>' for name in LANGUAGES)
     sources = "".join(
         _pre(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
@@ -234,7 +228,7 @@ def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
     )
     example = _shown(answer)
     body = "" if example is None else example if isinstance(example, str) else indented(example)
-    media = next((media for media, each in answer.get("content", {}).items() if "example" in each), "")
+    media = next((media for media, value in answer.get("content", {}).items() if "example" in value), "")
     return (
         f'<div class="api-pair">\n<div class="api-request"><p class="api-tabs">{tabs}</p>{sources}</div>\n'
         f'<div class="api-answer"><p><strong>{status}</strong> {escape(answer["description"])} <span class="api-quiet">'
@@ -243,15 +237,15 @@ def _pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
 
 
 def _pre(text: str, kind: str = "") -> str:
-    """Returns code. What is long scrolls within itself, so that the keyboard has to reach it."""
-    names = f' class="{kind}"' if kind else ""
+    """Returns a block of code. A long block scrolls, so the keyboard must be able to focus it."""
+    attribute = f' class="{kind}"' if kind else ""
     rows = sum(len(line) // NARROW + 1 for line in text.split("\n"))
     scrolls = ' tabindex="0"' if rows > MAX_ROWS else ""
-    return f"<pre{names}{scrolls}>{coloured(text)}</pre>"
+    return f"<pre{attribute}{scrolls}>{coloured(text)}</pre>"
 
 
 def coloured(code: str) -> str:
-    """Returns JSON or a program as HTML, its keys, strings, numbers, literals and comments in spans of their own."""
+    """Returns JSON or a program as HTML, with a span around each key, string, number, literal and comment."""
     html, end = "", 0
     for token in TOKEN.finditer(code):
         html += f'{escape(code[end : token.start()])}<span class="{token.lastgroup}">{escape(token[0])}</span>'
@@ -260,7 +254,6 @@ def coloured(code: str) -> str:
 
 
 def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str:
-    """Returns a list of names, types and meanings in HTML, and nothing if it is empty."""
     items = "".join(
         f'<li><span>{name} <span class="api-quiet">{kind}</span></span><span>{"<br>".join(abouts)}</span></li>\n'
         for name, kind, abouts in fields
@@ -270,7 +263,6 @@ def _fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]]) -> str
 
 
 def _body(body: Part | None, schemas: Part) -> str:
-    """Returns what a request may carry, with the fields of its types folded."""
     if body is None:
         return ""
     types = dict.fromkeys(name for media in body["content"].values() for name in _names(media["schema"]))
@@ -283,14 +275,12 @@ def _body(body: Part | None, schemas: Part) -> str:
 
 
 def _names(schema: Part) -> list[str]:
-    """Returns the types that a schema is, or may be."""
     if "$ref" in schema:
         return [schema["$ref"].rpartition("/")[2]]
-    return [name for each in schema.get("anyOf", ()) for name in _names(each)]
+    return [name for form in schema.get("anyOf", ()) for name in _names(form)]
 
 
 def _answers(answers: Part, anchor: str = "") -> str:
-    """Returns the answers by status, with anchors if their beginning is given."""
     return _fields(
         "" if anchor else "Answers",
         [
@@ -312,7 +302,6 @@ def _content(content: Part) -> str:
 
 
 def _properties(schema: Part, word: str = "always there") -> str:
-    """Returns the fields of a type; ``word`` marks the required ones."""
     required = schema.get("required", ())
     fields = [
         (_code(name), f"{_type(value)}{f', {word}' if name in required else ''}", _abouts(value))
@@ -330,13 +319,11 @@ def _schema(name: str, schema: Part) -> str:
 
 
 def _abouts(schema: Part) -> list[str]:
-    """Returns the descriptions of a schema and its alternatives."""
     own = [_text(schema["description"])] if "description" in schema else []
-    return own + [about for one in schema.get("anyOf", ()) for about in _abouts(one)]
+    return own + [about for form in schema.get("anyOf", ()) for about in _abouts(form)]
 
 
 def _type(schema: Part) -> str:
-    """Returns a schema in words."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#type-{name}">{name}</a>'
@@ -356,7 +343,7 @@ def _type(schema: Part) -> str:
 
 
 def _limits(schema: Part) -> list[str]:
-    found = [
+    limits = [
         f"{words} {schema[name]:,}{unit}"
         for name, words, unit in (
             ("minimum", "at least", ""),
@@ -367,7 +354,7 @@ def _limits(schema: Part) -> list[str]:
         if name in schema
     ]
     if "pattern" in schema:
-        found.append(_code(schema["pattern"]))
+        limits.append(_code(schema["pattern"]))
     if schema.get("default") is not None:
-        found.append(f"default {_code(msgspec.json.encode(schema['default']).decode())}")
-    return found
+        limits.append(f"default {_code(msgspec.json.encode(schema['default']).decode())}")
+    return limits

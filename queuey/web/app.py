@@ -1,7 +1,7 @@
-"""Assembling the application: one include per API, the one with most requests first.
+"""Assembles the application: one include per API, the one with most requests first.
 
-Views that an include has added in Pyramid's own way, a plug-in's pages with templates, sessions and CSRF, are run by
-Pyramid's router, in a thread, with a whole WSGI environ. ``docs/extending.md`` shows such an include.
+Views that an include adds in Pyramid's own way, such as a plug-in's pages with templates, sessions and CSRF, are run by
+Pyramid's router, in a thread, with a full WSGI environ. ``docs/extending.md`` shows such an include.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from queuey.web.requests import Request, read_body
 from queuey.web.responses import Header, Response, body_of
 
 with warnings.catch_warnings():
-    # Warnings about what Pyramid 2.1 imports: users of the service cannot do anything about it.
+    # Warnings about imports of Pyramid 2.1, which users of the service cannot change.
     for text in ("pkg_resources is deprecated", "Deprecated call to `pkg_resources", "'cgi' is deprecated"):
         warnings.filterwarnings("ignore", text)
     from pyramid.config import Configurator
@@ -57,7 +57,7 @@ def _add_resource(
 ) -> None:
     """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`.
 
-    Its route is for :class:`~queuey.web.endpoint.Resources` alone, so it has nothing by which Pyramid finds views.
+    The route is only for :class:`~queuey.web.endpoint.Resources`, so Pyramid finds no view for it.
     """
     path = f"{config.route_prefix.rstrip('/')}/{pattern.lstrip('/')}" if config.route_prefix else pattern
     config.action(("route-connect", name), partial(config.get_routes_mapper().connect, name, path))
@@ -85,19 +85,19 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     """Makes the application, which a gateway serves.
 
     Args:
-        store: Open; the caller closes it when no request is under way any more.
-        limits: How much one request may ask for.
+        store: An open store; the caller closes it when no request is under way any more.
+        limits: Limits of one request.
         metrics: Where requests are counted.
         stopping: Setting it answers all waiting requests and makes the load balancer's heartbeat fail.
-        publish_metrics: Serve what was counted at ``/metrics``.
+        publish_metrics: Serve metrics at ``/metrics``.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown there.
         shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
-        readers: Of credentials other than the store's application keys.
+        readers: Readers of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
-        own_api: Serve version 1 of the API. False: an include has all paths but those for operators.
+        own_api: Serve version 1 of the API. If False, an include has all paths but those for operators.
         on_loopback: Only this machine can connect, so the page of the API may have forms that ask for a key.
-        includes: Add resources or Pyramid's views; see ``docs/extending.md``.
-        clock: Seconds, for how long a credential is believed without asking the store.
+        includes: Functions that add resources or Pyramid's views; see ``docs/extending.md``.
+        clock: The monotonic clock, in seconds, for the age of cached callers.
         core: The loop and the clock of the use cases, by default an ordinary one.
     """
     config = Configurator(introspection=False)
@@ -117,7 +117,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         publish_metrics=publish_metrics,
     )
     config.registry.app = app
-    config.registry.service = service  # For includes of others; see ``docs/extending.md``.
+    config.registry.service = service  # For third-party includes; see ``docs/extending.md``.
     if own_api:
         config.include(v1.includeme)
     config.include(ops.includeme)
@@ -132,11 +132,11 @@ def make_app(  # noqa: PLR0913 - what a service is made of
 
 
 class Bridge:
-    """Answers requests by Pyramid's router.
+    """Answers requests with Pyramid's router.
 
     Args:
         router: From ``make_wsgi_app``.
-        max_body: Bytes of the longest body.
+        max_body: Max bytes of a body.
     """
 
     def __init__(self, router: Callable[..., Iterable[bytes]], max_body: int) -> None:
@@ -144,7 +144,7 @@ class Bridge:
         self._max_body = max_body
 
     def answer(self, request: Request, _match: object) -> Response:
-        """Answers one; blocks. Errors without a view of their own are raised."""
+        """Answers a request; blocks. Errors without a Pyramid view are raised."""
         started: list[Any] = [500, []]
 
         def start_response(status: str, headers: list[Header], _error: object = None) -> None:
@@ -157,13 +157,12 @@ class Bridge:
             if (close := getattr(result, "close", None)) is not None:
                 close()
         status, headers = started
-        # The length of what is sent is known by then; of a HEAD it is what a GET would send.
-        kept = request.method == "HEAD"
-        return Response(status, body, *(each for each in headers if kept or each[0].lower() != "content-length"))
+        # The length is computed when the response is sent. Only a HEAD keeps Pyramid's, which is that of a GET.
+        keeps_length = request.method == "HEAD"
+        return Response(status, body, *(h for h in headers if keeps_length or h[0].lower() != "content-length"))
 
 
 def environ_of(request: Request, body: bytes) -> dict[str, Any]:
-    """Returns a request as WSGI has it (PEP 3333)."""
     environ = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
@@ -183,6 +182,6 @@ def environ_of(request: Request, body: bytes) -> dict[str, Any]:
     for name, value in request.headers.items():
         key = name.upper().replace("-", "_")
         environ[key if name in _NO_PREFIX else f"HTTP_{key}"] = value
-    environ["CONTENT_LENGTH"] = str(len(body))  # also of a chunked one
+    environ["CONTENT_LENGTH"] = str(len(body))  # of a chunked body, too
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     return environ

@@ -1,8 +1,8 @@
-"""``queuey.web.asgi:app``: the service for any ASGI server that has lifespans, in one process.
+"""``queuey.web.asgi:app``: the service for any ASGI server with lifespan support, in one process.
 
-The settings come from the environment, as for ``queuey serve``, which has several processes and bounds connections and
-the heads of requests; here the server has to do that. The store is opened at the start of the server and closed at its
-end, when its requests are answered. Long polls end when the server says so, not before.
+The settings come from the environment, as for ``queuey serve``. That has several processes, and bounds connections and
+the heads of requests; here the ASGI server has to do that. The store is opened when the server starts, and closed when
+it ends, after its requests are answered. Long polls end when the server shuts down, not before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queuey.web.parts import App
 from queuey.web.responses import Response, with_cache_control
 
 Scope = dict[str, Any]
-"""A request without its body."""
+"""An ASGI scope: a request without its body."""
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 """Sends the next part of a response."""
@@ -34,7 +34,7 @@ class Application:
     """The service, from the server's start to its end.
 
     Args:
-        includes: Add resources, or views of Pyramid's; see ``docs/extending.md``.
+        includes: Functions that add resources or Pyramid's views; see ``docs/extending.md``.
     """
 
     def __init__(self, includes: Sequence[Include] = ()) -> None:
@@ -43,16 +43,14 @@ class Application:
         self._gateway: Gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the server, once for its lifespan and with each request."""
         if scope["type"] == "http":
             await answer(self._gateway, scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
-            raise ValueError(f"The service does not speak {scope['type']}.")
+            raise ValueError(f"The service does not support ASGI scopes of type {scope['type']}.")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Starts and ends the service, as the server says."""
         while True:
             message = await receive()
             try:
@@ -78,7 +76,7 @@ class Application:
 
 
 class AsgiExchange:
-    """A request of a server of another kind. See :class:`~queuey.web.responses.Exchange`."""
+    """A request of an ASGI server. See :class:`~queuey.web.responses.Exchange`."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scheme: str = scope.get("scheme", "http")
@@ -88,13 +86,13 @@ class AsgiExchange:
         self._due: tuple[Response, bool] | None = None
 
     def take_whole(self, size: int) -> bytes | None:
-        return None  # Nobody says what has come.
+        return None  # ASGI does not tell what has arrived.
 
     def respond(self, response: Response, *, head: bool) -> None:
         self._due = response, head
 
     async def send_due(self) -> None:
-        """Sends a response of one piece, if there is one."""
+        """Sends the response that :meth:`respond` was called with, if it was."""
         if self._due is not None:
             response, head = self._due
             size, body = response.at_hand(head=head)
@@ -114,7 +112,7 @@ class AsgiExchange:
 
 
 async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
-    """Has a gateway answer a request of a server of another kind."""
+    """Has a gateway answer a request of an ASGI server."""
     path = scope.get("raw_path") or quote(scope["path"]).encode()
     exchange = AsgiExchange(scope, receive, send)
     await gateway.answer(Head(scope["method"], (path, scope["query_string"]), list(scope["headers"])), exchange)

@@ -1,4 +1,4 @@
-"""The checks that every API makes of its callers, in the same order."""
+"""Authentication and authorization: the checks that every API makes of its callers, in the same order."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from queuey.web.requests import Request
 MAX_CACHED = 4096
 """Max cached headers."""
 MAX_STALE = 30.0
-"""Max seconds for which requests count for a caller that has to be read again."""
+"""Max seconds for which requests still count for a cached caller after its cache entry has expired."""
 MAX_HEADER = 20 * 1024
-"""Max characters of a header. A long poll keeps its header, and the event loop hashes it repeatedly."""
+"""Max characters of the Authorization header. A long poll keeps it, and the event loop hashes it repeatedly."""
 MAX_PLAIN_KEY = 128
-"""Max characters of a header that is the cache's key as it is; application keys have 64."""
+"""Max characters of a header that is its own cache key; longer ones are hashed. Application keys have 64."""
 MAX_CREDENTIALS = 16
-"""Max credentials in a header; each unknown one costs a read from the store, or a check of a signature."""
+"""Max credentials in a header. Each unknown one costs a store read or a signature check."""
 MAX_PARTS = 128
-"""Max parts of a header, unknown schemes and blank ones included: they are split on the event loop."""
+"""Max parts of a header, counting blank parts and unknown schemes: the event loop splits them."""
 _SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
-"""Users' schemes, whose capitals do not count (RFC 9110, 11.1). Those of ``Application`` do, as in the original."""
+"""Schemes of users, which are case-insensitive (RFC 9110, 11.1). ``Application`` is not, as in the original."""
 
 
 CONSUMING: tuple[Action, ...] = ("read", "claim")
-"""What a member of a consumer group does with a queue."""
+"""Actions on a queue that a member of a consumer group needs."""
 
 
 class Authenticator:
-    """Knows callers by their credentials. Safe for use by many threads.
+    """Authenticates callers by their credentials. Thread-safe.
 
-    Only headers with valid credentials are remembered, and never past the end of one of them: so a new credential works
-    at once, and an expired one ends on time. Of a long header, such as one with a signed token, its SHA-256 is kept.
-    However a caller writes the same credentials, in any order and beside those of other schemes, it is remembered once:
-    as ``Application KEY; Bearer TOKEN``, sorted, which is the form that is found soonest. At the limit, the
-    caller with most headers loses its oldest: a user who makes ever new credentials pushes nobody else out.
+    Only headers with valid credentials are cached, and never past the expiry of one of them: a new credential works at
+    once, and an expired one ends on time. A long header, such as one with a signed token, is cached by its SHA-256.
+    The order of the credentials, and credentials of other schemes beside them, make no second cache entry: the key is
+    ``Application KEY; Bearer TOKEN``, sorted, and a header in this form is found fastest. When the cache is full, the
+    caller with most headers loses its oldest: a user who keeps making new credentials evicts nobody else.
 
     Args:
         readers: One for each scheme.
-        clock: Seconds, for how long a header has been remembered.
-        wall: Seconds since 1970.
-        most: How many headers are remembered.
+        clock: The monotonic clock, in seconds, for the age of cached headers.
+        wall: The wall clock, in seconds since 1970.
+        most: Max cached headers.
     """
 
     __slots__ = ("_clock", "_known", "_lock", "_most", "_of_caller", "_readers", "_wall")
@@ -79,78 +79,69 @@ class Authenticator:
         self._of_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
 
     def add(self, reader: CredentialReader) -> None:
-        """Adds a reader of credentials, before the first request."""
         self._readers[reader.scheme] = reader
 
     def __call__(self, header: str | None) -> Caller:
-        """Returns the caller that sent this header; blocks if it is not in memory.
+        """Returns the caller that sent this header; blocks if it is not cached.
 
         Raises:
-            NotAuthenticated: One of its credentials is unknown, expired or revoked.
+            NotAuthenticated: A credential is unknown, expired or revoked.
             StoreUnavailable: A credential cannot be read now.
         """
-        known = self.remembered(header)
-        return self._read(header or "") if known is None else known
+        caller = self.remembered(header)
+        return self._read(header or "") if caller is None else caller
 
     def remembered(self, header: str | None) -> Caller | None:
-        """Returns the caller if it is known without reading its credentials."""
+        """Returns the caller if it is cached and its entry has not expired."""
         if header is None:
             return ANYBODY
-        known = self._known.get(header) or self._find(header)
-        return known[0] if known is not None and known[1] > self._clock() else None
+        entry = self._known.get(header) or self._find(header)
+        return entry[0] if entry is not None and entry[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
-        """Returns the tenant that was last known: requests count for it, but it gives no permission.
+        """Returns the tenant of a cached caller, even shortly after its entry expired; it gives no permission.
 
-        It is None if the header is unknown, or was read so long ago that its key may have been revoked.
+        Requests count for this tenant. Returns None if the header is unknown, or was read so long ago that its key may
+        have been revoked.
         """
-        known = self._known.get(header) or self._find(header)
-        return known[0].tenant if known is not None and known[1] + MAX_STALE > self._clock() else None
+        entry = self._known.get(header) or self._find(header)
+        return entry[0].tenant if entry is not None and entry[1] + MAX_STALE > self._clock() else None
 
     def seen_caller(self, header: str) -> Caller | None:
-        """Returns the caller as it was last known, however long ago; it gives no permission."""
-        known = self._find(header)
-        return None if known is None else known[0]
+        entry = self._find(header)
+        return None if entry is None else entry[0]
 
     def keys(self, header: str) -> list[bytes]:
-        """Returns the digests of the application keys in a header."""
         return [digest_of(key) for scheme, key in self._credentials(header) if scheme == ApplicationKeys.scheme]
 
     def forget(self, header: str) -> None:
-        """Drops a cached caller: one of its credentials has ended."""
         with self._lock:
             self._forget(_key(header))
 
     def _find(self, header: str) -> tuple[Caller, float] | None:
-        """Returns the caller as it was last known, and until when that may be believed."""
         if len(header) > MAX_HEADER:
             return None
-        known = self._known.get(header if len(header) <= MAX_PLAIN_KEY else _key(header))
-        if known is None:
+        entry = self._known.get(header if len(header) <= MAX_PLAIN_KEY else _key(header))
+        if entry is None:
             with suppress(NotAuthenticated):
-                known = self._known.get(_key(_written(self._credentials(header))))
-        return known
+                entry = self._known.get(_key(_written(self._credentials(header))))
+        return entry
 
     def _credentials(self, header: str) -> list[tuple[str, str]]:
-        """Returns the schemes and credentials that a reader accepts.
-
-        Raises:
-            NotAuthenticated: There are too many, or the header is too long.
-        """
         if len(header) > MAX_HEADER:
             text = f"The header Authorization is too long: {len(header)} characters, at most {MAX_HEADER}."
             raise NotAuthenticated(f"{text} Send only the credentials that this service knows.")
         if (parts := header.count(";") + 1) > MAX_PARTS:
             raise NotAuthenticated(f"Too many parts of the header Authorization: {parts}, at most {MAX_PARTS}.")
-        found = []
+        credentials = []
         for part in header.split(";"):
             scheme, _, credential = part.strip().partition(" ")
             scheme = _SPELLED.get(scheme.lower(), scheme)
             if scheme in self._readers and (credential := credential.strip()):
-                found.append((scheme, credential))
-        if len(found) > MAX_CREDENTIALS:
-            raise NotAuthenticated(f"Too many credentials: {len(found)}, at most {MAX_CREDENTIALS}.")
-        return found
+                credentials.append((scheme, credential))
+        if len(credentials) > MAX_CREDENTIALS:
+            raise NotAuthenticated(f"Too many credentials: {len(credentials)}, at most {MAX_CREDENTIALS}.")
+        return credentials
 
     def _read(self, header: str) -> Caller:
         credentials = self._credentials(header)
@@ -159,47 +150,45 @@ class Authenticator:
         key = _key(_written(credentials))
         began = self._clock()
         try:
-            found = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
+            results = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
         except NotAuthenticated:
             with self._lock:
                 self._forget(key)
             raise
-        identities = [identity for identity, _ in found]
+        identities = [identity for identity, _ in results]
         caller = Caller(
             names=frozenset().union(*(identity.names for identity in identities)),
             grants=tuple(dict.fromkeys(grant for identity in identities for grant in identity.grants)),
             tenant=min(identity.tenant for identity in identities),
-            expires=min((each.expires for each in identities if each.expires is not None), default=None),
+            expires=min((i.expires for i in identities if i.expires is not None), default=None),
         )
         with self._lock:
             self._forget(key)
             if len(self._known) >= self._most:
-                most = max(self._of_caller.values(), key=len)
-                self._forget(next(iter(most)))
-            self._known[key] = caller, began + min(seconds for _, seconds in found)
+                keys = max(self._of_caller.values(), key=len)
+                self._forget(next(iter(keys)))
+            self._known[key] = caller, began + min(seconds for _, seconds in results)
             self._of_caller.setdefault(caller.names, {})[key] = None
         return caller
 
     def _forget(self, key: str | bytes) -> None:
-        """Forgets a header, with the lock held."""
-        if (known := self._known.pop(key, None)) is not None:
-            names = known[0].names
+        """Drops a cached header. Call it with the lock held."""
+        if (entry := self._known.pop(key, None)) is not None:
+            names = entry[0].names
             del self._of_caller[names][key]
             if not self._of_caller[names]:
                 del self._of_caller[names]
 
     def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
-        """Returns what a credential gives, and for how many seconds that may be believed."""
         now = self._wall()
         identity = reader.read(credential, now)
-        left = math.inf if identity.expires is None else identity.expires - now
-        if left <= 0:
+        remaining_seconds = math.inf if identity.expires is None else identity.expires - now
+        if remaining_seconds <= 0:
             raise NotAuthenticated("The credential has expired.")
-        return identity, min(reader.believed, left)
+        return identity, min(reader.believed, remaining_seconds)
 
 
 def _written(credentials: list[tuple[str, str]]) -> str:
-    """Returns the header that is remembered for credentials."""
     return "; ".join(sorted({f"{scheme} {credential}" for scheme, credential in credentials}))
 
 
@@ -208,18 +197,17 @@ def _key(header: str) -> str | bytes:
 
 
 class Authorization:
-    """Checks who the caller is and whether it may use a queue."""
+    """Checks who the caller is and whether it may use a queue.
+
+    Args:
+        service: The use cases of queues.
+        authenticate: Authenticates callers.
+        private: Applications that do not reveal to other callers which queues exist.
+    """
 
     __slots__ = ("_authenticate", "_private", "_service")
 
     def __init__(self, service: Service, authenticate: Authenticator, private: Container[str] = ()) -> None:
-        """Prepares.
-
-        Args:
-            service: Has the queues.
-            authenticate: Knows callers.
-            private: Applications that do not reveal to other callers which queues exist.
-        """
         self._service = service
         self._authenticate = authenticate
         self._private = private
@@ -235,52 +223,44 @@ class Authorization:
         return self._authenticate(request.headers.get("authorization"))
 
     async def identify(self, request: Request) -> Caller:
-        """Async variant of :meth:`caller`; a caller that is not cached is looked up in a thread."""
         if request.refused is not None:
             raise request.refused
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         return await request.in_pool(lambda: self.caller(request)) if caller is None else caller
 
     async def member(self, request: Request) -> Credential:
-        """Returns the credential of a member of a consumer group.
-
-        Raises:
-            NotAuthenticated: A credential is not valid.
-            NotAllowed: The request has none.
-        """
         caller = await self.identify(request)
         self.require_credential(request, caller)
         return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), caller)
 
     def former_member(self, request: Request) -> Credential | None:
-        """Returns the credential of a member, without rights, if it was valid a moment ago; else None."""
+        """Returns a member's credential, without rights, if the caller is still cached; else None."""
         if self.seen(request) is None:
             return None
         return credential_of(self._authenticate.keys(request.headers.get("authorization", "")), ANYBODY)
 
     @staticmethod
     def require_credential(request: Request, caller: Caller) -> None:
-        """Refuses a caller without one (``NotAllowed``), before a body is read for which everybody lacks a right."""
+        """Raises ``NotAllowed`` if the caller has no credential; called before a body is read that needs a right."""
         if caller.anonymous:
             raise _refusal(request, caller, "")
 
     def forget(self, request: Request) -> None:
-        """Forgets the caller of a request whose credential has ended."""
         if (header := request.headers.get("authorization")) is not None:
             self._authenticate.forget(header)
 
     def tenant(self, request: Request) -> str | None:
-        """Returns the tenant of a request from memory.
+        """Returns the tenant of a request from the cache.
 
-        It is one name for all callers without a credential, and None for a credential that has not been read yet.
+        All callers without a credential have one tenant. Returns None if the credential has not been read yet.
         """
         header = request.headers.get("authorization")
         return ANONYMOUS if header is None else self._authenticate.seen(header)
 
     def seen(self, request: Request) -> Caller | None:
-        """Returns the caller that was last known: requests count for it, but it gives no permission.
+        """Returns the cached caller, even if its entry has expired; it gives no permission.
 
-        None: its credential has not been read, or is not valid.
+        Returns None if its credential has not been read, or is not valid.
         """
         header = request.headers.get("authorization")
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
@@ -288,7 +268,7 @@ class Authorization:
     def know(self, request: Request) -> None:
         """Authenticates the caller ahead of the view. Blocks if an issuer has to be asked, so that the view does not.
 
-        An error of the credential is kept, and raised when the request is handled.
+        A :class:`QueueyError` of the credential is kept, and raised by the view.
         """
         try:
             self.caller(request)
@@ -296,12 +276,12 @@ class Authorization:
             request.refused = error
 
     def find(self, request: Request, match: dict[str, str]) -> Queue:
-        """Looks up the queue that the path names.
+        """Returns the queue that the path names.
 
         Raises:
-            ApplicationNotFound, QueueNotFound: There is none.
+            ApplicationNotFound, QueueNotFound: The application or the queue does not exist.
             NotAuthenticated: A credential is not valid, and the application is private.
-            NotAllowed: The application is private and the caller a stranger, whether there is such a queue or not.
+            NotAllowed: The application is private and the queue does not concern the caller, whether it exists or not.
         """
         application, name = match["app"], match["queue"]
         if application not in self._private:
@@ -321,23 +301,23 @@ class Authorization:
     def enter(
         self, request: Request, match: dict[str, str], action: Action, *, dead_letter: str | None = None
     ) -> QueueAccess:
-        """Authorizes the caller for the queue that the path names; blocks. See :meth:`admit` for coroutines.
+        """Authorizes the caller for the queue that the path names; blocks. Coroutines call :meth:`admit`.
 
         Args:
             request: The request.
             match: Names the queue.
-            action: What it does. A request that takes long is checked again and again.
-            dead_letter: Where it has the queue's dead letters go from now on; see :meth:`require_dead_letter`.
+            action: What the request does. A request that takes long is checked repeatedly.
+            dead_letter: The queue's dead-letter queue after this request; see :meth:`require_dead_letter`.
 
         Raises:
-            ApplicationNotFound, QueueNotFound: As :meth:`find`.
+            ApplicationNotFound, QueueNotFound: See :meth:`find`.
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
         return self._service.enter(self.find(request, match), partial(self._check, request, action, dead_letter))
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
-        """Authorizes the caller for one of several queues; an error of one does not close the others.
+        """Authorizes the caller to read one of several queues; returns an error that concerns only this queue.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -348,9 +328,9 @@ class Authorization:
             return error
 
     async def admit(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess:
-        """Authorizes the caller for the queue that the path names, as :meth:`enter` does.
+        """Authorizes the caller for the queue that the path names, as :meth:`enter` does, without blocking the loop.
 
-        What is not in memory is looked up in a thread, as before every refusal.
+        Anything not cached is read in a thread. A caller that the cached rows do not admit is checked again there.
         """
         admitted = self.admit_at_once(request, match, action)
         if admitted is None:
@@ -358,7 +338,7 @@ class Authorization:
         return admitted
 
     def admit_at_once(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess | None:
-        """Authorizes a caller by what is in memory. Returns None if something has to be looked up (:meth:`admit`)."""
+        """Authorizes a caller from the caches; returns None if something has to be read (:meth:`admit`)."""
         queue = self._service.store.catalogue.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
@@ -367,7 +347,6 @@ class Authorization:
         return QueueAccess(self._service.core, self._service.store, queue, check)
 
     def _check(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
-        """Lets the caller in, or raises ``NotAuthenticated`` or ``NotAllowed``."""
         caller = self.caller(request)
         if not allowed(row, caller, action):
             raise _refusal(request, caller, lacking(caller, row.application, action, row.name))
@@ -377,13 +356,13 @@ class Authorization:
     def require_dead_letter(
         self, request: Request, application: str, name: str | None, dead_letter: str | None
     ) -> None:
-        """Checks that the caller may have dead letters stored in a queue, whether that exists or not.
+        """Checks that the caller may have dead letters stored in a queue, whether it exists or not.
 
         Args:
             request: The request.
             application: The owner of both queues.
-            name: The queue that they come from; its own dead letters are always allowed. None: not known yet.
-            dead_letter: The queue that gets them; nothing: there is nothing to check.
+            name: The source queue, or None if it has no name yet. Its own dead-letter queue is always allowed.
+            dead_letter: The queue that receives the dead letters. If it is empty, nothing is checked.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -398,26 +377,25 @@ class Authorization:
             raise _refusal(request, caller, text)
 
     def patterns(self, request: Request, application: str, action: Action) -> Sequence[str]:
-        """Returns patterns of the queues of an application with which the caller may do something: one at least.
+        """Returns patterns of the queues of an application on which the caller may do something; at least one.
 
         Raises:
-            ApplicationNotFound: There is none of that name.
+            ApplicationNotFound: The application does not exist.
             NotAuthenticated: A credential is not valid.
-            NotAllowed: There is no such queue.
+            NotAllowed: The caller may do this on no queue of the application.
         """
         self._service.queues.require_application(application)
         caller = self.caller(request)
-        if not (found := caller.patterns(application, action)):
+        if not (patterns := caller.patterns(application, action)):
             raise _refusal(request, caller, lacking(caller, application, action))
-        return found
+        return patterns
 
     def matching(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
-        """Returns what says of a queue's name whether :meth:`patterns` has it. Raises as that does."""
         patterns = self.patterns(request, application, action)
         return lambda name: any(matches(pattern, name) for pattern in patterns)
 
     def creation(self, request: Request, application: str) -> Callable[[str], None]:
-        """Returns what refuses the names of queues that the caller may not create. Raises as :meth:`patterns`."""
+        """Returns a check that refuses names of queues that the caller may not create. Raises as :meth:`patterns`."""
         patterns = self.patterns(request, application, "admin")
 
         def check(name: str) -> None:
@@ -432,9 +410,9 @@ class Authorization:
         Args:
             request: The request.
             application: The owner of the queues.
-            names: Names of queues; the caller may consume each of them.
-            shapes: Shell patterns; one of them may match a name that the caller's own patterns match, as far as the
-                beginnings show.
+            names: Names of queues; the caller must be allowed to consume each of them.
+            shapes: Shell patterns. For each action, one of them must be able to match a name that the caller's patterns
+                match, judged by the text before the first wildcard.
 
         Raises:
             ApplicationNotFound: The application does not exist.
@@ -458,14 +436,14 @@ class Authorization:
                 raise _refusal(request, caller, lacking(caller, application, action))
 
     def readable(self, request: Request, application: str, most: int) -> list[str]:
-        """Returns names of queues that the caller's rights open to it for reading, whether they exist or not.
+        """Returns the names of queues that the caller's grants let it read, whether they exist or not.
 
-        Those that only name it as a principal are not among them: nothing lists these.
+        Queues that name the caller only as a principal are left out: they are not indexed by principal.
 
         Args:
             request: The request.
             application: The application that owns the queues.
-            most: How many at most.
+            most: Max names.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -479,27 +457,27 @@ class Authorization:
             if isinstance(grant.queues, str) and grant.permits(application, "read")
         )
         if patterns := caller.patterns(application, "read"):
-            found, _ = self._service.queues.list(application, start="", limit=most, patterns=patterns)
-            names |= dict.fromkeys(queue.name for queue in found)
+            queues, _ = self._service.queues.list(application, start="", limit=most, patterns=patterns)
+            names |= dict.fromkeys(queue.name for queue in queues)
         return list(names)[:most]
 
     def reader(self, request: Request, application: str) -> str:
-        """Returns the name under which the caller's read marks are kept.
+        """Returns the name under which the caller's read marks are stored.
 
         Raises:
             NotAuthenticated: A credential is not valid.
-            NotAllowed: The caller is neither a user nor an application, or one that this application does not know.
+            NotAllowed: The caller is not a user or an application, or is unknown to this application.
         """
         caller = self.caller(request)
-        if (found := caller.reader_within(application)) is None:
+        if (name := caller.reader_within(application)) is None:
             raise _refusal(request, caller, "Read marks are kept for users of the application, and for applications.")
-        return found
+        return name
 
     def rights(self, request: Request, application: str, name: str) -> list[Action]:
-        """Returns what the caller may do with a queue of this name, whether it exists or not.
+        """Returns the actions that the caller may do on a queue of this name, whether it exists or not.
 
-        The principals and the type of a queue count only for callers whom it concerns (:func:`queuey.access.concerns`).
-        For all others nothing is allowed, as if there were no queue.
+        The principals and the type of a queue count only for callers that it concerns (:func:`queuey.access.concerns`).
+        All others get no action, as if the queue did not exist.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -512,33 +490,24 @@ class Authorization:
         return [action for action in get_args(Action) if allowed(row, caller, action)]
 
     def oversee(self, request: Request) -> None:
-        """Checks that the caller may see which applications there are.
-
-        Raises:
-            NotAuthenticated: A credential is not valid.
-            NotAllowed: It is no operator.
-        """
         caller = self.caller(request)
         if not any(grant.application is None for grant in caller.grants):
             raise _refusal(request, caller, "Only operators' keys list applications.")
 
 
 def consumes(queue: Queue, caller: Caller) -> bool:
-    """Returns whether a caller may consume a queue as a member of a group."""
     return all(allowed(queue, caller, action) for action in CONSUMING)
 
 
 def _may_meet(shape: str, begin: str) -> bool:
-    """Returns whether a shell pattern may match a name with a beginning, as far as its beginning shows."""
     own = re.split(r"[*?\[]", shape, maxsplit=1)[0]
     return own.startswith(begin) or begin.startswith(own)
 
 
 def _refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
-    """Returns the error of what a caller may not do. A caller without a credential learns how to send one."""
     if caller.anonymous:
-        found = (
+        reason = (
             "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""
         )
-        lacks = f"{found or 'This needs a credential'}. Send the header Authorization: Application KEY"
+        lacks = f"{reason or 'This needs a credential'}. Send the header Authorization: Application KEY"
     return NotAllowed(lacks, anonymous=caller.anonymous)

@@ -1,13 +1,13 @@
-"""Resources: declared once, with their path, their methods, and what each method needs of the server.
+"""Resources: each is declared once, with its path, its methods, and what each method needs of the server.
 
-A view is a coroutine function, which the event loop runs and which may not block, or a function that may block, which
-is run in a thread. Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the
-original's answer as the original's did: other methods are 404, HEAD included, and requests without a credential get 403
-instead of 401.
+A view is a coroutine function, which runs on the event loop and must not block, or a function that may block, which
+runs in a thread. Every resource with GET has HEAD, and every resource has OPTIONS; other methods get 405. Resources of
+the original API answer as the original did: other methods get 404, HEAD included, and requests without a credential get
+403 instead of 401.
 
-A path is percent-decoded once. No resource has a name with an encoded slash, which would become two names, or that is
-``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is encoded twice
-(``%252F``) stands for the text that one decoding gives (``%2F``), which is a name like any other.
+A path is percent-decoded once. Paths with an encoded slash, which would split a name in two, or with a name ``.`` or
+``..``, which proxies and HTTP libraries rewrite, get 404. A name that is encoded twice (``%252F``) stands for the text
+after one decoding (``%2F``), which is a name like any other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from queuey.web.requests import (
 from queuey.web.responses import Header, Response, text_response
 
 Match = dict[str, str]
-"""The parts of the path that a route names."""
+"""The named parts of a path."""
 Handler = Callable[[Request, Match], Response] | Callable[[Request, Match], Coroutine[Any, Any, Response]]
 
 
@@ -49,15 +49,15 @@ MESSAGE_HEADERS = (
     *("x-ttl", "x-partition", "x-message-key", "x-delay", "x-after", "x-encoding"),
     *("idempotency-key", "last-event-id"),
 )
-"""Headers that have a meaning at some operation."""
+"""Headers that some operation reads."""
 COMMON_HEADERS = frozenset(
     ["accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"]
 )
-"""Headers that nearly all requests have; they are known everywhere."""
+"""Headers that nearly all requests have; every operation accepts them without a warning."""
 MAX_LENGTH, MAX_COMPARED = 20, 24
-"""Max characters of a header's name, and max names of a request, that are compared with ours."""
+"""Max characters of a header's name, and max headers of a request, that are compared with known ones."""
 LIKENESS = 0.8
-"""Min likeness of a misspelt header to one that has a meaning, as difflib computes it."""
+"""Min similarity (difflib ratio) of a misspelt header to a known one."""
 
 
 class View:
@@ -65,14 +65,14 @@ class View:
 
     Args:
         answer: Returns the response, or raises an error.
-        asks: It reads the query. Without it every field of a query is unknown.
+        asks: The view reads the query. Otherwise every query field is unknown.
         page: The response may have a page of messages, for which memory is reserved first.
-        reads: It has messages, for which the view reserves memory; nobody needs it when the client has left. The view
-            may wait for messages.
-        headers: The names of the headers that it knows; None: it warns of no others.
+        reads: The view returns messages, and may wait for them. It reserves memory for them, and is given up when the
+            client has left.
+        headers: The names of the headers that the view knows; if None, it warns of no other headers.
 
     Attributes:
-        blocks: It has to run in a thread.
+        blocks: The view has to run in a thread.
     """
 
     __slots__ = ("answer", "asks", "blocks", "headers", "page", "reads")
@@ -98,13 +98,13 @@ class Endpoint:
     """Answers the requests for one resource, counts them, and turns errors into responses.
 
     Args:
-        name: For the metrics.
+        name: Name of the resource in the metrics.
         metrics: Where requests are counted.
-        views: By method; a function alone is a view that asks nothing.
-        original: The original had this resource, and clients of it know how it answers.
-        operation: It is for monitors. Its requests count for itself and not for an application, so that no other
-            requests make the service appear unhealthy.
-        otherwise: Answers requests with any other method; None: there is none.
+        views: Views by method. A bare function becomes a view without options.
+        original: The resource is part of the original API, whose clients expect its answers.
+        operation: The resource is for monitors. Its requests count for the resource and not for an application, so that
+            other requests cannot make the service appear unhealthy.
+        otherwise: Answers requests with any other method; if None, these get 405, or 404 in the original API.
     """
 
     __slots__ = ("_allow", "_metrics", "_original", "_otherwise", "_views", "name", "operation")
@@ -132,19 +132,17 @@ class Endpoint:
         self._allow = ", ".join(sorted(self._views))
 
     def view(self, method: str) -> View:
-        """Returns what answers requests with a method."""
         return self._views.get(method, self._otherwise)
 
     def is_for_monitor(self, request: Request) -> bool:
-        """Returns whether a request is a plain question of a monitor."""
         plain = self.operation and request.method in {"GET", "HEAD"} and not request.query
         return plain and announced_length(request) == 0
 
     async def answer(self, view: View, request: Request, match: Match) -> Response:
-        """Answers a request by one of the views, and counts it.
+        """Answers a request with one of the views, and counts it.
 
         Raises:
-            BodyWanted: The body is needed, and was not taken in yet.
+            BodyWanted: The view needs the body, which has not been received yet.
         """
         start = perf_counter()
         try:
@@ -172,17 +170,15 @@ class Endpoint:
         return response
 
     def count(self, response: Response, seconds: float) -> None:
-        """Counts a request."""
         self._metrics.observe(self.name, response.status, seconds)
 
     async def _options(self, request: Request, match: Match) -> Response:
-        """Answers OPTIONS with the allowed methods."""
         return self._allowing(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
         if self._original:
             return self._allowing(error_response(NoSuchResource("The resource does not have this method."), request))
-        text = f"{request.method[:20]} is no method of this resource. It has: {self._allow}."
+        text = f"{request.method[:20]} is not a method of this resource. It has: {self._allow}."
         return self._allowing(error_response(MethodNotAllowed(text), request))
 
     def _allowing(self, response: Response) -> Response:
@@ -194,9 +190,9 @@ class Found(NamedTuple):
     """The resource of a path.
 
     Attributes:
-        path: Percent-decoded.
-        endpoint: What answers.
-        match: The parts of the path that the route names.
+        path: The percent-decoded path.
+        endpoint: Answers the request.
+        match: The named parts of the path.
     """
 
     path: str
@@ -208,13 +204,13 @@ class Resources:
     """Finds resources by their paths, in the order of Pyramid's routes.
 
     Args:
-        routes: Pyramid's.
-        endpoints: By the names of their routes.
-        bridge: Answers for all other routes, whose views are Pyramid's.
-        nowhere: Answers where no route leads.
+        routes: Pyramid's routes.
+        endpoints: Endpoints by the names of their routes.
+        bridge: Answers all other routes, whose views are Pyramid's.
+        nowhere: Answers paths that no route matches.
 
     Attributes:
-        routes: Pyramid's, each with what answers.
+        routes: Pyramid's routes, each with its endpoint.
     """
 
     def __init__(
@@ -225,7 +221,6 @@ class Resources:
         self._remembered = lru_cache(PATHS)(self._find)
 
     def find(self, raw: bytes) -> Found:
-        """Returns what a path leads to, as it was sent."""
         return self._remembered(raw) if len(raw) <= SHORT_PATH else self._find(raw)
 
     def _find(self, raw: bytes) -> Found:
@@ -233,20 +228,20 @@ class Resources:
         if path is None:
             return Found(raw.decode("latin-1"), self._nowhere, {})
         for route, endpoint in self.routes:
-            # Routes end in a ``$``, which a newline may follow that is in no part of the path.
+            # Routes end in ``$``, which also matches before a newline at the end of the path.
             if (match := route.match(path)) is not None and not (path[-1:] == "\n" and route.match(path[:-1]) == match):
                 return Found(path, endpoint, match)
         return Found(path, self._nowhere, {})
 
 
 def with_warning(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> tuple[Header, ...]:
-    """Returns headers with warnings that name what was ignored, a few names of each kind, percent-encoded.
+    """Returns headers with warnings of ignored names: a few names of each kind, percent-encoded.
 
-    They stand behind a warning that is there already, in the same header: many clients keep one of each name.
+    They are appended to a Warning header that is there already: many clients keep one header of each name.
     """
-    before = [value for name, value in headers if name == WARNING]
-    texts = [_warning(kind, each) for kind, each in ignored.items()]
-    return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*before, *texts])))
+    existing = [value for name, value in headers if name == WARNING]
+    texts = [_warning(kind, names) for kind, names in ignored.items()]
+    return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*existing, *texts])))
 
 
 def _warning(kind: str, ignored: Ignored) -> str:
@@ -256,19 +251,19 @@ def _warning(kind: str, ignored: Ignored) -> str:
 
 
 def note_headers(request: Request, allowed: frozenset[str]) -> None:
-    """Records headers that have a meaning elsewhere only, or that look like a misspelt one.
+    """Records headers that only other operations read, or that look like a misspelt one.
 
-    Clients and proxies may add any others.
+    Any other header is accepted: clients and proxies add their own.
 
     Raises:
-        InvalidRequest: There is one, and the request asks for ``strict``.
+        InvalidRequest: There is such a header, and the request asks for ``strict``.
     """
     keeps = OWN_HEADER in allowed
-    others = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
-    names = [name for name in others if len(name) <= MAX_LENGTH and _is_like_ours(name)]
-    if ignored := [name for name in names if not (keeps and name.startswith(OWN_HEADER))]:
-        shown = sorted(allowed.difference(COMMON_HEADERS))
-        note_unknown(request, ignored, "header", "operation", shown)
+    candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
+    suspects = [name for name in candidates if len(name) <= MAX_LENGTH and _is_like_ours(name)]
+    if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER))]:
+        known = sorted(allowed.difference(COMMON_HEADERS))
+        note_unknown(request, ignored, "header", "operation", known)
 
 
 @lru_cache(1024)
@@ -280,9 +275,9 @@ _DOTS = frozenset({".", ".."})
 
 
 def decode_path(raw: bytes) -> str | None:
-    """Decodes the path of a request as it was sent; None: no resource has it.
+    """Decodes the path of a request as it was sent. Returns None if no resource can have it.
 
-    That is one of which a name holds a slash, is ``.`` or ``..``, or is no UTF-8.
+    That is a path with an encoded slash, with a name ``.`` or ``..``, or in another encoding than UTF-8.
     """
     if b"%" in raw:
         if b"%2f" in raw.lower():

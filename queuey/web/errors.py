@@ -1,4 +1,4 @@
-"""How errors become answers: the one table of statuses, and the two forms of error bodies."""
+"""Turns errors into responses: the table of statuses, and the two formats of error bodies."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ STATUSES: dict[type[Exception], int] = {
     errors.StoreUnavailable: 503,
     errors.StoreIncompatible: 503,
 }
-"""The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
+"""Statuses by error class; the most specific class decides. Any other error is a defect, and answers 500."""
 
 HEADERS: dict[int, tuple[Header, ...]] = {
     415: (("Accept-Encoding", "identity"),),
 }
-"""Headers of a status, whatever the error."""
+"""Headers by status."""
 
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
 
 
 class NoSuchResource(errors.NotFound):
-    """No route leads here, or the resource does not have the method."""
+    """No route matches the path, or the resource does not have the method."""
 
 
 class MethodNotAllowed(errors.QueueyError):
@@ -54,12 +54,10 @@ STATUSES[MethodNotAllowed] = 405
 
 
 def status_of(error: Exception) -> int:
-    """Returns the status an error answers with."""
     return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), 500)
 
 
 def error_response(error: Exception, request: Request) -> Response:
-    """Turns an error into a response, in the form that the client accepts."""
     status = status_of(error)
     form = None if request.facade is None else partial(request.facade.error_response, request)
     if status == 500:  # noqa: PLR2004 - the status of our own defects
@@ -81,19 +79,18 @@ def error_response(error: Exception, request: Request) -> Response:
 
 
 def plain_error_response(error: errors.QueueyError) -> Response:
-    """Returns the response to an error outside of a request, such as that of opening a store."""
+    """Returns the response to an error outside of a request, such as one from opening a store."""
     status = status_of(error)
     extra = {"outcome": getattr(error, "outcome", "none")}
     return _problem(status, error.code, _texts(error), extra, _headers(error, status))
 
 
 def as_stranger_sees(error: Exception) -> Exception:
-    """Returns the error to answer with: a caller without a credential is asked for one (401) instead of refused."""
+    """Turns a refusal of a caller without a credential (403) into 401; returns other errors unchanged."""
     return errors.NoCredential(*error.args) if isinstance(error, errors.NotAllowed) and error.anonymous else error
 
 
 def error_texts(error: Exception) -> dict[str, str]:
-    """Returns the ``error_msg`` of an error inside a larger answer."""
     return _texts(error)
 
 
@@ -112,14 +109,13 @@ def _texts(error: Exception) -> dict[str, str]:
 
 
 def _extra(error: Exception, request: Request) -> dict[str, Any]:
-    """Returns what an error says beyond its texts."""
     if request.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(
         error, errors.StoreUnavailable | errors.StoreIncompatible | errors.QueueChanged | errors.TooManyRequests
     ):
         outcome = getattr(error, "outcome", "none")
-        # A batch is stored all or none.
+        # A batch is stored whole or not at all.
         return {"outcome": outcome} | ({"outcomes": [outcome] * request.batch} if request.batch else {})
     if isinstance(error, errors.OffsetConflict):
         return {
@@ -159,14 +155,14 @@ def _problem(
 
 
 def _without_secrets(path: str) -> str:
-    """Returns a path without the id of a member of a group, or the token of a link that logs in."""
+    """Returns a path without a group member's id or the token of a login link."""
     for begin in ("/members/", "/login/once/"):
         path = "".join(path.partition(begin)[:2])
     return path
 
 
 def _note_crash(error: Exception, request: Request) -> str:
-    """Logs a defect under an id; the client gets only that id."""
+    """Logs a defect under a random id, which is all that the client gets."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, request.method, _without_secrets(request.path), exc_info=error)
     return crash
@@ -180,7 +176,6 @@ def _crashed(text: str, request: Request) -> Response:
 
 
 def refusal(status: int, why: str) -> Response:
-    """Answers bytes that are not a valid request."""
     response = json_response({"status": "error", "error_msg": {"request": why}}, status)
     if status == 503:  # noqa: PLR2004 - there are too many connections
         response.headers += (("Retry-After", "1"),)

@@ -1,7 +1,7 @@
-"""Bodies and queries as structs of :mod:`queuey.api`: each field is read as its type says, numbers also from text.
+"""Reads bodies and queries into structs of :mod:`queuey.api`: each field by its type, numbers also from text.
 
-All bad fields are named at once. A field whose type has several forms, or an inner structure, is taken as it came: the
-view reads it further.
+All bad fields are reported at once. A field whose type has several forms, or an inner structure, is passed on as it
+came: the view reads it further.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Parse = Callable[[object], Any]
 
 MAX_QUERIES, MAX_QUERY = 1000, 200
-"""Max queries of one kind that are remembered, and max characters of each."""
+"""Max cached queries of one kind, and max characters of each."""
 
 
 class Fields(Generic[S]):
@@ -32,25 +32,25 @@ class Fields(Generic[S]):
     def __init__(self, kind: type[S], limits: Limits) -> None:
         self._kind = kind
         self._most = limits.max_body
-        known = inspect.type_info(kind)
-        assert isinstance(known, inspect.StructType)  # noqa: S101
-        self.names = frozenset(each.encode_name for each in known.fields)
-        self._parsers = {each.encode_name: (each.name, _parser(each.type, limits)) for each in known.fields}
-        self._inner = {each.encode_name: inner for each in known.fields if (inner := _inner(each.type)) is not None}
-        self._required = {each.encode_name: each.name for each in known.fields if each.required}
+        struct = inspect.type_info(kind)
+        assert isinstance(struct, inspect.StructType)  # noqa: S101
+        self.names = frozenset(f.encode_name for f in struct.fields)
+        self._parsers = {f.encode_name: (f.name, _parser(f.type, limits)) for f in struct.fields}
+        self._inner = {f.encode_name: inner for f in struct.fields if (inner := _inner(f.type)) is not None}
+        self._required = {f.encode_name: f.name for f in struct.fields if f.required}
 
     def read(self, given: Mapping[str, object], errors: Errors, request: Request | None = None) -> S:
-        """Reads the fields; None and blank text: not given. Bad and missing ones are None, and in ``errors``.
+        """Reads the fields. A field that is None or blank is absent; bad and missing ones are None, and in ``errors``.
 
-        Unknown fields are recorded in the request whose body they are.
+        Unknown fields are recorded in ``request``, if this is its body.
         """
         if request is not None and not self.names.issuperset(given):
             self.note_unknown(request, given)
         values: dict[str, Any] = {}
         for name, value in given.items():
-            if value is None or value == "" or (known := self._parsers.get(name)) is None:
+            if value is None or value == "" or (field := self._parsers.get(name)) is None:
                 continue
-            attribute, parse = known
+            attribute, parse = field
             try:
                 values[attribute] = value if parse is None else parse(value)
             except ValueError as error:
@@ -66,33 +66,30 @@ class Fields(Generic[S]):
         """Reads the query of a request.
 
         Raises:
-            InvalidRequest: Naming every bad field.
+            InvalidRequest: Some fields are bad or missing; it names all of them.
         """
         errors = Errors()
-        found = self.read(read_query(request, self.names), errors)
+        values = self.read(read_query(request, self.names), errors)
         errors.check()
-        return found
+        return values
 
     def json(self, request: Request, otherwise: bytes = b"") -> dict[str, Any]:
-        """Returns the JSON object in the body of a request; ``otherwise`` stands for an empty body."""
+        """Returns the JSON object in the body of a request; an empty body is read as ``otherwise``."""
         values = read_object(read_body(request, self._most) or otherwise)
         if self._inner or not self.names.issuperset(values):
             self.note_unknown(request, values)
         return values
 
     def body(self, request: Request, errors: Errors) -> S:
-        """Reads the struct in the body of a request."""
         return self.read(self.json(request), errors)
 
     def note_unknown(self, request: Request, values: Mapping[str, object]) -> None:
-        """Records fields of a body that mean nothing, for a warning; refuses them if the request is ``strict``."""
         items = ((self.names, values), *self._items(values))
         if unknown := dict.fromkeys(name for names, item in items for name in item if name not in names):
             allowed = self.names.union(*(names for names, _ in self._inner.values()))
             note_unknown(request, list(unknown), "field", "body", allowed)
 
     def _items(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
-        """Yields the structs within a struct, each with the names that it may have."""
         for field, (names, is_map) in self._inner.items():
             value = values.get(field)
             if is_map and isinstance(value, dict):
@@ -105,7 +102,7 @@ class Queries(Generic[T]):
     """Reads queries of one kind, each text once: clients send the same ones again and again.
 
     Args:
-        read: Reads the query of a request, and looks at nothing else. Its result is shared by requests.
+        read: Reads a request's query, and uses nothing else of the request. Requests share its result.
     """
 
     def __init__(self, read: Callable[[Request], T]) -> None:
@@ -113,13 +110,12 @@ class Queries(Generic[T]):
         self._known: dict[str, T] = {}
 
     def read(self, request: Request) -> T:
-        """Returns what the query of a request says; raises as the given function."""
         text = request.query
         parsed = self._known.get(text)
         if parsed is None:
             ignored_before = request.ignored
             parsed = self._read(request)
-            # One with unknown fields is read each time, so that each response has its warning.
+            # A query with unknown fields is not cached, so that each response has its warning.
             if request.ignored is ignored_before and len(text) <= MAX_QUERY:
                 if len(self._known) >= MAX_QUERIES:
                     self._known.clear()
@@ -128,43 +124,42 @@ class Queries(Generic[T]):
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
-    """Returns a type without None and metadata, and the metadata; ``AnyType``: the type has several forms."""
-    said: dict[str, Any] = {}
+    """Returns a type without None and metadata, and the metadata; ``AnyType`` if the type has several forms."""
+    metadata: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
-            said |= (kind.extra_json_schema or {}) | (kind.extra or {})
+            metadata |= (kind.extra_json_schema or {}) | (kind.extra or {})
             kind = kind.type
         else:
-            forms = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+            forms = [t for t in kind.types if not isinstance(t, inspect.NoneType)]
             kind = forms[0] if len(forms) == 1 else inspect.AnyType()
-    return inspect.AnyType() if said.get("raw") else kind, said
+    return inspect.AnyType() if metadata.get("raw") else kind, metadata
 
 
 def _inner(kind: inspect.Type) -> tuple[frozenset[str], bool] | None:
-    """Returns the field names of the structs within a type, and whether they are the values of an object."""
+    """Returns the field names of a type's inner structs, and whether these are the values of an object."""
     kind, _ = _unwrapped(kind)
     is_map = isinstance(kind, inspect.DictType)
     item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", kind)
     if not isinstance(item, inspect.StructType):
         return None
-    return frozenset(each.encode_name for each in item.fields), is_map
+    return frozenset(f.encode_name for f in item.fields), is_map
 
 
 def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
-    """Returns the parser of a type; None: values are taken as they are."""
-    kind, said = _unwrapped(kind)
-    bounds = _bounds(kind, said.get("x-limit"), limits)
+    kind, metadata = _unwrapped(kind)
+    bounds = _bounds(kind, metadata.get("x-limit"), limits)
     match kind:
         case inspect.IntType():
             parse: Parse = partial(validators.integer, **bounds)
         case inspect.FloatType():
             parse = partial(validators.decimal, **bounds)
         case inspect.BoolType():
-            parse = validators.true_or_false if said.get("exact") else validators.boolean
-        case inspect.StrType() if "enum" in said:
-            parse = partial(validators.one_of, choices=tuple(said["enum"]))
+            parse = validators.true_or_false if metadata.get("exact") else validators.boolean
+        case inspect.StrType() if "enum" in metadata:
+            parse = partial(validators.one_of, choices=tuple(metadata["enum"]))
         case inspect.StrType():
-            parse = partial(validators.plain_text if said.get("line") else validators.text, **bounds)
+            parse = partial(validators.plain_text if metadata.get("line") else validators.text, **bounds)
         case inspect.ListType():
             parse = partial(validators.items, **bounds)
         case _:
@@ -173,7 +168,6 @@ def _parser(kind: inspect.Type, limits: Limits) -> Parse | None:
 
 
 def _bounds(kind: inspect.Type, limit: str | None, limits: Limits) -> dict[str, Any]:
-    """Returns the arguments of a parser that bound a value; a limit in force takes the place of the type's bound."""
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return {"least": kind.ge or 0, "most": getattr(limits, limit) if limit else kind.le}
     if isinstance(kind, inspect.StrType | inspect.ListType):

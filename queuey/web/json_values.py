@@ -1,4 +1,4 @@
-"""JSON that callers have sent, checked without building its objects: they would take thirty times the memory."""
+"""Checks JSON of callers without building its objects, which would take thirty times the memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import msgspec
 from queuey.web.validators import JSON_ERRORS, BadField, decode_any
 
 MAX_DEPTH = 200
-"""Max depth of a JSON body: readers in any language must be able to parse it."""
-UNREADABLE = "Is no JSON that others could read"
+"""Max nesting of a JSON body, so that readers in any language can parse it."""
+UNREADABLE = "Is not JSON that every reader can parse"
 BLOCK = 64 * 1024
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 _PERHAPS_TOO_LARGE = re.compile(rb"(?<![0-9.])(?:[0-9.]{200,}(?:[eE][+-]?[0-9]+)?|[0-9.]+[eE]\+?[0-9]{3,})")
 """Numbers that decoders may refuse: with very many digits, or a large exponent."""
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
-"""Checks the form of JSON, but not that strings are UTF-8 and numbers small enough."""
+"""Checks the syntax of JSON, but not that strings are UTF-8 and numbers small enough."""
 
 
 def read_value(raw: bytes) -> tuple[str, bool]:
-    """Returns the text of a JSON string, or any other value as it is written; and whether it is such a value.
+    """Returns the text of a JSON string, or any other value as it is written, and whether it is such another value.
 
     Raises:
-        BadField: Not every reader could take it in.
+        BadField: The value is not JSON that every reader can parse.
     """
     if not raw.lstrip(b" \t\r\n").startswith(b'"'):
         return check_value(raw), True
@@ -38,19 +38,19 @@ def read_value(raw: bytes) -> tuple[str, bool]:
 
 
 def check_value(raw: bytes, *, block: int = BLOCK) -> str:
-    """Checks a JSON value that is to be stored as it is; returns its text.
+    """Checks a JSON value that is stored as it is; returns its text.
 
     Args:
         raw: The value.
-        block: Bytes of a longer value that are looked at together.
+        block: Bytes of a longer value that are checked together.
 
     Raises:
-        BadField: Not every reader could take it in.
+        BadField: The value is not JSON that every reader can parse.
     """
     try:
         text = raw.decode()
         if small := len(raw) <= block:
-            decode_any(raw)  # is faster
+            decode_any(raw)  # faster than the checks below
         else:
             _skip(raw)
         if not small or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
@@ -61,7 +61,6 @@ def check_value(raw: bytes, *, block: int = BLOCK) -> str:
 
 
 def _check_parts(raw: bytes, block: int) -> None:
-    """Checks the depth of a value, and the size of its numbers, as decoding it would."""
     depth = 0
     for part in _outside_strings(raw, block):
         depths = list(accumulate(map(_STEPS.__getitem__, part.translate(None, _NO_BRACKETS)), initial=depth))
@@ -73,8 +72,8 @@ def _check_parts(raw: bytes, block: int) -> None:
 
 
 def _outside_strings(raw: bytes, block: int) -> Iterator[bytes]:
-    """Yields what valid JSON has outside its strings, in parts that end with a comma, so that no number is cut."""
-    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # every quotation mark that is left begins or ends a string
+    """Yields valid JSON without its strings, in parts that end with a comma, so that no number is cut."""
+    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # each remaining quotation mark begins or ends a string
     start, inside = 0, False
     while start < len(bare):
         end = bare.find(b",", start + block) + 1 or len(bare)
@@ -86,9 +85,10 @@ def _outside_strings(raw: bytes, block: int) -> Iterator[bytes]:
 
 @cache
 def list_decoder(most: int) -> Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]:
-    """Returns what decodes a JSON list of ``most`` values at most, and stops at the first one beyond.
+    """Returns a decoder for a JSON list of at most ``most`` values, which stops at the first one beyond.
 
-    It raises ``msgspec.ValidationError`` for a longer one. A list type with a ``max_length`` would be built to its end.
+    It raises ``msgspec.ValidationError`` for a longer list. With a ``max_length``, msgspec would build the whole list
+    first.
     """
     fields = [(f"_{number}", msgspec.Raw, None) for number in range(most)]
     values = msgspec.defstruct("Values", fields, array_like=True, forbid_unknown_fields=True)

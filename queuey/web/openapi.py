@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 documents, made of the structs of an API and a table of its operations."""
+"""OpenAPI 3.1 documents, made from the structs of an API and a table of its operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.web.responses import STATUS_LINES
 JSON = "application/json"
 EVENTS = "text/event-stream"
 MAX_LINE = 64
-"""Max characters of JSON in one line of an example."""
+"""Max characters of a line of JSON in an example."""
 REFERENCE = "#/components/schemas/{name}"
 BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
 _BOUNDS = {"integer": "maximum", "number": "maximum", "string": "maxLength", "array": "maxItems"}
@@ -49,14 +49,14 @@ class ResponseSpec(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to an operation and its answer, as a client would see them.
+    """A request to an operation and its response, as a client sees them.
 
     Attributes:
-        operation: Its ``operationId``.
+        operation: The ``operationId``.
         path: Values of the names in braces.
         query, headers: Parameters.
         body: Text, or a JSON value.
-        python, javascript: The request by ``client`` or ``queuey``, the clients of these languages.
+        python, javascript: The request with ``client`` or ``queuey``, the clients of these languages.
         answer: Text, or a JSON value.
     """
 
@@ -72,7 +72,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tag(msgspec.Struct, frozen=True):
-    """A group of operations, by its title."""
+    """A group of operations."""
 
     name: str
     about: str
@@ -84,11 +84,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tag: The name of its group.
         query: The struct of the query.
-        parameters: Beside those of the path and the query.
-        body: The content of the request; empty: none.
-        body_may_be_empty: The request may come without.
+        parameters: Parameters besides those of the path and the query.
+        body: The content of the request; empty if it has no body.
+        body_may_be_empty: The body is optional.
         about: Rules that neither the summary nor a schema can state.
-        success: Answers by status.
+        success: Responses by status.
         errors: Statuses with the API's error bodies.
     """
 
@@ -107,19 +107,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """A name for generated clients: the words of the summary up to the first comma."""
+        """A name for generated clients: the words of the summary up to the first comma, in camel case."""
         words = self.summary.partition(",")[0].lower().split()
         return words[0] + "".join(word.capitalize() for word in words[1:])
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):
-    """An API as it stands in its document.
+    """The contents of an API's document.
 
     Attributes:
-        version: Of this program.
-        about: What the API is for, and in further paragraphs the rules for all operations.
-        tags: The groups of operations, in the order in which a reader wants them.
-        security: The one way to give a credential, as a security scheme.
+        version: The version of this program.
+        about: The purpose of the API and, in further paragraphs, the rules for all operations.
+        tags: The groups of operations, in reading order.
+        security: The security scheme of credentials.
         path_parameters: Every name in braces that a path may have.
         strict: The parameter that every query may have.
         errors: The response of each error status.
@@ -138,21 +138,21 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def document(api: Api, limits: msgspec.Struct) -> Schema:
-    """Returns the document; upper bounds, and names of limits in texts, are those of ``limits``."""
+    """Returns the OpenAPI document, with these limits as upper bounds and for their names in texts."""
     requests = [kind for operation in api.operations for kind in _kinds([operation.body])]
     answers = [spec.content for operation in api.operations for spec in operation.success.values()]
     answered = _kinds([*answers, *(spec.content for spec in api.errors.values())])
     kinds = list(dict.fromkeys([*requests, *answered]))
-    found, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    found_schemas, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
     for kind in set(_structs(answered)).difference(_structs(requests)):
         _complete(components[kind.__name__], kind)
     for kind in _structs(kinds):
         _describe(components[kind.__name__], kind)
-    schemas = dict(zip(kinds, found, strict=True))
+    schemas = dict(zip(kinds, found_schemas, strict=True))
     paths: dict[str, Schema] = {}
     for operation in api.operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, api, schemas)
-    whole = {
+    content = {
         "openapi": "3.1.0",
         "info": {
             "title": api.title,
@@ -168,20 +168,20 @@ def document(api: Api, limits: msgspec.Struct) -> Schema:
             "securitySchemes": {"credential": dict(api.security)},
         },
     }
-    resolved: Schema = _in_force(whole, msgspec.structs.asdict(limits))
+    resolved: Schema = _in_force(content, msgspec.structs.asdict(limits))
     return resolved
 
 
 def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
     parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
-    asked = [] if operation.query is None else [*_query(operation.query), api.strict]
+    query = [] if operation.query is None else [*_query(operation.query), api.strict]
     answers = {str(status): _response(status, spec, schemas) for status, spec in operation.success.items()}
     answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.errors}
     entry: Schema = {
         "summary": operation.summary,
         "operationId": operation.id,
         "tags": [operation.tag],
-        "parameters": [p.document() for p in (*parts, *asked, *operation.parameters)],
+        "parameters": [p.document() for p in (*parts, *query, *operation.parameters)],
         "responses": answers,
         "security": [{}] if operation.anonymous else [{"credential": []}, {}],
     }
@@ -190,7 +190,7 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
     if operation.body:
         content = _content(operation.body, schemas)
         entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
-    if (example := next((each for each in api.examples if each.operation == operation.id), None)) is not None:
+    if (example := next((e for e in api.examples if e.operation == operation.id), None)) is not None:
         _show(entry, example)
         entry["x-codeSamples"] = [
             {"lang": "Shell" if label == "curl" else label, "label": label, "source": source}
@@ -200,7 +200,6 @@ def _operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) ->
 
 
 def samples(operation: Operation, example: Example) -> dict[str, str]:
-    """Returns the request of an example in each language that has one."""
     sources = {
         "curl": _curl(operation, example),
         "Python": example.python,
@@ -210,10 +209,10 @@ def samples(operation: Operation, example: Example) -> dict[str, str]:
 
 
 def _show(entry: Schema, example: Example) -> None:
-    given = example.path | example.query | example.headers
+    values = example.path | example.query | example.headers
     for parameter in entry["parameters"]:
-        if parameter["name"] in given:
-            parameter["example"] = given[parameter["name"]]
+        if parameter["name"] in values:
+            parameter["example"] = values[parameter["name"]]
     for content, value in (
         (entry.get("requestBody", {}).get("content", {}), example.body),
         (entry["responses"][str(example.status)].get("content", {}), example.answer),
@@ -224,26 +223,24 @@ def _show(entry: Schema, example: Example) -> None:
 
 
 def _address(operation: Operation, example: Example, api: str, url: str) -> str:
-    """Returns the address of an example, which begins with a variable: the service's address, or its application's."""
+    """Returns the URL of an example, which begins with a variable: the service's URL, or its application's."""
     path = operation.path.format_map({name: quote(value, safe=":@,") for name, value in example.path.items()})
-    whole = url + path if "app" not in example.path else api + path.removeprefix(f"/v1/{example.path['app']}")
-    return f"{whole}?{urlencode(example.query, safe='*')}" if example.query else whole
+    address = url + path if "app" not in example.path else api + path.removeprefix(f"/v1/{example.path['app']}")
+    return f"{address}?{urlencode(example.query, safe='*')}" if example.query else address
 
 
 def indented(value: object, depth: int = 0) -> str:
-    """Returns JSON for people: a list or an object is on one line if that is short."""
     line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
         return line
     begin, end = line[0], line[-1]
-    named = value.items() if isinstance(value, dict) else (("", each) for each in value)
-    items = [(f"{indented(name)}: " if begin == "{" else "") + indented(each, depth + 1) for name, each in named]
+    named = value.items() if isinstance(value, dict) else (("", item) for item in value)
+    items = [(f"{indented(name)}: " if begin == "{" else "") + indented(item, depth + 1) for name, item in named]
     margin = "\n" + "  " * depth
     return begin + ",".join(f"{margin}  {item}" for item in items) + margin + end
 
 
 def _curl(operation: Operation, example: Example) -> str:
-    """Returns the request as a command. ``$auth`` is the header with the key."""
     sends = example.body is not None
     words = ["curl", "-N"] if [*operation.success[example.status].content] == [EVENTS] else ["curl"]
     if operation.method not in ({"POST"} if sends else {"GET"}):
@@ -263,7 +260,7 @@ def _curl(operation: Operation, example: Example) -> str:
 
 
 def _fetch(operation: Operation, example: Example) -> str:
-    """Returns the request in JavaScript without the client. ``auth`` is the value of the header with the key."""
+    """Returns the request in JavaScript without our client. ``auth`` is the value of the header with the key."""
     headers = example.headers if operation.anonymous else {"Authorization": "auth", **example.headers}
     named = [f"{name}: {value}" if value == "auth" else f'"{name}": "{value}"' for name, value in headers.items()]
     fields = [] if operation.method == "GET" else [f'method: "{operation.method}"']
@@ -283,22 +280,22 @@ def _fetch(operation: Operation, example: Example) -> str:
 
 def _query(kind: type[msgspec.Struct]) -> Iterator[Parameter]:
     _, components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
-    for name, whole in components[kind.__name__]["properties"].items():
-        forms = [form for form in whole.get("anyOf", [whole]) if form.get("type") not in {"null", "array"}]
+    for name, field in components[kind.__name__]["properties"].items():
+        forms = [form for form in field.get("anyOf", [field]) if form.get("type") not in {"null", "array"}]
         texts = [form for form in forms if form.get("type") == "string"]
         schema = {**(texts or forms)[0]}
-        about = whole.get("description") or schema.get("description", "")
+        about = field.get("description") or schema.get("description", "")
         schema.pop("description", None)
         if any(form.get("type") == "boolean" for form in forms):
             schema = BOOLEAN if len(forms) == 1 else {"type": "string"}
-        elif whole.get("default") not in {None, ""}:
-            schema["default"] = whole["default"]
+        elif field.get("default") not in {None, ""}:
+            schema["default"] = field["default"]
         yield Parameter(name=name, place="query", about=about, schema=schema)
 
 
 def _schema(kind: Any, schemas: Mapping[Any, Schema]) -> Schema:  # noqa: ANN401 - a type or a schema
     if isinstance(kind, tuple):
-        return {"anyOf": [_schema(one, schemas) for one in kind]}
+        return {"anyOf": [_schema(k, schemas) for k in kind]}
     return dict(kind) if isinstance(kind, Mapping) else schemas[kind]
 
 
@@ -318,43 +315,39 @@ def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]
 
 
 def _kinds(contents: Iterable[Content]) -> list[Any]:
-    """Returns every type that some body has, each once."""
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
 def _structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
-    """Returns the structs that types are made of, each once."""
-    found: dict[type[msgspec.Struct], None] = {}
-    left = list(inspect.multi_type_info(kinds))
-    while left:
-        kind = left.pop()
+    structs: dict[type[msgspec.Struct], None] = {}
+    pending = list(inspect.multi_type_info(kinds))
+    while pending:
+        kind = pending.pop()
         if isinstance(kind, inspect.StructType):
-            if kind.cls in found:
+            if kind.cls in structs:
                 continue
-            found[kind.cls] = None
-            left += [each.type for each in kind.fields]
+            structs[kind.cls] = None
+            pending += [f.type for f in kind.fields]
         for name in ("type", "item_type", "value_type"):
             if (inner := getattr(kind, name, None)) is not None:
-                left.append(inner)
-        left += [*getattr(kind, "types", ())]
-    return list(found)
+                pending.append(inner)
+        pending += [*getattr(kind, "types", ())]
+    return list(structs)
 
 
 def _complete(schema: Schema, kind: type[msgspec.Struct]) -> None:
-    """Requires the fields that an answer always has: all but those left out where they have their default."""
-    shown = {each.encode_name: each for each in msgspec.structs.fields(kind)}
-    optional = {name for name, each in shown.items() if not each.required and kind.__struct_config__.omit_defaults}
+    fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+    optional = {name for name, f in fields.items() if not f.required and kind.__struct_config__.omit_defaults}
     schema["required"] = [name for name in schema["properties"] if name not in optional]
     for name, value in schema["properties"].items():
-        if value.pop("default", None) is None and name in optional and shown[name].default is None:
-            [left] = [form for form in value.pop("anyOf") if form != {"type": "null"}]
-            value.update(left)
+        if value.pop("default", None) is None and name in optional and fields[name].default is None:
+            [form_schema] = [form for form in value.pop("anyOf") if form != {"type": "null"}]
+            value.update(form_schema)
 
 
 def _describe(schema: Schema, kind: type[msgspec.Struct]) -> None:
-    """Describes a struct and its fields in the words of its docstring."""
     text, _, more = (kind.__doc__ or "").partition("\n\n")
     schema["description"] = _as_json(text)
     lines = re.search(r"Attributes:\n(.*)", more, re.DOTALL)
@@ -362,27 +355,25 @@ def _describe(schema: Schema, kind: type[msgspec.Struct]) -> None:
         r"^ +([\w, ]+): ((?:.|\n(?! +[\w, ]+: ))+)", lines[1] if lines else "", re.MULTILINE
     ):
         for name in names.split(", "):
-            encoded = {each.name: each.encode_name for each in msgspec.structs.fields(kind)}.get(name, name)
-            # A reference to another class is for readers of Python; the type has a description of its own.
+            encoded = {f.name: f.encode_name for f in msgspec.structs.fields(kind)}.get(name, name)
+            # A reference to another class is for readers of Python; that type has its own description.
             if encoded in schema["properties"] and ":class:" not in about:
                 schema["properties"][encoded]["description"] = _as_json(about)
 
 
 def _as_json(text: str) -> str:
-    """Returns a docstring's text for readers of JSON."""
     names = {"None": "null", "False": "false", "True": "true", "``": "`"}
-    return re.sub(r"\b(?:None|False|True)\b|``", lambda found: names[found[0]], " ".join(text.split()))
+    return re.sub(r"\b(?:None|False|True)\b|``", lambda match: names[match[0]], " ".join(text.split()))
 
 
 def _in_force(part: Any, limits: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Returns a part of a document with the limits in force."""
     if isinstance(part, list):
-        return [_in_force(each, limits) for each in part]
+        return [_in_force(item, limits) for item in part]
     if isinstance(part, str):
         return re.sub(r"\{(\w+)\}", lambda name: f"{limits[name[1]]:,}" if name[1] in limits else name[0], part)
     if not isinstance(part, Mapping):
         return part
-    found = {name: _in_force(value, limits) for name, value in part.items()}
-    if (limit := found.pop("x-limit", None)) is not None:
-        found[_BOUNDS[found["type"]]] = limits[limit]
-    return found
+    resolved = {name: _in_force(value, limits) for name, value in part.items()}
+    if (limit := resolved.pop("x-limit", None)) is not None:
+        resolved[_BOUNDS[resolved["type"]]] = limits[limit]
+    return resolved

@@ -1,7 +1,7 @@
 """Resources for operators: health, version and metrics. They need no credential.
 
-Metrics are those of all workers of the service. They have the backlogs of queues, and the lags of consumer groups, that
-operators want to see, of which there may be many: what one look may cost is bounded.
+The metrics are those of all workers of the service. They include the backlogs of queues and the lags of consumer groups
+that operators have configured. There may be many, so the cost of one scrape is bounded.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ log = logging.getLogger("queuey")
 T = TypeVar("T")
 
 HEARTBEAT_INTERVAL = 1.0
-"""Interval between two heartbeats to the store, in seconds; counts of a scrape are reused for as long."""
+"""Min interval between two heartbeats to the store, in seconds; the counts of a scrape are reused for as long."""
 ANSWER_SECONDS = 2.0
-"""Timeout of a scrape for all other workers together, in seconds."""
+"""Timeout for the answers of all other workers to a scrape, in seconds."""
 MAX_QUEUES, MAX_PARTITIONS = 100, 1000
-"""Queues that are shown, and partitions that they have together: each has a claim log to be read, or of each group an
-offset and what lies behind it."""
+"""Max queues shown, and max partitions of all of them: for each, a scrape reads a claim log, or an offset of each
+group and the messages after it."""
 MAX_COUNTED = 1000
-"""Max messages of a queue that are counted; further ones are estimated."""
+"""Max messages of a queue that are counted; more are estimated."""
 INTERVAL = 10.0
 """Interval between counts, in seconds."""
 COUNTS = Topic(16, type(None), Snapshot)
 
 
 class OpsViews:
-    """Views of the operations resources."""
+    """Views of the resources for operators."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class OpsViews:
         self._looked: float | None = None
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
-        """Returns whether the store can write and read, and why not; at most ``HEARTBEAT_INTERVAL`` seconds old."""
+        """Reports whether the store can write and read, at most ``HEARTBEAT_INTERVAL`` seconds ago, or why not."""
         if self._looked is None or (self._due() and not self._looking.locked()):
             await request.in_pool(self._look)
         error = self._health
@@ -81,7 +81,7 @@ class OpsViews:
         return self._looked is None or self._clock() >= self._looked + HEARTBEAT_INTERVAL
 
     def _look(self) -> None:
-        """Writes to the store, unless that was done a moment ago, because any caller may ask for it."""
+        """Writes to the store, unless that was done a moment ago: any caller may ask for a heartbeat."""
         if self._looking.acquire(blocking=self._looked is None):
             try:
                 if self._due():
@@ -99,7 +99,7 @@ class OpsViews:
         self._looked = self._clock()
 
     async def lbheartbeat(self, request: Request, match: Match) -> Response:
-        """Returns whether this process accepts requests; load balancers stop sending them when it is about to end."""
+        """Reports whether this process accepts requests; a load balancer stops sending them when it stops."""
         if self._service.stopping.is_set():
             response = text_response("stopping", 503)
             response.headers += (("Retry-After", "1"),)
@@ -107,25 +107,24 @@ class OpsViews:
         return text_response("OK")
 
     async def version(self, request: Request, match: Match) -> Response:
-        """Returns name and version of the service."""
         return json_response({"name": "queuey", "version": __version__, "store": self._service.store.name})
 
     async def metrics(self, request: Request, match: Match) -> Response:
-        """Writes what all workers had done at most ``HEARTBEAT_INTERVAL`` seconds ago, for Prometheus.
+        """Returns the metrics of all workers for Prometheus, at most ``HEARTBEAT_INTERVAL`` seconds old.
 
-        However many ask and however long other workers take, that needs no thread of the requests.
+        However many scrapes there are, and however long other workers take, it uses no thread of the requests.
         """
-        found = await asyncio.shield(asyncio.wrap_future(self._counts.ask()))  # others wait for it, too
-        return Response(200, found, ("Content-Type", metrics.CONTENT_TYPE))
+        text = await asyncio.shield(asyncio.wrap_future(self._counts.ask()))  # other requests wait for it, too
+        return Response(200, text, ("Content-Type", metrics.CONTENT_TYPE))
 
 
 class Collection(Generic[T]):
     """Coalesces collections: one thread collects for all concurrent callers.
 
     Args:
-        collect: Does it; may block.
-        seconds: For how long what was collected is given to those who ask later.
-        clock: Monotonic, in seconds.
+        collect: Collects; may block.
+        seconds: Seconds for which a result is reused.
+        clock: The monotonic clock, in seconds.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Collection(Generic[T]):
         self._until = 0.0
 
     def ask(self) -> Future[T]:
-        """Returns what is being collected, or was a moment ago; begins if there is neither. Does not block."""
+        """Returns the running collection, or a recent one; starts one otherwise. Does not block."""
         with self._lock:
             if self._latest is None or self._clock() >= self._until:
                 latest: Future[T] = Future()
@@ -149,13 +148,13 @@ class Collection(Generic[T]):
 
     def _run(self, latest: Future[T]) -> None:
         try:
-            found = self._collect()
-        except Exception as error:  # noqa: BLE001 - those who ask get it
+            result = self._collect()
+        except Exception as error:  # noqa: BLE001 - the callers get it
             self._end()
             latest.set_exception(error)
         else:
             self._end()
-            latest.set_result(found)
+            latest.set_result(result)
 
     def _end(self) -> None:
         with self._lock:
@@ -166,7 +165,7 @@ class WorkerCounts:
     """Metrics of all workers of the service.
 
     Args:
-        own: Returns what this worker has counted.
+        own: Returns the counts of this worker.
         workers: This worker and the others.
     """
 
@@ -177,25 +176,24 @@ class WorkerCounts:
         workers.handle(COUNTS, self._tell)
 
     def all(self) -> metrics.Workers:
-        """Asks all workers; one that does not answer in time has None."""
+        """Returns the counts of all workers, by number; None for one that does not answer in time."""
         identity = self._workers.identity
         if identity.total == 1:
             return {"": self._own()}
-        found = self._workers.ask_all(COUNTS, None, ANSWER_SECONDS) | {identity.number: self._own()}
-        return {str(number): found[number] for number in sorted(found)}
+        counts = self._workers.ask_all(COUNTS, None, ANSWER_SECONDS) | {identity.number: self._own()}
+        return {str(number): counts[number] for number in sorted(counts)}
 
     def _tell(self, _question: None, answer: Answer[Snapshot]) -> None:
-        """Answers when a thread has asked the store, too."""
-        self._collection.ask().add_done_callback(lambda found: answer(None if found.exception() else found.result()))
+        self._collection.ask().add_done_callback(lambda future: answer(None if future.exception() else future.result()))
 
 
 class ShownQueues:
     """Queues that operators want to see at ``/metrics``.
 
     Args:
-        service: Has the queues.
+        service: The use cases.
         patterns: Applications, and patterns of their queues' names.
-        what: What of them is shown, for the log.
+        what: What is shown of the queues, for the log.
     """
 
     def __init__(self, service: Service, patterns: Sequence[tuple[str, str]], what: str) -> None:
@@ -207,7 +205,6 @@ class ShownQueues:
         return bool(self._patterns)
 
     def queues(self) -> Iterator[Queue]:
-        """Gives the queues that match, each once, as many as may be shown."""
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
@@ -230,12 +227,12 @@ class ShownQueues:
 
 
 class Backlogs:
-    """Looks at the backlogs of some queues.
+    """Measures the backlogs of the shown queues.
 
     Args:
-        service: Has the queues.
+        service: The use cases.
         patterns: Applications, and patterns of their queues' names.
-        clock: Monotonic seconds.
+        clock: The monotonic clock, in seconds.
     """
 
     def __init__(
@@ -246,20 +243,20 @@ class Backlogs:
         self._collection = Collection(lambda: list(self._look()), INTERVAL, clock)
 
     def look(self) -> list[QueueBacklog]:
-        """Returns the backlogs as they were a moment ago; blocks. Queues that cannot be asked now are left out."""
+        """Returns recent backlogs; blocks. Queues that cannot be read now are left out."""
         return self._collection.ask().result() if self._shown else []
 
     def _look(self) -> Iterator[QueueBacklog]:
-        left = MAX_PARTITIONS
+        remaining = MAX_PARTITIONS
         for queue in self._shown.queues():
-            left -= queue.partitions
-            if left < 0:
+            remaining -= queue.partitions
+            if remaining < 0:
                 self._shown.leave_out_from(queue, "too many queues")
                 return
             try:
                 access = self._service.enter(queue, lambda _queue: None)
                 backlog = self._service.claims.backlog(access, MAX_COUNTED)
-            except QueueyError as error:  # The queue is gone, or cannot be claimed from; or the store is away.
+            except QueueyError as error:  # The queue is gone or cannot be claimed from, or the store is unavailable.
                 log.debug("The backlog of %s/%s cannot be shown: %s", queue.application, queue.name, error)
                 continue
             age = 0.0 if backlog.oldest is None else max(0.0, time.time() - backlog.oldest)
@@ -268,7 +265,7 @@ class Backlogs:
 
 
 class GroupLags:
-    """Looks at the lag of all consumer groups in some queues; arguments are those of :class:`Backlogs`."""
+    """Measures the lags of all consumer groups in the shown queues; arguments are those of :class:`Backlogs`."""
 
     def __init__(
         self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
@@ -278,7 +275,6 @@ class GroupLags:
         self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
 
     def measure(self) -> list[GroupLag]:
-        """Returns the lags as they were a moment ago; blocks. Queues that cannot be asked now are left out."""
         return self._collection.ask().result() if self._shown else []
 
     def _measure(self) -> Iterator[GroupLag]:
@@ -292,12 +288,11 @@ class GroupLags:
                         self._shown.leave_out_from(queue, "too many groups")
                         return
                     yield self._service.offsets.standing(access, group)
-            except QueueyError as error:  # The queue is gone, or the store is away.
+            except QueueyError as error:  # The queue is gone, or the store is unavailable.
                 log.debug("The lag of groups in %s/%s cannot be shown: %s", queue.application, queue.name, error)
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds the operations resources."""
     app: App = config.registry.app
     backlogs, lags = Backlogs(app.service, app.shown_backlogs), GroupLags(app.service, app.shown_lags)
     views = OpsViews(app.service, backlogs=backlogs.look, lags=lags.measure)

@@ -1,4 +1,4 @@
-"""What an application is made of: the one place where includes and the gateway find its parts."""
+"""The parts of an application, where includes and the gateway find them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class App:
 
     Attributes:
         service: The use cases.
-        authenticate: Returns the callers of credentials.
+        authenticate: Authenticates callers.
         authorization: Checks what callers may do.
         shown_backlogs: Applications and patterns of their queues whose backlog is shown at ``/metrics``.
         shown_lags: Applications and patterns of their queues whose consumer groups' lag is shown there.
-        own_api: Version 1 of the API is served. False: an include has all paths but those for operators.
+        own_api: Version 1 of the API is served. If False, an include has all paths but those for operators.
         on_loopback: Only this machine can connect.
-        publish_metrics: Serve what was counted at ``/metrics``.
-        endpoints: By the names of their routes. Includes add some (``config.add_resource``).
-        facades: The protocols below some paths. Includes add some.
-        resources: By their paths; set when all includes have been called.
+        publish_metrics: Metrics are served at ``/metrics``.
+        endpoints: Endpoints by the names of their routes. Includes add some (``config.add_resource``).
+        facades: The protocols other than version 1, each for some paths. Includes add some.
+        resources: Finds resources by path; set when all includes have been called.
     """
 
     service: Service

@@ -1,8 +1,8 @@
-"""Requests: taken in from a connection, and read by views: paths, queries and bodies, never more than allowed.
+"""Requests: received from a connection, and read by views: path, query, headers and body, within limits.
 
-Headers whose values are not ASCII are left out. Where such a header would have meant something, the request is refused:
-a key that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are
-refused, too.
+Headers with values that are not ASCII are dropped. If such a header would change what the request does, the request is
+refused: a message key must not be lost, because it picks the partition. Trailers of a chunked body would be lost, so
+they are refused, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from queuey.web.responses import Exchange, Header, Response, accepts
 T = TypeVar("T")
 
 SMALL_BODY = 16 * 1024
-"""Max bytes of a small body: the number of connections bounds these."""
+"""Max bytes of a small body, for which no memory is reserved: the number of connections bounds these."""
 SHORT_BODY = 64 * 1024
-"""Max bytes of a body that is read in the loop's thread."""
+"""Max bytes of a body that is parsed on the event loop."""
 BODY_TIMEOUT = 120
 """Timeout for a body to arrive, in seconds."""
 OWN_HEADER = "x-header-"
-"""Begins the names of headers that are kept with a message."""
+"""Prefix of headers that are stored with a message."""
 
 _MEANT = frozenset(
     b"authorization content-encoding content-length content-type transfer-encoding x-ttl x-partition x-message-key "
@@ -46,14 +46,14 @@ _HEADERS = {
         *("user-agent", "x-message-key", "x-partition", "x-ttl"),
     )
 }
-"""Names of headers that most requests have."""
+"""Decoded names of frequent headers."""
 
 
 class Server(typing.Protocol):
     """Services of the server for a request.
 
     Attributes:
-        beat: Seconds between two signs of life of a stream.
+        beat: Seconds between two keep-alives of a stream.
     """
 
     beat: float
@@ -65,26 +65,26 @@ class Server(typing.Protocol):
         """See :meth:`Request.reserve`."""
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
-        """See :meth:`Request.reserve_at_once`."""
+        """Reserves this many bytes of memory for the response, or returns False if they are not free."""
 
     def waiting(self, request: Request, seconds: float) -> LongPoll:
-        """See :meth:`Request.waiting`."""
+        """Returns a long poll for the request, whose view must be declared with ``reads``."""
 
 
 class Protocol(typing.Protocol):
-    """Another protocol below some paths: a facade, or the console."""
+    """The protocol of some paths other than version 1: a facade, or the console."""
 
     def admit(self, request: Request) -> bool:
-        """Prepares a request if it is one of its own: its credential, and the form of its errors."""
+        """Prepares a request of this protocol: its credential, and the form of its errors. Returns False for others."""
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Makes the answer of an error.
+        """Makes the response for an error.
 
         Args:
-            request: The one that failed.
+            request: The request that failed.
             error: What happened.
-            status: What version 1 would answer.
-            text: For the caller; it says nothing of a defect but an id.
+            status: The status of version 1 for this error.
+            text: The text for the caller; of an internal error it has only the id.
         """
 
     def application_of(self, caller: Caller, /) -> str:
@@ -95,36 +95,36 @@ class Request:
     """A request to a view.
 
     Attributes:
-        server: What it came to.
-        method: In capitals.
-        path: Percent-decoded.
-        query: As it was sent.
+        server: The server that received it.
+        method: The method, in capitals.
+        path: The percent-decoded path.
+        query: The query as it was sent.
         scheme: ``http`` or ``https``.
-        headers: By name in small letters; values are ASCII, those of a name given twice joined by commas.
-        body: As it was taken in whole; None: that was not done.
-        has_own_headers: There are some that are kept with a message.
-        tenant: The application that it counts for.
-        present: Whether it is counted as waiting or running.
-        held: Bytes with which its body is counted.
-        reserved: Bytes with which its response is counted.
-        turn: Its turn of the loop, while it has one.
-        blocked: A thread works for it, which does not end sooner if it is given up.
-        turn_began: Start of the part of it that runs now, by the monotonic clock.
-        call: That part, or None until it has had to wait for something.
-        is_paused: It waits for messages, without anything that others could use.
-        client: The client that waits for the answer, or None if that is of no interest.
-        counted: Headers that say how many more requests the caller may make.
-        facade: The protocol that it speaks; None: ours.
-        verify: Checks the signature that proves who the caller is; None, if that is done or not needed.
+        headers: ASCII values by lower-case name; repeated headers are joined by commas, cookies by semicolons.
+        body: The whole body, or None if it has not been received.
+        has_own_headers: Some headers are stored with a message.
+        tenant: The tenant that the request counts for.
+        present: The request is counted as waiting or running.
+        held: Bytes of memory held for its body.
+        reserved: Bytes of memory held for its response.
+        turn: Its turn of the event loop, while it has one.
+        blocked: A thread works for the request, and would not end sooner if the request were given up.
+        turn_began: Start of the part that runs now, by the monotonic clock.
+        call: The call of that part, or None until it has to wait.
+        is_paused: The request waits for messages, and holds nothing that others could use.
+        client: The client that waits for the answer, or None if nobody watches it.
+        counted: Response headers about the caller's rate limit.
+        facade: The protocol of the request, or None for version 1.
+        verify: Checks the signature that authenticates the caller, or None if that is done or not needed.
         refused: Why the caller's credential was not accepted. It is not checked again.
-        batch: How many messages it is to store, once that is known.
-        in_doubt: Something of it may have been done before it failed, so that the error has the outcome ``unknown``.
-        known: What its facade has found out about it.
-        address: That its connection comes from, without the port; blank: not known.
-        ignored: What means nothing in it, by kind.
+        batch: Number of messages that the request stores, once that is known.
+        in_doubt: Part of the request may have been done before it failed, so the error has the outcome ``unknown``.
+        known: What the facade has read from the request.
+        address: The client's address without the port; blank if unknown.
+        ignored: Names in the request that have no meaning, by kind.
     """
 
-    # Of most requests these stay as they are.
+    # Defaults of the class: most requests never change these.
     body: bytes | None = None
     has_own_headers = False
     tenant = ANONYMOUS
@@ -159,28 +159,26 @@ class Request:
 
     @property
     def is_left(self) -> bool:
-        """True if its client is known to be gone."""
         return self.client is not None and self.client.has_left
 
     @property
     def can_be_given_up(self) -> bool:
-        """False while it waits for messages or a thread works for it: these have limits of their own."""
+        """False while the request waits for messages or a thread works for it: these have their own limits."""
         return not self.blocked and not self.is_paused
 
     @property
     def origin(self) -> str:
-        """The scheme and host by which the client reaches the service, also through a proxy."""
         scheme = self.headers.get("x-forwarded-proto", "")
         return f"{scheme if scheme in {'http', 'https'} else self.scheme}://{self.headers.get('host', 'localhost')}"
 
     async def in_pool(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
-        """Does work that may block or take long in a thread; returns its result or raises its error.
+        """Does work in a thread that may block or take long; returns its result or raises its error.
 
         Use cases, which do not have the request, call :meth:`queuey.service.core.Core.in_thread`, which leads here.
 
         Args:
             work: What to do.
-            computes: It reads and makes an answer, and does not wait for the store's writer.
+            computes: The work reads and builds a response, and does not wait for the store's writer.
             page: The response may have a page of messages, for which memory is reserved first.
 
         Raises:
@@ -189,7 +187,7 @@ class Request:
         return await self.server.in_pool(self, work, computes=computes, page=page)
 
     async def reserve(self, size: int) -> None:
-        """Waits until so many bytes of memory are there for the response.
+        """Reserves this many bytes of memory for the response; waits until they are free.
 
         Raises:
             TooManyRequests, StoreUnavailable: They were not free in time.
@@ -198,26 +196,24 @@ class Request:
             await self.server.reserve(self, size)
 
     def reserve_at_once(self, size: int) -> bool:
-        """Reserves so many bytes of memory for the response if they are free; returns whether they are."""
         return self.server.reserve_at_once(self, size)
 
     def waiting(self, seconds: float) -> LongPoll:
-        """Returns what the request awaits its turns with, if it has to wait for messages; its view ``reads``."""
         return self.server.waiting(self, seconds)
 
     async def until_found(
         self, seconds: float, attempt: Callable[[LongPoll | None], Awaitable[T]], *may_pass: type[QueueyError]
     ) -> T:
-        """Attempts something, again and again until there is a result or the time is over.
+        """Calls ``attempt`` until it has a result or the time is over; returns the last result.
 
         Args:
-            seconds: Time to wait for a result; 0: only one attempt is made.
-            attempt: Returns a result, which is false if it is empty. It gets what it may be woken by, or None if the
-                request does not wait, and checks the caller's rights again.
+            seconds: Max time to wait for a result. With 0, there is one attempt.
+            attempt: Returns a result, which is false if it is empty. It checks the caller's rights again. Its argument
+                is the long poll that may be woken, or None if the request does not wait.
             may_pass: Errors after which another attempt may succeed.
 
         Raises:
-            QueueyError: As the attempt does; or there is no place to wait, or the request did not get its turn in time.
+            QueueyError: The attempt failed, there is no place to wait, or the request did not get its turn in time.
         """
         if not seconds:
             return await attempt(None)
@@ -231,15 +227,15 @@ class Request:
                         raise
 
     async def stream(self, source: Source, caller: Caller | None, *headers: Header) -> Response:
-        """Returns a response that goes on with the events of a source as they come.
+        """Returns a response that continues with the events of a source as they arrive.
 
         Args:
             source: The events.
-            caller: The reader, whose credential may have an end.
+            caller: The reader, whose credential may expire.
             headers: Headers of the response.
 
         Raises:
-            QueueyError: There are no first events, or no place for a stream.
+            QueueyError: The source failed before its first events, or there is no place for a stream.
         """
         pieces = stream_events(self.waiting(0.0), source, caller, self.server.beat)
         first = await anext(pieces)
@@ -249,12 +245,17 @@ class Request:
         return Response(200, first, *headers, pieces=pieces)
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Does work that takes the body apart; in a thread if that is long."""
+        """Does work that parses the body; in a thread if the body is long."""
         return work() if len(self.body or b"") <= SHORT_BODY else await self.in_pool(work)
 
 
 class Ignored(NamedTuple):
-    """The first names of what means nothing in a request, cut, and the number of all."""
+    """Ignored names of one kind.
+
+    Attributes:
+        names: The first names, cut.
+        total: Number of all ignored names.
+    """
 
     names: Sequence[str]
     total: int
@@ -264,9 +265,9 @@ class Fields(NamedTuple):
     """The header fields of a request.
 
     Attributes:
-        headers: By name in small letters.
-        own: There are some that are kept with a message.
-        foreign: Names of those that cannot be read.
+        headers: Values by lower-case name.
+        own: Some headers are stored with a message.
+        foreign: Names of headers that the service reads and whose values are not ASCII.
     """
 
     headers: dict[str, str]
@@ -275,9 +276,9 @@ class Fields(NamedTuple):
 
 
 def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
-    """Returns headers, given their names in small letters and their values.
+    """Reads headers from lower-case names and values.
 
-    Headers whose names hold an underscore are left out: to views of WSGI, ``X_User`` and ``X-User`` are the same.
+    Headers with an underscore in the name are dropped: WSGI views cannot tell ``X_User`` from ``X-User``.
     """
     headers: dict[str, str] = {}
     foreign = []
@@ -293,7 +294,7 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
             if raw_name in _MEANT or name.startswith(OWN_HEADER):
                 foreign.append(name)
             elif name.startswith(_OF_PROXIES):
-                headers.setdefault(name, "")  # It tells of a proxy, whatever its value.
+                headers.setdefault(name, "")  # Any value shows that there is a proxy.
             continue
         value = raw.decode()
         if name in headers:
@@ -303,21 +304,19 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
 
 
 def wants_events(request: Request) -> bool:
-    """Returns whether a request asks for server-sent events."""
     accept = request.headers.get("accept")
     return accept is not None and accepts(accept, "text/event-stream")
 
 
 def refuse_unreadable(names: list[str]) -> NoReturn:
-    """Raises the error of headers that cannot be read."""
     raise InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
 
 
 def announced_length(request: Request) -> int | None:
-    """Returns the length that a body is said to have, None if it is chunked.
+    """Returns the length of the body that the headers announce, or None if it is chunked.
 
     Raises:
-        InvalidRequest: It is encoded in some other way, or its length is not a number.
+        InvalidRequest: The body has another transfer coding, or its length is not a number.
     """
     length = request.headers.get("content-length")
     if length is not None:
@@ -328,24 +327,22 @@ def announced_length(request: Request) -> int | None:
     if coding is None:
         return 0
     if coding.strip().lower() != "chunked":
-        raise InvalidRequest({"Transfer-Encoding": "Only chunked is understood"})
+        raise InvalidRequest({"Transfer-Encoding": "Only chunked is supported"})
     return None
 
 
 class BodyReader:
-    """Receives bodies, with limits on the length of one, on the bytes of all at a time, and on the time.
+    """Receives bodies, with limits on the length of each, the memory of all, and the time.
 
-    Used in the loop's thread alone.
+    Used on the event loop only.
+
+    Args:
+        most: Bytes of the longest body that any view accepts; longer ones are not read.
+        memory: The memory of all bodies.
+        arrival: Timeout for a body to arrive, in seconds.
     """
 
     def __init__(self, most: int, memory: SharedQuota, *, arrival: int = BODY_TIMEOUT) -> None:
-        """Prepares.
-
-        Args:
-            most: Bytes of the longest body that any view takes; longer ones are not read.
-            memory: What bodies are taken from.
-            arrival: Seconds within which a body has to arrive.
-        """
         self._most = most
         self._memory = memory
         self._arrival = arrival
@@ -353,10 +350,10 @@ class BodyReader:
         self._seconds = 0
 
     def take_at_once(self, request: Request, exchange: Exchange) -> bool:
-        """Takes a body that is short and here, or notes that there is none; False: see :meth:`take`.
+        """Sets the request's body if it is empty, or small and already received; else returns False.
 
         Raises:
-            InvalidRequest: Its length cannot be read.
+            InvalidRequest: The length of the body cannot be read.
         """
         announced = announced_length(request)
         if announced == 0:
@@ -366,24 +363,23 @@ class BodyReader:
         return request.body is not None
 
     async def take(self, request: Request, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
-        """Reads the body into the request unless it is longer than any view takes.
+        """Receives the body into the request, unless it is longer than any view accepts.
 
-        Afterwards, in any case, the caller releases what the request has ``held``.
+        Afterwards, in any case, the caller releases the memory that the request has ``held``.
 
         Raises:
-            InvalidRequest: It broke off, or did not arrive in time.
+            InvalidRequest: The body broke off, or did not arrive in time.
             TooManyRequests, StoreUnavailable: Not enough memory is free now.
         """
         if not self.take_at_once(request, exchange):
             announced = announced_length(request)
-            # A view refuses a body that is too long by its length alone, so that one is left unread.
+            # Views refuse a body that is too long by its length alone, so it is not read.
             if announced is None or announced <= self._most:
                 await self._receive(request, exchange.receive, loop, announced)
 
     async def _receive(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
     ) -> None:
-        """Reads a body that has not come yet; see :meth:`take`."""
         task = asyncio.current_task(loop)
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
@@ -406,7 +402,6 @@ class BodyReader:
     async def _take_pieces(
         self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None
     ) -> bytes:
-        """Reads the rest of a body after its first message; ends once it is longer than any view takes."""
         body: bytes | bytearray = b""
         while True:
             if message["type"] != "http.request":
@@ -430,14 +425,9 @@ class BodyReader:
             message = await receive()
 
     def _hold(self, request: Request, size: int) -> None:
-        """Reserves memory for a body of this size.
-
-        Raises:
-            TooManyRequests, StoreUnavailable: There is none.
-        """
         if size <= SMALL_BODY or size <= request.held:
             return
-        # Quota is taken in steps, so that a body in small pieces is not counted at each of them.
+        # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
         held = request.held
         weight = size if held == 0 else max(size, min(2 * held, self._most))
         if not self._memory.take(request.tenant, weight - held):
@@ -445,7 +435,6 @@ class BodyReader:
         request.held = weight
 
     def give_up_late(self) -> None:
-        """Ends the reading of bodies that have not arrived in time. Is called every second."""
         self._seconds += 1
         for task, deadline in list(self._arriving.items()):
             if deadline > self._seconds:
@@ -459,20 +448,20 @@ MAX_FIELDS = 200
 _DIGITS = 18
 
 STRICT = "strict"
-"""The field of any query that has unknown fields refused."""
+"""The query field that makes unknown fields an error."""
 
 
 class BodyWanted(Exception):
-    """A view asks for a body that was not read yet; the caller is authorized."""
+    """A view needs the body, which has not been received yet; the caller is authorized."""
 
 
 def read_body(request: Request, most: int) -> bytes:
-    """Returns the body, plain or chunked.
+    """Returns the body, sent plain or chunked.
 
     Raises:
-        TooLarge: It is longer than ``most`` bytes. The rest is left unread.
-        UnknownCoding: It is compressed.
-        BodyWanted: It was not taken in.
+        TooLarge: The body is longer than ``most`` bytes. The rest is left unread.
+        UnknownCoding: The body is compressed.
+        BodyWanted: The body has not been received.
     """
     if "content-encoding" in request.headers:
         _check_coding(request.headers["content-encoding"])
@@ -487,17 +476,16 @@ def read_body(request: Request, most: int) -> bytes:
 
 
 def _check_coding(coding: str) -> None:
-    """Refuses a body that would have to be decoded: stored as it is, its readers would not know that it is compressed.
+    """Refuses a compressed body: it is stored as it is, and its readers would not know that it is compressed.
 
     Raises:
-        UnknownCoding: It is compressed.
+        UnknownCoding: The body is compressed.
     """
     if not {name.strip().lower() for name in coding.split(",")} <= {"", "identity"}:
         raise UnknownCoding(coding)
 
 
 def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
-    """Returns the error of something longer than allowed."""
     return TooLarge({field: f"Longer than maximum length {most} {unit}"})
 
 
@@ -505,52 +493,52 @@ def parse_form(text: str, what: str) -> dict[str, str]:
     """Reads ``a=1&b=2``; if a name is repeated, the last value wins.
 
     Raises:
-        InvalidRequest: It is not percent-encoded UTF-8, or has too many fields.
+        InvalidRequest: The text is not percent-encoded UTF-8, or has too many fields.
     """
     if not text:
         return {}
     pairs = text.split("&")
     if len(pairs) > MAX_FIELDS:
         raise InvalidRequest({what: f"More than {MAX_FIELDS} fields"})
-    found = {}
-    quoted = "%" in text or "+" in text or not text.isascii()
+    fields = {}
+    is_quoted = "%" in text or "+" in text or not text.isascii()
     for pair in pairs:
         name, _, value = pair.partition("=")
-        if quoted:
+        if is_quoted:
             try:
                 name, value = _unquote(name), _unquote(value)
             except UnicodeError:
                 raise InvalidRequest({what: "Not percent-encoded UTF-8"}) from None
         if name:
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def read_query(request: Request, known: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Reads the fields of the query. Unknown fields are ignored, and noted for a warning.
+    """Reads the fields of the query. Unknown fields are ignored with a warning.
 
     Args:
         request: The request.
         known: Names of the known fields.
 
     Raises:
-        InvalidRequest: The query is malformed, or names an unknown field and asks for ``strict``.
+        InvalidRequest: The query is malformed, or has an unknown field and asks for ``strict``.
     """
-    given = parse_form(request.query, "query")
-    if not known.issuperset(given) and (unknown := [name for name in given if name not in known and name != STRICT]):
+    fields = parse_form(request.query, "query")
+    if not known.issuperset(fields) and (unknown := [name for name in fields if name not in known and name != STRICT]):
         note_unknown(request, unknown, "field", "query", known)
-    return given
+    return fields
 
 
 def note_unknown(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
-    """Records names that mean nothing, for a warning.
+    """Records unknown names for a warning.
 
     Args:
         request: The request.
         names: The names.
         what: ``field`` or ``header``.
-        place: Where they stand: ``query``, ``body`` or ``operation``.
-        allowed: The names that mean something there.
+        place: Where they are: ``query``, ``body`` or ``operation``.
+        allowed: The names that are known there.
 
     Raises:
         InvalidRequest: The request asks for ``strict``.
@@ -564,7 +552,7 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
 
 
 def _unquote(text: str) -> str:
-    """Decodes one name or value. Servers pass raw bytes of a query as Latin-1, so these are read as UTF-8 too."""
+    """Decodes a name or value. Servers pass raw bytes of a query as Latin-1, so these are decoded as UTF-8."""
     if not text.isascii():
         text = text.encode("latin-1").decode("utf-8")
     return unquote_plus(text, errors="strict")
@@ -574,7 +562,7 @@ def read_fields(request: Request, most: int) -> dict[str, Any]:
     """Reads the fields of a form or of a JSON object, by the Content-Type.
 
     Raises:
-        InvalidRequest: It is neither, or broken.
+        InvalidRequest: The body is neither a form nor JSON, or is malformed.
     """
     body = read_body(request, most)
     if not body:

@@ -1,13 +1,12 @@
-"""Responses: what a view returns, and how they are sent.
+"""Responses: what a view returns, and how it is sent.
 
-A :class:`Response` has a status, headers and the whole body, nothing else. It is sent over an :class:`Exchange`: one of
-our own connections, or a server of another kind.
+A :class:`Response` has a status, headers and the whole body. It is sent over an :class:`Exchange`: one of our own
+connections, or another server's. A streaming response has further pieces, from an iterator that is awaited as fast as
+the client receives them.
 
-A response may go on after its head: what it has more comes from an iterator, as soon as the client takes it.
-
-:class:`ResponseSender` sends a long body in pieces: the next one when the server has taken the one before. Until the
-last is taken, the body counts for its tenant. (Responses of one piece do not: the number of connections bounds them.) A
-client that takes no piece for a while, or is far too slow, is given up.
+:class:`ResponseSender` sends a long body in pieces: the next one when the server has accepted the one before. Until the
+last piece is accepted, the body counts for its tenant. (Responses of one piece do not: the number of connections bounds
+them.) A client that accepts no piece for a while, or is far too slow, is given up.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ Body = bytes | list[bytes]
 
 STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
 
-# Clients that find no charset guess one, and guess wrong: the original client lets its HTTP library do that.
+# Without a charset, clients guess one, and guess wrong: the original client's HTTP library does.
 JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
 WITHOUT_BODY = frozenset({204, 304})
-"""Statuses whose responses have no body, so no length."""
+"""Statuses whose responses have no body and no Content-Length."""
 _NO_WEIGHT = re.compile(r"q\s*=\s*0(\.0*)?")
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 NO_STORE: Header = ("Cache-Control", "no-store")
-"""Default Cache-Control of a response: otherwise caches may keep messages, which a key protects."""
+"""Default Cache-Control: otherwise caches may keep messages, which a key protects."""
 
 PIECE_SIZE = 64 * 1024
-"""Max bytes of a long body that are built and sent together."""
+"""Max bytes of a body that are built and sent together."""
 
 encode = msgspec.json.Encoder().encode
 
@@ -47,7 +46,7 @@ encode = msgspec.json.Encoder().encode
 class Response:
     """A response, ready to be sent. ``headers`` has no Content-Length.
 
-    A long body is a list of pieces: to join them would keep all other threads of the process waiting. A response with
+    A long body is a list of pieces: joining them would block all other threads of the process. A response with
     ``pieces`` has no length: they follow its body, until they end or its client leaves, which closes them.
     """
 
@@ -63,12 +62,12 @@ class Response:
         self.headers = headers
 
     def at_hand(self, *, head: bool) -> tuple[int | None, bytes]:
-        """Returns the length to announce, or None, and the bytes to send of a response of one piece.
+        """Returns the Content-Length, or None, and the bytes to send of a response of one piece.
 
         Args:
-            head: Only the head was asked for, which says how long the body would be.
+            head: The request is a HEAD: the length is that of the body, which is not sent.
         """
-        # A HEAD that Pyramid has answered says its length already, and has no body.
+        # A HEAD that Pyramid has answered has its length already, and no body.
         size = None if self.status in WITHOUT_BODY or (head and not self.size) else self.size
         if head:
             return size, b""
@@ -80,24 +79,24 @@ class Exchange(Protocol):
 
     Attributes:
         scheme: ``http`` or ``https``.
-        peer: The address of the other end, without the port, or blank if it is not known.
+        peer: The address of the other end, without the port; blank if unknown.
     """
 
     scheme: str
     peer: str
 
     def receive(self) -> Awaitable[dict[str, Any]]:
-        """Returns the next piece of the body, or says that the client is gone, as in ASGI."""
+        """Returns the next ASGI message: a piece of the body, or the disconnect."""
 
     def take_whole(self, size: int) -> bytes | None:
-        """Returns the body if all its bytes, whose number the head announces, have come already."""
+        """Returns the body if all its bytes, whose number the head announces, have arrived."""
 
     def respond(self, response: Response, *, head: bool) -> None:
         """Sends a response of one piece.
 
         Args:
             response: The response.
-            head: Only its head is asked for.
+            head: Send only its head.
         """
 
     async def begin(self, response: Response, size: int | None) -> None:
@@ -105,7 +104,7 @@ class Exchange(Protocol):
 
         Args:
             response: The response.
-            size: Bytes of its body, or None if it goes on.
+            size: Bytes of its body, or None for a stream.
         """
 
     async def send(self, piece: bytes, *, more: bool) -> None:
@@ -113,17 +112,14 @@ class Exchange(Protocol):
 
 
 def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
-    """Returns headers that say whether the response may be kept."""
     return headers if any(name.lower() == "cache-control" for name, _ in headers) else (*headers, NO_STORE)
 
 
 def body_of(pieces: list[bytes]) -> Body:
-    """Returns the body that pieces make up: as one if it is short."""
     return b"".join(pieces) if sum(map(len, pieces)) <= PIECE_SIZE else pieces
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """Answers with a struct or plain data as JSON."""
     return Response(status, encode(content), JSON)
 
 
@@ -131,9 +127,9 @@ def event(name: str = "", data: object = None, identity: str = "") -> bytes:
     r"""Returns a server-sent event (WHATWG HTML, 9.2).
 
     Args:
-        name: Its type; nothing: ``message``.
-        data: As JSON, or bytes that are JSON; None: it only says how far the client has come.
-        identity: What the client sends when it comes again.
+        name: The type of the event; empty for ``message``.
+        data: A value for JSON, or bytes of JSON, or None for an event that only has an id.
+        identity: The event id, which the client sends when it reconnects.
 
     Example:
         >>> event("gone", {"a": 1}, "7")
@@ -144,73 +140,69 @@ def event(name: str = "", data: object = None, identity: str = "") -> bytes:
         lines.append(f"id: {identity}\n".encode())
     if data is not None:
         text = data if isinstance(data, bytes) else encode(data)
-        if b"\n" in text or b"\r" in text:  # JSON may have them between its parts, where any white space will do.
+        if b"\n" in text or b"\r" in text:  # In JSON these are only white space between tokens.
             text = text.replace(b"\r", b" ").replace(b"\n", b" ")
         lines.append(b"data: %b\n" % text)
     return b"".join((*lines, b"\n"))
 
 
 def text_response(text: str, status: int = 200) -> Response:
-    """Answers with plain text."""
     return Response(status, text.encode(), TEXT)
 
 
 SEND_TIMEOUT = 20.0
-"""Timeout for a client to receive a piece, in seconds."""
+"""Timeout for a client to accept a piece, in seconds."""
 MIN_RATE = 32 * 1024
-"""Min mean rate of a client in bytes a second, after the first ``SEND_TIMEOUT`` seconds."""
+"""Min mean rate of a client, in bytes a second, after the first ``SEND_TIMEOUT`` seconds."""
 
 
 class ResponseSender:
-    """Sends answers. Used in the loop's thread alone."""
+    """Sends responses. Used on the event loop only.
+
+    Args:
+        pause: Awaited before each further piece, with the tenant.
+        stall: Timeout for a client to accept a piece, in seconds.
+    """
 
     def __init__(self, pause: Callable[[str], Awaitable[None]], *, stall: float = SEND_TIMEOUT) -> None:
-        """Prepares.
-
-        Args:
-            pause: Is awaited before each further piece, with the tenant.
-            stall: Seconds within which a client has to take a piece.
-        """
         self._pause = pause
         self._stall = stall
 
     async def send(self, response: Response, exchange: Exchange, tenant: str) -> None:
-        """Sends a long response piece by piece; without its end, the server drops it and the connection."""
+        """Sends a long response piece by piece. If it ends early, the server drops the connection."""
         await exchange.begin(response, response.size)
-        left = response.size
-        seconds = self._stall + left / MIN_RATE
+        remaining = response.size
+        seconds = self._stall + remaining / MIN_RATE
         with suppress(TimeoutError):
             for piece in _pieces(response.body):
-                if left < response.size:
+                if remaining < response.size:
                     await self._pause(tenant)
-                left -= len(piece)
+                remaining -= len(piece)
                 began = monotonic()
                 async with asyncio.timeout(min(self._stall, seconds)):
-                    await exchange.send(piece, more=left > 0)
+                    await exchange.send(piece, more=remaining > 0)
                 seconds -= monotonic() - began
 
     async def send_part(self, body: Body, exchange: Exchange) -> None:
-        """Sends a part of a response that goes on.
+        """Sends a part of a streaming response.
 
         Raises:
-            TimeoutError: The client has not taken it in time.
+            TimeoutError: The client has not accepted it in time.
         """
         for piece in _pieces(body):
             async with asyncio.timeout(self._stall):
                 await exchange.send(piece, more=True)
 
     async def end(self, exchange: Exchange) -> None:
-        """Ends a response that went on; raises as :meth:`send_part` does."""
         async with asyncio.timeout(self._stall):
             await exchange.send(b"", more=False)
 
 
 def _pieces(body: Body) -> Iterator[bytes]:
-    """Cuts a body into pieces of about the same length."""
     gathered = b""
     for part in body if isinstance(body, list) else [body]:
-        for at in range(0, len(part), PIECE_SIZE):
-            piece = part[at : at + PIECE_SIZE]
+        for start in range(0, len(part), PIECE_SIZE):
+            piece = part[start : start + PIECE_SIZE]
             gathered = gathered + piece if gathered else piece
             if len(gathered) >= PIECE_SIZE:
                 yield gathered
@@ -221,7 +213,7 @@ def _pieces(body: Body) -> Iterator[bytes]:
 
 @lru_cache(maxsize=64)
 def accepts(accept: str, kind: str) -> bool:
-    """Returns whether a header ``Accept`` names a media type, in any case, with a weight other than 0."""
+    """Returns whether an Accept header names a media type, in any case, with a weight other than 0."""
     for entry in accept.lower().split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
         if name == kind and not any(map(_NO_WEIGHT.fullmatch, parameters)):

@@ -1,7 +1,7 @@
-"""Reading fields as the original did: lenient about how a number is written, every bad field named at once.
+"""Parsers of fields, as in the original: lenient about the notation of numbers, with every bad field reported at once.
 
 Each parser takes the value as it came (text from headers, forms and queries, anything from JSON) and raises
-``ValueError`` with the text that the client is shown.
+``ValueError`` with the text for the client.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from queuey.web.responses import encode
 
 decode_any = msgspec.json.Decoder().decode
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of decoding text that is not JSON or is too deep."""
+"""Errors of decoding text that is not JSON or is nested too deeply."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""Characters that the value of a header cannot have."""
+"""Characters that a header's value cannot have."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
 _DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -34,18 +34,18 @@ REQUIRED = "Required"
 
 
 class BadField(ValueError):
-    """A value that a field cannot have; the message is for the client."""
+    """A bad value of a field; the message is for the client."""
 
 
 class Misfit(BadField):
-    """A value that the row of a queue does not allow; the row may have changed since it was read."""
+    """A value that the queue's row does not allow. The row may have changed since it was read."""
 
 
 class Errors(dict[str, str]):
-    """Errors of a request by field, collected so that one answer reports all of them.
+    """Errors of a request by field, collected so that one response reports all of them.
 
     Attributes:
-        depend_on_row: True if one of them is about a value that the row of a queue does not allow.
+        depend_on_row: At least one error is about a value that the queue's row does not allow.
     """
 
     depend_on_row = False
@@ -53,7 +53,7 @@ class Errors(dict[str, str]):
     def take(
         self, name: str, parse: Callable[Concatenate[object, P], T], value: object, *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """Returns the parsed value; None if it is absent (None or blank), or bad, which is recorded."""
+        """Returns the parsed value. Returns None if it is absent (None or blank), or bad, which is recorded."""
         if value is None or value == "":
             return None
         try:
@@ -64,7 +64,6 @@ class Errors(dict[str, str]):
             return None
 
     def include(self, inner: Errors, prefix: str) -> None:
-        """Adds the errors of a part of the request, whose fields get a prefix."""
         self.update({prefix + name: text for name, text in inner.items()})
         self.depend_on_row = self.depend_on_row or inner.depend_on_row
 
@@ -72,41 +71,37 @@ class Errors(dict[str, str]):
         """Raises an error that names every bad field, if there are any.
 
         Raises:
-            Malformed: No row of a queue could make the request right.
-            InvalidRequest: Another row might.
+            Malformed: The request is bad whatever the queue's row is.
+            InvalidRequest: The request might be good with another row.
         """
         if self:
             raise InvalidRequest(self) if self.depend_on_row else Malformed(self)
 
 
 def show(value: object) -> str:
-    """Returns a value as it is quoted in an error, cut to a readable length."""
     return (value if isinstance(value, str) else encode(value).decode())[:_SHOWN]
 
 
 def integer(value: object, least: int, most: int) -> int:
-    """Reads a whole number; decimals in JSON are cut off."""
+    """Reads a whole number; decimals of a JSON number are cut off."""
     if _is_number(value, _INTEGER):
         return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
     raise _no_number(value, "a whole number")
 
 
 def decimal(value: object, least: float, most: float) -> float:
-    """Reads a number that is not negative."""
     if not _is_number(value, _DECIMAL):
         raise _no_number(value, "a number")
     number: Any = float(value) if isinstance(value, str) else value
-    return float(in_range(number, least, most))  # a whole number of JSON may be too long for a float until then
+    return float(in_range(number, least, most))  # only now: a whole JSON number may be too large for a float
 
 
 def _no_number(value: object, wanted: str) -> BadField:
-    """Returns the error of a value that is no number, or a number in an unsupported notation."""
-    like = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
-    return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if like else "a number"}')
+    is_number = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
+    return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if is_number else "a number"}')
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:
-    """Returns whether text has the form of a number, or a JSON value is one."""
     if isinstance(value, str):
         return form.fullmatch(value.strip()) is not None
     if isinstance(value, float):
@@ -126,7 +121,6 @@ def in_range(number: N, least: float, most: float) -> N:
 
 
 def _plain(number: object) -> str:
-    """Writes a number without the decimals that it does not have, cut to a readable length."""
     if isinstance(number, float):
         return str(int(number))[:_SHOWN] if number.is_integer() else f"{number:.15g}"
     return str(number)[:_SHOWN]
@@ -147,14 +141,13 @@ def text(value: object, longest: int | None = None) -> str:
 
 
 def plain_text(value: object, longest: int) -> str:
-    found = text(value, longest)
-    if not found.isprintable():
+    line = text(value, longest)
+    if not line.isprintable():
         raise BadField("Has characters that cannot be printed")
-    return found
+    return line
 
 
 def items(value: object, longest: int | None) -> list[Any]:
-    """Reads a list, whatever its items are."""
     if not isinstance(value, list):
         raise BadField("Is not a list")
     if longest is not None and len(value) > longest:
@@ -163,21 +156,19 @@ def items(value: object, longest: int | None) -> list[Any]:
 
 
 def boolean(value: object) -> bool:
-    """Reads truth: ``false``, ``0`` and nothing are false, everything else is true."""
+    """Reads a boolean leniently: ``false``, ``0`` and blank are false, everything else is true."""
     if isinstance(value, str):
         return value.strip().lower() not in {"", "false", "0"}
     return bool(value)
 
 
 def true_or_false(value: object) -> bool:
-    """Reads truth where a mistake would lose something."""
     if not isinstance(value, bool):
         raise BadField("Is not true or false")
     return value
 
 
 def bad_json(why: object) -> InvalidRequest:
-    """Returns the error of a body that is not the JSON it should be, in the original's words and with the reason."""
     return Malformed({"InvalidParameter": f"Unable to properly deserialize JSON body. {why}."})
 
 
@@ -185,12 +176,12 @@ def read_object(body: bytes) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The body is not a JSON object.
     """
     try:
-        found = decode_any(body)
+        value = decode_any(body)
     except JSON_ERRORS as error:
         raise bad_json(error) from None
-    if not isinstance(found, dict):
-        raise bad_json("It is no object")
-    return found
+    if not isinstance(value, dict):
+        raise bad_json("It is not an object")
+    return value

@@ -1,7 +1,7 @@
-"""Errors as callers of this API know them: status, body, and the Java exception that their client raises of both.
+"""Error responses of EmoDB's API: status, body, and the Java exception that the client raises.
 
-The Java client turns four pairs of status and ``X-BV-Exception`` back into exceptions. It takes a bare answer of 500 or
-more for a broken server and asks for that server's health before it sends more.
+The Java client raises exceptions for four pairs of status and ``X-BV-Exception``. After a 5xx answer without that
+header it regards the server as broken, and checks its health before the next request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNAVAILABLE = _named("com.bazaarvoice.emodb.common.api.ServiceUnavailableExcepti
 
 
 class BadArgument(errors.QueueyError):
-    """An argument that has the right type and cannot be. The client raises ``IllegalArgumentException``."""
+    """An argument has the right type but an invalid value. The client raises ``IllegalArgumentException``."""
 
     code = "IllegalArgument"
 
@@ -34,22 +34,22 @@ class BadParameter(errors.QueueyError):
 
 
 class BadBody(errors.QueueyError):
-    """A body that is no JSON, or of the wrong shape."""
+    """The body is not JSON, or has the wrong shape."""
 
     code = "BadBody"
 
 
 class WrongContentType(errors.QueueyError):
-    """A body that does not say that it is JSON."""
+    """The content type of the body is not JSON."""
 
     code = "WrongContentType"
 
     def __str__(self) -> str:
-        return "The body is not said to be JSON. Send Content-Type: application/json"
+        return "The content type of the body is not JSON. Send Content-Type: application/json"
 
 
 class RefusedQueue(errors.QueueyError):
-    """A queue of a batch to which the caller may not send; ``args`` has its name."""
+    """The caller may not send to a queue of the batch; ``args`` has its name."""
 
     code = "RefusedQueue"
 
@@ -58,19 +58,19 @@ STATUSES.update({BadArgument: 400, BadParameter: 400, BadBody: 400, WrongContent
 
 
 def emodb_error(error: Exception, status: int, text: str) -> Response:
-    """Turns an error into the answer that the original's callers know.
+    """Returns the original's response to an error.
 
     Args:
-        error: What happened.
-        status: What version 1 would answer.
-        text: For the caller.
+        error: Error of the service.
+        status: HTTP status that version 1 of the API would answer with.
+        text: Message for the caller.
     """
     if isinstance(error, BadArgument | errors.ClaimsRefused):
         return Response(400, text.encode(), TEXT, ILLEGAL_ARGUMENT)
     if isinstance(error, BadParameter):
         return Response(400, text.encode(), TEXT)
     if status in {429, 503} or isinstance(error, errors.MoveUnderWay):
-        # No longer than the longest that the original says.
+        # The original's longest pause is 5 seconds.
         seconds = min(5, max(1, getattr(error, "retry_after", 1)))
         body = encode({"message": text, "retryAfterSeconds": seconds})
         return Response(503, body, JSON, UNAVAILABLE, ("Retry-After", str(seconds)))
@@ -83,6 +83,6 @@ def _refused(error: Exception, status: int, text: str) -> Response:
     if status in {401, 403}:
         return Response(403, b'{"reason":"not authorized"}', JSON, UNAUTHORIZED)
     if isinstance(error, errors.MoveNotFound):
-        # The client reads the body into its exception and takes no other field.
+        # The client parses the body into its exception and accepts no other field.
         return Response(404, encode({"id": error.name}), JSON, UNKNOWN_MOVE)
     return json_response({"message": text}, status)

@@ -1,7 +1,7 @@
-"""A port of its own that says whether the service answers, for clients that ask for that there.
+"""A health check on a separate port, which EmoDB's Java client expects.
 
-The Java client of EmoDB asks for ``/healthcheck`` one port above the service, and sends nothing more until that is 200.
-It runs in a thread of the parent process, so it answers while workers are being replaced.
+The client requests ``/healthcheck`` one port above the service, and sends nothing more until the answer is 200. The
+port is served by a thread of the parent process, so it answers while workers are being replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 HEAD_SECONDS = 10
 HEAD_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
-"""Max connections."""
+"""Max open connections; further ones are closed."""
 CHECK_SECONDS = 5
 
 
@@ -25,23 +25,22 @@ class HealthPort:
     Args:
         host: Address to listen on.
         port: Port to listen on.
-        service: Address and port that are tried.
-        tls: They speak TLS.
+        service: Address and port of the service.
+        tls: Whether the service uses TLS.
 
     Raises:
-        OSError: The address cannot be used.
+        OSError: The service cannot listen on the address.
     """
 
     def __init__(self, host: str, port: int, service: tuple[str, int], *, tls: bool = False) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family)
         self._service = service
-        # The process asks itself: whose certificate it is does not matter.
+        # The process connects to itself, so it need not verify the certificate.
         self._context = ssl._create_unverified_context() if tls else None  # noqa: S323, SLF001 - the documented way
         self._open = 0
 
     def start(self) -> None:
-        """Answers from now on until the process ends."""
         threading.Thread(target=lambda: asyncio.run(self._serve()), name="queuey-health", daemon=True).start()
 
     async def _serve(self) -> None:
@@ -74,7 +73,7 @@ class HealthPort:
         return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
 
     async def _answers(self) -> bool:
-        """Returns whether a worker of the service answers: the port takes connections in any case."""
+        """Returns whether a worker answers. An open port alone does not show this."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)

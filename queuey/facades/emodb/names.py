@@ -1,12 +1,12 @@
-"""Names of queues, messages and moves: as callers of this API have them, and as the service has them.
+"""Translates names of queues, ids of messages, and moves between EmoDB's API and the service.
 
-The two kinds of queues of one name are apart: the dedup queue ``q`` is the application's queue ``q~dedup``. A name that
-begins with two underscores gets a ``~`` in front, because the application's queues do not begin with an underscore. No
-name of a caller has a ``~``, so each one stands for a queue of its own.
+A plain queue and a dedup queue may have the same name: the dedup queue ``q`` is the application's queue ``q~dedup``. A
+name that begins with two underscores gets a ``~`` in front, because the application's queues do not begin with an
+underscore. No name of a caller has a ``~``, so no two of them map to the same queue.
 
-An id of a message has 40 hex digits, which are good for one queue: four are the partition, 32 the message's id, and
-four a checksum over both and the queue's name. It names a message, not a delivery: a caller with the id may acknowledge
-the message, whichever caller has claimed it. A move has a reference in base32, and three words for how it stands.
+A message id has 40 hex digits and is valid in one queue: four are the partition, 32 the message's own id, and four a
+checksum over both and the queue's name. It names a message, not a delivery: every caller with the id may acknowledge
+the message, no matter who claimed it. A move has a reference in base32, and one of three states.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from queuey.facades.emodb.errors import BadArgument
 from queuey.messages import Message
 
 Kind = Literal["plain", "dedup"]
-"""Of queue, as the application's queues have it."""
+"""The option ``kind`` of the application's queue."""
 
 MAX_NAME = 255
 """Max characters of a caller's name for a queue."""
 _DEDUP = "~dedup"
 _SYSTEM = "~"
 LONGEST_QUEUE = len(_SYSTEM) + MAX_NAME + len(_DEDUP)
-"""Characters of the name that the application's queue has."""
+"""Max characters of the name of the application's queue."""
 
 _NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re.ASCII)
 
@@ -46,7 +46,7 @@ def queue_name(name: str, kind: Kind) -> str:
     """Returns the name of the application's queue.
 
     Raises:
-        BadArgument: ``name`` is none that a queue can have.
+        BadArgument: ``name`` is not a valid name of a queue.
     """
     if _NAME.fullmatch(name) is None:
         raise BadArgument(
@@ -57,7 +57,7 @@ def queue_name(name: str, kind: Kind) -> str:
 
 
 def is_of(queue: str, kind: Kind) -> bool:
-    """Returns whether the name of an application's queue is that of a caller's queue of this kind."""
+    """Returns whether this name of an application's queue stands for a caller's queue of this kind."""
     return queue.endswith(_DEDUP) == (kind == "dedup")
 
 
@@ -80,13 +80,13 @@ class MessageIds:
         return text + self._checksum(text)
 
     def read(self, texts: Iterable[str], partitions: int) -> list[ClaimReceipt]:
-        """Reads ids, each once; those of partitions that the queue does not have any more are left out.
+        """Parses ids without repetitions, leaving out those in partitions that the queue does not have any more.
 
         Raises:
-            BadArgument: One is malformed, or of another queue.
+            BadArgument: An id is malformed, or belongs to another queue.
         """
-        found = [self._read(text) for text in dict.fromkeys(map(str.lower, texts))]
-        return [receipt for receipt in found if 1 <= receipt.partition <= partitions]
+        receipts = [self._read(text) for text in dict.fromkeys(map(str.lower, texts))]
+        return [receipt for receipt in receipts if 1 <= receipt.partition <= partitions]
 
     def _read(self, text: str) -> ClaimReceipt:
         match = _ID.fullmatch(text)
@@ -109,7 +109,7 @@ def reference_of(move: str) -> str:
 
 
 def move_of(reference: str) -> str | None:
-    """Returns the id of a move, None if no move has the reference."""
+    """Returns the id of the move with this reference, or None if the reference is malformed."""
     try:
         return b32decode(reference + "=" * (-len(reference) % 8)).hex()
     except (ValueError, binascii.Error):

@@ -1,8 +1,8 @@
-"""Registers the service in ZooKeeper, where clients look for servers that find them by Ostrich, such as EmoDB's.
+"""Registers the service in ZooKeeper for clients that discover servers by Ostrich, such as EmoDB's.
 
-A registration is an ephemeral node ``/ostrich/<service>/<host>:<port>``, whose JSON says where the service and its
-health are. It is made when the service takes connections, by the parent process, and again whenever it is gone; it ends
-with the process.
+A registration is an ephemeral node ``/ostrich/<service>/<host>:<port>`` whose JSON has the addresses of the service and
+of its health check. The parent process creates it when the service accepts connections, and again if it disappears. It
+ends with the process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from kazoo.retry import KazooRetry
 
 ROOT = "/ostrich"
 SERVICES = {"emodb-queue-1": "/queue/1", "emodb-dedupq-1": "/dedupq/1"}
-"""EmoDB's services and their paths. Of a service's name the cluster is the first part."""
+"""EmoDB's services and their paths. The registered name has the cluster in front."""
 SESSION_SECONDS = 10.0
 """Timeout of the ZooKeeper session, in seconds."""
 LONGEST_PAUSE = 5.0
+"""Max pause between attempts to connect, in seconds."""
 CHECK_SECONDS = 10.0
 """Interval between checks that the nodes still exist, in seconds."""
 
@@ -32,38 +33,38 @@ log = logging.getLogger(__name__)
 
 
 def nodes_of_emodb(cluster: str, host: str, port: int, *, scheme: str = "http") -> dict[str, bytes]:
-    """Returns the nodes that EmoDB's Java client looks for: their paths and data.
+    """Returns paths and data of the nodes that EmoDB's Java client reads.
 
     Args:
-        cluster: That the client was made for.
-        host: Where clients reach the service.
-        port: Of it; its health is one port above.
+        cluster: Cluster that the clients are configured for.
+        host: Host by which clients reach the service.
+        port: Port of the service; the health check is one port above.
         scheme: ``http`` or ``https``.
     """
-    shown = f"[{host}]" if ":" in host else host
-    at, nodes = f"{shown}:{port}", {}
+    url_host = f"[{host}]" if ":" in host else host
+    address, nodes = f"{url_host}:{port}", {}
     for service, path in SERVICES.items():
         payload = {
-            "serviceUrl": f"{scheme}://{at}{path}",
-            "adminUrl": f"http://{shown}:{port + 1}",
+            "serviceUrl": f"{scheme}://{address}{path}",
+            "adminUrl": f"http://{url_host}:{port + 1}",
             "extensions": {"proxy": False},
         }
         node = {
             "registration-time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.000Z",
             "name": f"{cluster}-{service}" if cluster else service,
-            "id": at,
+            "id": address,
             "payload": msgspec.json.encode(payload).decode(),
         }
-        nodes[f"{ROOT}/{node['name']}/{at}"] = msgspec.json.encode(node)
+        nodes[f"{ROOT}/{node['name']}/{address}"] = msgspec.json.encode(node)
     return nodes
 
 
 class Registration:
-    """Keeps nodes in ZooKeeper as long as the process runs. An ensemble that is away hinders nothing else.
+    """Keeps nodes in ZooKeeper until it is closed or the process ends. Without ZooKeeper the service runs on.
 
     Args:
         servers: ``host:port,host:port/chroot``.
-        nodes: Their paths, after the chroot, and data.
+        nodes: Data of the nodes by their paths below the chroot.
     """
 
     def __init__(self, servers: str, nodes: dict[str, bytes]) -> None:
@@ -102,14 +103,14 @@ class Registration:
                     for path, data in self._nodes.items():
                         self._enter(path, data)
                 except KazooException as error:
-                    log.warning("The service is not registered in ZooKeeper: %s. It will be tried again.", error)
+                    log.warning("The service could not be registered in ZooKeeper, and will try again: %s.", error)
 
     def _enter(self, path: str, data: bytes) -> None:
-        found = self._client.exists(path)
-        if found is not None and found.ephemeralOwner == self._client.client_id[0]:
+        stat = self._client.exists(path)
+        if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
             return
-        if found is not None:
-            # Of an earlier process at this address, whose session has not ended yet.
+        if stat is not None:
+            # An earlier process at this address created it, and its session has not ended yet.
             with suppress(NoNodeError):
                 self._client.delete(path)
         self._client.create(path, data, ephemeral=True, makepath=True)

@@ -1,4 +1,4 @@
-"""Queries and bodies of requests, read as the original read them, and messages as it answers them."""
+"""Parses queries and bodies of requests as the original did, and renders messages as it did."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DEFAULT_LIMIT = 10
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 MAX_MESSAGE = 30_720
-"""Max bytes of a message without white space between its parts."""
+"""Max bytes of a message, not counting white space between its parts."""
 MAX_QUEUES = 1000
 """Max queues in a batch."""
 MAX_COMMAS = 1_000_000
-"""Max commas in a batch: bounds the memory of its messages, however short they are."""
+"""Max commas in a batch, which bounds the memory of many short messages."""
 _JSON = Meta("application/json", json=True)
 _WHITE = b" \t\r\n"
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -39,11 +39,11 @@ _decode_ids = msgspec.json.Decoder(list[str] | None).decode
 
 
 def read_ttl(query: dict[str, str]) -> int:
-    """Returns for how many seconds to claim.
+    """Returns the time to claim messages for, in seconds.
 
     Raises:
-        BadParameter: It is not a number.
-        BadArgument: It is out of bounds.
+        BadParameter: The value is not a number.
+        BadArgument: The value is out of bounds.
     """
     ttl = _integer(query, "ttl", DEFAULT_CLAIM)
     if ttl < 0:
@@ -54,7 +54,7 @@ def read_ttl(query: dict[str, str]) -> int:
 
 
 def read_limit(query: dict[str, str]) -> int:
-    """Returns how many messages to give at most. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages to return. Raises as :func:`read_ttl`."""
     limit = _integer(query, "limit", DEFAULT_LIMIT)
     if limit > MOST_POLLED:
         raise BadArgument(f"Limit must be <={MOST_POLLED}")
@@ -62,15 +62,15 @@ def read_limit(query: dict[str, str]) -> int:
 
 
 def read_count_limit(query: dict[str, str], most: int) -> int:
-    """Returns how many messages to count exactly, at most ``most``. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages to count exactly, up to ``most``. Raises as :func:`read_ttl`."""
     return min(most, _positive(_integer(query, "limit", most)))
 
 
 def check_partitioned(query: dict[str, str]) -> None:
-    """Reads ``partitioned``, which means nothing here: any process can do what is asked.
+    """Checks the parameter ``partitioned``, which has no effect: every process serves all partitions.
 
     Raises:
-        BadParameter: It is neither true nor false.
+        BadParameter: The value is neither true nor false.
     """
     value = query.get("partitioned", "false")
     if value.lower() not in {"true", "false"}:
@@ -93,11 +93,6 @@ def _positive(limit: int) -> int:
 
 
 def _body(request: Request, limits: Limits) -> bytes:
-    """Returns the body, which has to say that it is JSON.
-
-    Raises:
-        WrongContentType: It says something else.
-    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise WrongContentType
     return read_body(request, limits.max_batch_bytes)
@@ -114,8 +109,9 @@ def read_message(request: Request, limits: Limits) -> Draft:
     """Reads one message.
 
     Raises:
-        BadBody: It is no JSON.
-        BadArgument: It is too long.
+        WrongContentType: The content type is not JSON.
+        BadBody: The body is not JSON.
+        BadArgument: The message is too long.
     """
     return _draft(_body(request, limits).strip(_WHITE), limits)
 
@@ -125,19 +121,14 @@ def read_batch(request: Request, limits: Limits) -> list[Draft]:
 
 
 def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
-    """Reads lists of messages by the names of their queues, as callers have them."""
-    found = _decode(_decode_batches, _batch(request, limits))
-    if len(found) > MAX_QUEUES:
-        raise BadArgument(f"{len(found)} queues in a batch, at most {MAX_QUEUES}. Send several batches.")
-    return {name: _drafts(some, limits) for name, some in found.items()}
+    """Reads lists of messages by the callers' names of queues."""
+    batches = _decode(_decode_batches, _batch(request, limits))
+    if len(batches) > MAX_QUEUES:
+        raise BadArgument(f"{len(batches)} queues in a batch, at most {MAX_QUEUES}. Send several batches.")
+    return {name: _drafts(messages, limits) for name, messages in batches.items()}
 
 
 def _batch(request: Request, limits: Limits) -> bytes:
-    """Returns the body of a batch.
-
-    Raises:
-        TooLarge: Its messages are too many, about.
-    """
     body = _body(request, limits)
     if body.count(b",") > MAX_COMMAS:
         raise too_large("body", MAX_COMMAS, unit="parts between commas")
@@ -147,11 +138,11 @@ def _batch(request: Request, limits: Limits) -> bytes:
 def read_ids(request: Request, limits: Limits) -> list[str]:
     body = _body(request, limits)
     if body.count(b",") > len(body) // ID_LENGTH:
-        raise BadArgument("Invalid event ID.")  # too short to be one; a list of such would take far more than its text
-    found: list[str] | None = _decode(_decode_ids, body)
-    if found is None:
+        raise BadArgument("Invalid event ID.")  # ids this short are not valid, and their list would take much memory
+    message_ids: list[str] | None = _decode(_decode_ids, body)
+    if message_ids is None:
         raise BadArgument("Missing message IDs: the body is null. Send a JSON array of IDs.")
-    return found
+    return message_ids
 
 
 def _drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]:
@@ -171,7 +162,7 @@ def _draft(raw: bytes, limits: Limits) -> Draft:
 
 
 def write_messages(messages: Sequence[Message], ids: MessageIds) -> list[bytes]:
-    """Returns messages as a JSON array, in pieces. Text that is no JSON becomes a string, and bytes one of base64."""
+    """Returns messages as a JSON array, in pieces. Text that is not JSON becomes a string, and bytes become base64."""
     pieces = [b"["]
     for number, message in enumerate(messages):
         pieces.append(

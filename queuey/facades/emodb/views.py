@@ -26,9 +26,9 @@ from queuey.web.requests import Request, parse_form
 from queuey.web.responses import JSON, Response, body_of, json_response
 
 MAX_CLAIMED = 20_000
-"""Max live claims of a queue; polls of a full queue return nothing."""
+"""Max live claims of a queue; polls of a queue at the limit return nothing."""
 REMEMBERED = 4096
-"""Max queues whose numbers of claims are kept."""
+"""Max queues whose numbers of claims are cached."""
 
 PARTITIONS = 8
 DEFAULT_TTL = 14 * 86_400
@@ -45,14 +45,14 @@ ZERO = b"0"
 
 
 class OpenClaims:
-    """Bounds the claims of queues.
+    """Limits the live claims of each queue.
 
-    A queue's claims are counted at its first poll in this process, and again whenever they may have reached the limit:
-    those that were made here since are added, and none is taken off. So the limit is exact for a queue that is polled
-    through one process, and each further process may go beyond it by what the others have claimed since its count.
+    A queue's claims are counted at its first poll in this process, and again when the sum of the count and the claims
+    made here since reaches the limit. Claims that have ended since are not subtracted. So the limit is exact for a
+    queue that one process polls. With several, each may exceed it by the claims that others made since its count.
 
     Args:
-        claims: Counts.
+        claims: Use cases that count claims.
     """
 
     def __init__(self, claims: ClaimUseCases) -> None:
@@ -61,7 +61,7 @@ class OpenClaims:
         self._known: OrderedDict[int, int] = OrderedDict()
 
     def has_room(self, qid: int) -> bool:
-        """Returns whether it is known that a queue may have more claims. Never blocks."""
+        """Returns whether the cached number of claims allows more; False without one. Never blocks."""
         return self._known.get(qid, MAX_CLAIMED) < MAX_CLAIMED
 
     def is_full(self, access: QueueAccess) -> bool:
@@ -83,10 +83,10 @@ class OpenClaims:
 
 
 class EmodbFacade(Facade):
-    """Every call of the queue service. A queue that is not there is as one that is empty.
+    """The calls of EmoDB's queue service. A missing queue behaves as an empty one.
 
     Attributes:
-        open_claims: Bounds the claims of each queue.
+        open_claims: Limits the live claims of each queue.
     """
 
     longest_name = LONGEST_QUEUE
@@ -138,26 +138,26 @@ class EmodbFacade(Facade):
     def spec_of(self, match: Match) -> QueueSpec:
         return QueueSpec(partitions=PARTITIONS, ttl=DEFAULT_TTL, kind=KINDS[match["base"]])
 
-    # Who may do what
+    # Authorization
 
     def _find(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """Authorizes the caller for a queue; None: it does not exist, and the caller could use it if it did.
+        """Authorizes the caller for an action on a queue. Returns None if the queue does not exist.
 
         Raises:
-            NotAuthenticated, NotAllowed: The caller may not do this.
-            BadArgument: No queue can have this name.
+            NotAuthenticated, NotAllowed: The caller lacks the right, even if the queue does not exist.
+            BadArgument: The queue's name is not valid.
         """
         self._require_key(request)
         where = self.where(match)
         try:
             return self._authorization.enter(request, where, action)
         except QueueNotFound:
-            if not any(matches(each, where["queue"]) for each in self._patterns(request, action)):
+            if not any(matches(pattern, where["queue"]) for pattern in self._patterns(request, action)):
                 raise NotAllowed("The credential is limited to other queues.") from None
             return None
 
     async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """Does the same for a coroutine."""
+        """Does what :meth:`_find` does, without blocking the event loop."""
         if "authorization" in request.headers:
             with suppress(errors.BadArgument, QueueNotFound):
                 return await self._authorization.admit(request, self.where(match), action)
@@ -167,18 +167,12 @@ class EmodbFacade(Facade):
         return self._authorization.patterns(request, self.application, action)
 
     def _require_key(self, request: Request) -> None:
-        """Makes sure that the caller has a key.
-
-        Raises:
-            NotAuthenticated, NotAllowed: It has none.
-        """
         if self._authorization.caller(request).anonymous:
             raise NotAllowed(anonymous=True)
 
     # Sending
 
     async def send(self, request: Request, match: Match) -> Response:
-        """Stores a message; creates the queue if needed."""
         await self._admit(request, match, "send")
         draft = await request.read(partial(requests.read_message, request, self._limits))
         return await self._send(request, match, [draft])
@@ -207,9 +201,9 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     async def _send(self, request: Request, match: Match, drafts: Sequence[Draft]) -> Response:
-        for at in range(0, len(drafts), self._limits.max_batch):
-            some = drafts[at : at + self._limits.max_batch]
-            await self.apply(request, match, "send", partial(self._messages.post, drafts=some))
+        for start in range(0, len(drafts), self._limits.max_batch):
+            batch = drafts[start : start + self._limits.max_batch]
+            await self.apply(request, match, "send", partial(self._messages.post, drafts=batch))
         return _json(SUCCESS)
 
     # Claims
@@ -227,8 +221,8 @@ class EmodbFacade(Facade):
 
         async def poll(queue: Queue) -> Response:
             claimed = await self._claims.claim(queue, limit=limit, ttl=ttl, max_bytes=SHORT_BYTES, gather=True)
-            self.open_claims.add(queue.qid, sum(each.expires > 0 for each in claimed))
-            return _shown(queue, [each.message for each in claimed])
+            self.open_claims.add(queue.qid, sum(delivery.expires > 0 for delivery in claimed))
+            return _shown(queue, [delivery.message for delivery in claimed])
 
         await request.reserve(SHORT_BYTES)
         with suppress(QueueNotFound, TooManyClaims):
@@ -236,19 +230,18 @@ class EmodbFacade(Facade):
         return _json(NONE)
 
     def peek(self, request: Request, match: Match) -> Response:
-        """Returns messages, claimed or not."""
         access = self._find(request, match, "work")
         limit = read_limit(_read_query(request))
-        return _or(NONE, access, lambda way: _shown(way.queue, self._claims.peek(way, limit)))
+        return _or(NONE, access, lambda access: _shown(access.queue, self._claims.peek(access, limit)))
 
     async def acknowledge(self, request: Request, match: Match) -> Response:
-        """Acknowledges messages, whichever caller has claimed them."""
+        """Acknowledges messages, no matter who claimed them."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         return await self._settle(request, match, access, self._claims.acknowledge)
 
     async def renew(self, request: Request, match: Match) -> Response:
-        """Makes claims last longer, or ends them (``ttl=0``)."""
+        """Extends claims, or ends them with ``ttl=0``."""
         access = await self._admit(request, match, "work")
         ttl = read_ttl(_read_query(request))
         return await self._settle(request, match, access, partial(self._claims.renew, ttl=ttl))
@@ -265,8 +258,8 @@ class EmodbFacade(Facade):
 
         async def settle_all(queue: Queue) -> None:
             receipts = await request.read(partial(ids.read, texts, queue.partitions))
-            for at in range(0, len(receipts), MAX_IDS):
-                await settle(queue, receipts[at : at + MAX_IDS])
+            for start in range(0, len(receipts), MAX_IDS):
+                await settle(queue, receipts[start : start + MAX_IDS])
 
         if access is None:
             ids.read(texts, 0)
@@ -280,12 +273,12 @@ class EmodbFacade(Facade):
     def size(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
-        return _or(ZERO, access, lambda way: json_response(self._claims.size(way, limit).size))
+        return _or(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
 
     def count_claims(self, request: Request, match: Match) -> Response:
         access = self._find(request, match, "measure")
         _read_query(request)
-        return _or(ZERO, access, lambda way: json_response(self._claims.counts(way).claimed))
+        return _or(ZERO, access, lambda access: json_response(self._claims.counts(access).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
         access = await self._admit(request, match, "work")
@@ -296,7 +289,7 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     def purge(self, request: Request, match: Match) -> Response:
-        """Removes all messages: the caller may have to do with them what it could do one by one."""
+        """Removes all messages. Needs the rights to acknowledge and to delete them one by one."""
         self._find(request, match, "work")
         access = self._find(request, match, "delete")
         _read_query(request)
@@ -313,40 +306,40 @@ class EmodbFacade(Facade):
         source, target = await request.in_pool(partial(self._check_move, request, match))
 
         async def begin(_target: Queue) -> Response:
-            way = await self._authorization.admit(request, self.where(source), "delete")
-            to = await self._authorization.admit(request, self.where(target), "send")
-            move = await request.in_pool(partial(self._moves.begin, way, to))
+            from_source = await self._authorization.admit(request, self.where(source), "delete")
+            to_target = await self._authorization.admit(request, self.where(target), "send")
+            move = await request.in_pool(partial(self._moves.begin, from_source, to_target))
             return json_response({"id": names.reference_of(move.id)})
 
         return await self.apply(request, target, "send", begin)
 
     def _check_move(self, request: Request, match: Match) -> tuple[Match, Match]:
-        """Returns the source of a move, which is made if it is not there, and its target; the caller may use both."""
+        """Authorizes the caller for a move, and creates a missing source. Returns source and target."""
         self._require_key(request)
         query = _read_query(request)
-        given = [query.get(name) for name in ("from", "to")]
-        for name, value in zip(("from", "to"), given, strict=True):
+        ends = [query.get(name) for name in ("from", "to")]
+        for name, value in zip(("from", "to"), ends, strict=True):
             if not value:
                 raise errors.BadArgument(f"Missing required parameter: {name}")
-        source, target = ({**match, "queue": name or ""} for name in given)
+        source, target = ({**match, "queue": name or ""} for name in ends)
         self._find(request, source, "work")
-        found = self._find(request, source, "delete")
+        access = self._find(request, source, "delete")
         self._find(request, target, "send")
-        if given[0] == given[1]:
+        if ends[0] == ends[1]:
             raise errors.BadArgument("cannot move queue to itself")
-        if found is None:
+        if access is None:
             self.make_for(source)
         return source, target
 
     def show_move(self, request: Request, match: Match) -> Response:
-        """Shows the status of a move to every caller of the application."""
+        """Shows the status of a move to a caller with any right to measure, send or delete in the application."""
         if not any(self._may(request, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
         move = names.move_of(match["reference"])
         if move is not None:
             with suppress(MoveNotFound):
-                found = self._moves.show(self.application, move, partial(is_of, kind=KINDS[match["base"]]))
-                return json_response(names.shown_move(found))
+                report = self._moves.show(self.application, move, partial(is_of, kind=KINDS[match["base"]]))
+                return json_response(names.shown_move(report))
         raise MoveNotFound(match["reference"])
 
     def _may(self, request: Request, action: Action) -> bool:
@@ -361,7 +354,7 @@ async def _pong(_request: Request, _match: Match) -> Response:
 
 
 def _read_query(request: Request) -> dict[str, str]:
-    """Reads the query. Unknown fields mean nothing, as in the original."""
+    """Parses the query. Ignores unknown fields, as the original did."""
     query = parse_form(request.query, "query")
     check_partitioned(query)
     return query

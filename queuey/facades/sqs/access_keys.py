@@ -1,7 +1,7 @@
-"""Access keys: an id that every request names, and a secret that signs it.
+"""Access keys: an id that every request names, and a secret that signs the request.
 
-The store keeps a digest of the id, as it does of an application's key, with what the key may do. It keeps no secret:
-that follows from the id and one secret of the deployment. ``docs/decisions/0037-access-keys.md`` says why.
+The store keeps a digest of the id with the key's rights, as it does for an application key. It does not keep the
+secret, which is derived from the id and one secret of the deployment: see ``docs/decisions/0037-access-keys.md``.
 """
 
 from __future__ import annotations
@@ -20,67 +20,67 @@ from queuey.facades.settings import SqsFacade
 from queuey.settings import SecretName, Settings
 
 FILE = "sqs.secret"
-"""In the data directory: the secret of a deployment that has SQLite and names no other one."""
+"""File in the data directory with the secret of a deployment on SQLite that does not configure one."""
 MIN_SECRET = 32
-"""Min characters of the secret."""
+"""Min characters of the deployment's secret."""
 _OF_IDS, _OF_SECRETS = b"sqs access key\0", b"sqs secret\0"
-"""Prefix of an id before hashing, so that no other kind of key has the same hash."""
+"""Prefixes of an id before it is hashed, so that no other kind of key has the same hash."""
 
 
 def new_access_key() -> str:
-    """Makes an id: 90 random bits."""
+    """Returns a new id with 90 random bits."""
     return "QK" + b32encode(secrets.token_bytes(12)).decode()[:18]
 
 
 def digest_of(access_key: str) -> bytes:
-    """Returns what the store keeps of an id. No key of version 1 of the API has it: those have no zero byte."""
+    """Returns the digest of an id for the store. No application key has the same digest: those have no zero byte."""
     return sha256(_OF_IDS + access_key.encode()).digest()
 
 
 @lru_cache(1024)
 def secret_of(deployment: bytes, access_key: str) -> str:
-    """Returns the secret of an access key: 40 characters, as those of Amazon have."""
+    """Returns the secret of an access key: 40 characters, like Amazon's."""
     return b64encode(hmac.digest(deployment, _OF_SECRETS + access_key.encode(), "sha256")[:30]).decode()
 
 
 def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, str]) -> bytes:
-    """Returns the secret from which those of access keys follow.
+    """Returns the deployment's secret, from which those of access keys are derived. On SQLite, creates one if needed.
 
     Args:
-        sqs: May name it.
-        settings: The settings in force.
-        environ: The environment.
+        sqs: Settings of the facade, which may name a variable or file with the secret.
+        settings: Settings in force.
+        environ: Environment variables.
 
     Raises:
-        SettingsError: It is not there, or too short.
+        SettingsError: The secret is missing or too short.
     """
-    named = sqs.secret
-    if named is None and settings.store.startswith("cassandra:"):
+    location = sqs.secret
+    if location is None and settings.store.startswith("cassandra:"):
         raise SettingsError(
             "facades.sqs.secret is not set: on Cassandra all processes have to derive the same secrets. Write "
             f'{MIN_SECRET} or more random characters into a file, and name it: secret = "file:/etc/queuey/{FILE}"'
         )
-    if named is None:
+    if location is None:
         path = (settings.data.parent if settings.data.is_file() else settings.data) / FILE
         if not path.exists():
             _write(path)
-        named = f"file:{path}"
-    secret = SecretName.parse(named).read(environ)
+        location = f"file:{path}"
+    secret = SecretName.parse(location).read(environ)
     if len(secret) < MIN_SECRET:
         raise SettingsError(
-            f"The secret {named} has {len(secret)} characters; it needs {MIN_SECRET} or more, random ones."
+            f"The secret {location} has {len(secret)} characters. Use {MIN_SECRET} or more random characters."
         )
     return secret.encode()
 
 
 def _write(path: Path) -> None:
-    """Writes a new secret, unless another process does so at the same moment."""
-    mine = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    mine.touch(mode=0o600)
-    mine.write_text(f"{secrets.token_hex(32)}\n", "utf-8")
+    # The link fails if another process created the file at the same moment; its secret is used then.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary.touch(mode=0o600)
+    temporary.write_text(f"{secrets.token_hex(32)}\n", "utf-8")
     try:
-        os.link(mine, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        mine.unlink()
+        temporary.unlink()

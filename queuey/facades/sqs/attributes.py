@@ -1,4 +1,4 @@
-"""Attributes of a queue in SQS, some of which are options of ours, and its tags."""
+"""SQS attributes and tags of a queue. Some attributes are options of the queue; its field ``facade`` has the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETENTION = 345_600
 MAX_MESSAGE = 1_048_576
 """Max bytes of a message with its attributes, and of a batch."""
 MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
-"""Seconds, of a queue and of a request."""
+"""Max visibility timeout, wait time and delay of queues and requests, in seconds."""
 NO_PERMISSIONS = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
 MOST_TAGS = 50
 MAX_SOURCES = 10
@@ -33,7 +33,7 @@ _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]{12}:([A-Za-z0-9._-]{1,85})"
 
 
 class RedriveAllowPolicy(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """Which queues may have a queue for their dead letters."""
+    """Which queues may use this one as their dead-letter queue."""
 
     redrive_permission: Literal["allowAll", "denyAll", "byQueue"]
     source_queue_arns: tuple[str, ...] = ()
@@ -45,23 +45,23 @@ class RedriveAllowPolicy(msgspec.Struct, rename="camel", frozen=True, omit_defau
 
 
 class RedrivePolicy(msgspec.Struct, rename="camel"):
-    """Where a queue's dead letters go, and after how many deliveries."""
+    """A queue's dead-letter queue, and the number of deliveries after which a message goes there."""
 
     dead_letter_target_arn: str
     max_receive_count: int | str = 10
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Content of a queue's field ``facade``.
+    """SQS attributes stored in a queue's field ``facade``.
 
     Attributes:
-        visibility, delay, wait: Seconds, where a request does not say.
-        size: Bytes of the longest message.
-        modified: Seconds since 1970 when attributes were last set; 0: never.
-        redrive_allow: Which queues may have it for their dead letters; None: all.
-        by_content: Messages of a FIFO queue without a deduplication id have the hash of their body.
-        scope, limit: What DeduplicationScope and FifoThroughputLimit were set to.
-        tags: By key.
+        visibility, delay, wait: Defaults for requests, in seconds.
+        size: Max bytes of a message.
+        modified: When attributes were last set, in seconds since 1970; 0 if never.
+        redrive_allow: Which queues may use this one as their dead-letter queue; None allows all.
+        by_content: A message of a FIFO queue without a deduplication id gets the hash of its body as one.
+        scope, limit: Values of DeduplicationScope and FifoThroughputLimit; blank if not set.
+        tags: Values by key.
     """
 
     visibility: int = 30
@@ -82,7 +82,7 @@ _decode = msgspec.json.Decoder(Kept).decode
 
 
 def kept_of(queue: Queue) -> Kept:
-    """Returns what is kept with a queue; defaults, if it was made by another protocol."""
+    """Returns the stored SQS attributes of a queue, or the defaults if another protocol created it."""
     return _kept_in(queue.facade) if queue.facade else NOTHING
 
 
@@ -100,13 +100,13 @@ def is_fifo(queue: Queue) -> bool:
 
 
 def check_name(name: str, *, fifo: bool) -> None:
-    """Refuses the name of a new queue that SQS, or this service, cannot have."""
+    """Raises SqsError if SQS or this service does not allow the name for a new queue."""
     plain = name.removesuffix(".fifo") if fifo else name
     if len(name) > MAX_NAME or not _NAME.fullmatch(plain) or (fifo and plain == name):
         kind = "a FIFO queue: it ends with .fifo" if fifo else "a queue"
         raise invalid("QueueName", name, f"Can be 1 to 80 letters, digits, - and _ for {kind}.")
     if name[0] == "_":
-        raise invalid("QueueName", name, "Names that begin with _ are kept for this service.")
+        raise invalid("QueueName", name, "Names that begin with _ are reserved for this service.")
 
 
 def arn_of(name: str, region: str) -> str:
@@ -114,7 +114,7 @@ def arn_of(name: str, region: str) -> str:
 
 
 def queue_of_arn(arn: str) -> str:
-    """Returns the name of an ARN's queue; blank: it is no ARN of a queue."""
+    """Returns the queue name in an ARN; blank if the text is not the ARN of a queue."""
     match = _ARN.fullmatch(arn)
     return "" if match is None else match[1]
 
@@ -123,14 +123,20 @@ def queue_of_arn(arn: str) -> str:
 
 
 class Changes(msgspec.Struct):
-    """Effects of setting attributes: options of the queue, the field ``facade``, and what is reset."""
+    """Changes to a queue that set SQS attributes.
+
+    Attributes:
+        options: New values of the queue's options.
+        kept: New values of the fields of :class:`Kept`.
+        clear: Options to reset.
+    """
 
     options: dict[str, Any] = {}
     kept: dict[str, Any] = {}
     clear: list[str] = []
 
     def spec(self, before: Kept) -> QueueSpec:
-        """Returns the change of a row that has kept ``before``."""
+        """Returns the update of a row whose stored attributes are ``before``."""
         return replace(keeping(replace(before, **self.kept)), **self.options)
 
 
@@ -158,23 +164,23 @@ _REFUSED = {
 
 
 def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
-    """Reads attributes that are to be set.
+    """Parses the attributes to set.
 
     Raises:
-        SqsError: There is no such attribute, or it cannot have this value.
+        SqsError: An attribute does not exist, or cannot have its value.
     """
     changes = Changes(kept={"modified": int(time.time())})
     for name, text in given.items():
-        read = _READ.get(name) or (_READ_OF_FIFO.get(name) if fifo else None)
-        if read is None:
+        parse = _READ.get(name) or (_READ_OF_FIFO.get(name) if fifo else None)
+        if parse is None:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
-        read(name, text, changes)
+        parse(name, text, changes)
     return changes
 
 
 def _read_number(name: str, text: str, changes: Changes) -> None:
-    field, least, most = _NUMBERS[name]
-    changes.kept[field] = _number(name, text, least, most)
+    field, minimum, maximum = _NUMBERS[name]
+    changes.kept[field] = _number(name, text, minimum, maximum)
 
 
 def _read_retention(name: str, text: str, changes: Changes) -> None:
@@ -185,7 +191,7 @@ def _read_allow(name: str, text: str, changes: Changes) -> None:
     policy: RedriveAllowPolicy | None = _json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
     if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
-        raise bad_value(name, f"sourceQueueArns are ARNs of at most {MAX_SOURCES} queues")
+        raise bad_value(name, f"sourceQueueArns must be the ARNs of at most {MAX_SOURCES} queues")
     changes.kept["redrive_allow"] = policy
 
 
@@ -221,7 +227,7 @@ def _read_redrive(name: str, text: str, changes: Changes) -> None:
     policy = _json(name, text, RedrivePolicy)
     target = queue_of_arn(policy.dead_letter_target_arn)
     if not target:
-        raise bad_value(name, "deadLetterTargetArn is no ARN of a queue")
+        raise bad_value(name, "deadLetterTargetArn is not the ARN of a queue")
     changes.options["dead_letter"] = target
     changes.options["max_deliveries"] = _number("maxReceiveCount", str(policy.max_receive_count), 1, 1000)
 
@@ -251,13 +257,13 @@ _READ: dict[str, Callable[[str, str, Changes], None]] = {
     "RedriveAllowPolicy": _read_allow,
     "SqsManagedSseEnabled": _read_nothing,
 }
-"""How each attribute is read that can be set."""
+"""Parsers of the attributes that can be set, by name."""
 _READ_OF_FIFO: dict[str, Callable[[str, str, Changes], None]] = {
     **dict.fromkeys(_WORDS, _read_word),
     "FifoQueue": _read_kind,
     "ContentBasedDeduplication": _read_by_content,
 }
-"""Those of FIFO queues alone."""
+"""Parsers of the attributes that can be set on FIFO queues only."""
 
 
 # Showing
@@ -287,7 +293,7 @@ COUNTS: dict[str, Callable[[Backlog], int]] = {
     "ApproximateNumberOfMessagesNotVisible": lambda backlog: backlog.claimed + backlog.retrying,
     "ApproximateNumberOfMessagesDelayed": lambda backlog: backlog.delayed,
 }
-"""Attributes that are counted, of the backlog."""
+"""Attributes that are computed from the backlog."""
 
 
 def _redrive(queue: Queue, region: str) -> str | None:
@@ -302,25 +308,25 @@ def _word(queue: Queue, text: str) -> str | None:
 
 
 def wanted_attributes(names: Iterable[str]) -> list[str]:
-    """Returns which attributes are asked for.
+    """Returns the requested attributes, with ``All`` expanded.
 
     Raises:
-        SqsError: There is none of a name.
+        SqsError: An attribute does not exist.
     """
-    wanted = list(dict.fromkeys(names))
-    if "All" in wanted:
+    requested = list(dict.fromkeys(names))
+    if "All" in requested:
         return [*_SHOWN, *COUNTS]
-    for name in wanted:
+    for name in requested:
         if name not in _SHOWN and name not in COUNTS and name not in _REFUSED:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
-    return wanted
+    return requested
 
 
 def shown(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns attributes that are not counted, those of some names that the queue has."""
+    """Returns the named attributes that the queue has, except the :data:`COUNTS`."""
     kept = kept_of(queue)
-    found = {name: _SHOWN[name](queue, kept, region) for name in names if name in _SHOWN}
-    return {name: text for name, text in found.items() if text is not None}
+    values = {name: _SHOWN[name](queue, kept, region) for name in names if name in _SHOWN}
+    return {name: text for name, text in values.items() if text is not None}
 
 
 def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
@@ -337,14 +343,14 @@ def differing(queue: Queue, given: Mapping[str, str]) -> list[str]:
 
 
 def tagged(kept: Kept, tags: Mapping[str, str]) -> Kept:
-    """Returns what is kept with a queue after it got further tags.
+    """Returns stored attributes with tags added.
 
     Raises:
-        SqsError: They are too many, or too long.
+        SqsError: The queue would have too many tags, or a key or value is too long.
     """
-    together = {**kept.tags, **tags}
-    if len(together) > MOST_TAGS:
-        raise invalid("Tags", len(together), f"A queue has at most {MOST_TAGS} tags.")
-    if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in together.items()):  # noqa: PLR2004
+    merged = {**kept.tags, **tags}
+    if len(merged) > MOST_TAGS:
+        raise invalid("Tags", len(merged), f"A queue has at most {MOST_TAGS} tags.")
+    if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in merged.items()):  # noqa: PLR2004
         raise invalid("Tags", "", "A key has 1 to 128 characters, a value at most 256.")
-    return replace(kept, tags=together)
+    return replace(kept, tags=merged)

@@ -1,4 +1,4 @@
-"""Errors as SQS names them, in either protocol."""
+"""SQS errors, with their names in both protocols."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ THROTTLED, AWAY = "RequestThrottled", "ServiceUnavailable"
 
 
 class SqsError(errors.InvalidRequest):
-    """An error with the name that SQS has for it. One that a queue's row has led to is decided on a fresh row.
+    """An error of SQS. Raised because of a cached queue row, it makes the call run again with a fresh row.
 
     Args:
-        name: As AWS JSON has it.
-        text: For people.
-        status: Of HTTP.
+        name: Name of the error in AWS JSON.
+        text: Message for people.
+        status: HTTP status.
     """
 
     def __init__(self, name: str, text: str, status: int = 400) -> None:
@@ -45,7 +45,7 @@ class SqsError(errors.InvalidRequest):
     @property
     def is_senders(self) -> bool:
         """True if the same request would fail again."""
-        return self.status < 500  # noqa: PLR2004 - what begins with 5 is ours
+        return self.status < 500  # noqa: PLR2004 - 5xx is the service's fault
 
 
 def invalid(name: str, value: object, reason: str) -> SqsError:
@@ -55,10 +55,10 @@ def invalid(name: str, value: object, reason: str) -> SqsError:
 
 
 def in_range(name: str, value: int | None, least: int, most: int, otherwise: int = 0) -> int:
-    """Returns a number that was given, or what counts otherwise.
+    """Returns the number, or ``otherwise`` if it is None.
 
     Raises:
-        SqsError: It is out of range.
+        SqsError: The number is out of range.
     """
     if value is None:
         return otherwise
@@ -72,7 +72,7 @@ def missing(name: str) -> SqsError:
 
 
 def no_such_queue(text: str) -> SqsError:
-    """Returns the error of a queue that does not exist, or that the caller may not know of."""
+    """Returns the error for a queue that does not exist or is hidden from the caller."""
     return SqsError("QueueDoesNotExist", f"The specified queue does not exist. {text}")
 
 
@@ -87,16 +87,16 @@ _OURS: tuple[tuple[type[Exception], str, int], ...] = (
     (errors.KeyInUse, AWAY, 503),
     (errors.ClaimsRefused, "UnsupportedOperation", 400),
 )
-"""Our errors and their names in SQS. The first match counts."""
+"""Errors of the service, with their SQS names and statuses. The first match applies."""
 
 
 def as_sqs(error: Exception, status: int, text: str) -> SqsError:
-    """Returns an error of ours as one of SQS.
+    """Returns the SQS error for an error of the service.
 
     Args:
-        error: What happened.
-        status: What version 1 would answer.
-        text: For the caller.
+        error: Error of the service.
+        status: HTTP status that version 1 of the API would answer with.
+        text: Message for the caller.
     """
     if isinstance(error, SqsError):
         return error
@@ -105,6 +105,6 @@ def as_sqs(error: Exception, status: int, text: str) -> SqsError:
     for kind, name, answered in _OURS:
         if isinstance(error, kind):
             return SqsError(name, text, answered)
-    if status >= 500:  # noqa: PLR2004 - what begins with 5 is ours
+    if status >= 500:  # noqa: PLR2004 - 5xx is the service's fault
         return SqsError("InternalFailure", text, 500)
     return SqsError("InvalidParameterValue", text)

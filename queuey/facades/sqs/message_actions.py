@@ -1,4 +1,4 @@
-"""Actions about messages, on the event loop."""
+"""SQS actions on messages, which run on the event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from queuey.web.v1.claims import mark_of
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
 MIN_CLAIM = 5.0
-"""Min time of a claim that should end at once, in seconds: it is released when the answer is ready."""
+"""Min time of a claim, in seconds, used for a visibility timeout of 0. It is released when its messages are there."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -63,7 +63,7 @@ class MessageActions:
         self._authorization = authorization
 
     async def _on(self, asked: Asked, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
-        """Makes a call with a queue that the caller may use."""
+        """Authorizes the caller for an action on the queue of a URL, and makes the call with the queue."""
         where = asked.where(url)
         access = self._authorization.admit_at_once(asked.request, where, action)
         if access is None:
@@ -73,82 +73,81 @@ class MessageActions:
     # Sending
 
     async def send(self, asked: Asked) -> Result:
-        given = asked.read(requests.SendMessage)
+        parameters = asked.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                draft, key = fifo_draft_of(given, queue, _trace(asked))
+                draft, key = fifo_draft_of(parameters, queue, _trace(asked))
             else:
-                draft, key = _draft(given, kept_of(queue), _trace(asked)), None
+                draft, key = _draft(parameters, kept_of(queue), _trace(asked)), None
             posted = await self._messages.post(queue, [draft], key=key)
-            return sent_result(given, posted.locations[0], fifo=is_fifo(queue))
+            return sent_result(parameters, posted.locations[0], fifo=is_fifo(queue))
 
-        return await self._on(asked, given.queue_url, "send", send)
+        return await self._on(asked, parameters.queue_url, "send", send)
 
     async def send_batch(self, asked: Asked) -> Result:
-        """Stores messages: those that can be; in a standard queue all or none of them."""
-        given = asked.read(requests.SendMessageBatch)
-        _check_batch(given.entries)
-        size = sum(size_of(each) for each in given.entries)
+        """Stores the valid messages of a batch; in a standard queue, all of these or none."""
+        parameters = asked.read(requests.SendMessageBatch)
+        _check_batch(parameters.entries)
+        size = sum(size_of(entry) for entry in parameters.entries)
         if size > MAX_MESSAGE:
             text = f"Batch requests cannot be longer than {MAX_MESSAGE} bytes. You have sent {size} bytes."
             raise SqsError("BatchRequestTooLong", text)
 
         async def send(queue: Queue) -> Result:
             if is_fifo(queue):
-                return await self._send_batch_in_order(queue, given.entries, _trace(asked))
+                return await self._send_batch_in_order(queue, parameters.entries, _trace(asked))
             kept, trace = kept_of(queue), _trace(asked)
-            drafts, failed = _each(given.entries, lambda one: _draft(one, kept, trace))
+            drafts, failed = _each(parameters.entries, lambda entry: _draft(entry, kept, trace))
             posted = await self._messages.post(queue, [draft for _, draft in drafts])
             done = [
-                {"Id": one.id, **sent_result(one, location, fifo=False)}
-                for (one, _), location in zip(drafts, posted.locations, strict=True)
+                {"Id": entry.id, **sent_result(entry, location, fifo=False)}
+                for (entry, _), location in zip(drafts, posted.locations, strict=True)
             ]
             return _batch_result(done, failed)
 
-        return await self._on(asked, given.queue_url, "send", send)
+        return await self._on(asked, parameters.queue_url, "send", send)
 
     async def _send_batch_in_order(self, queue: Queue, entries: Sequence[requests.SentEntry], trace: str) -> Result:
-        """Stores messages of a FIFO queue: those of a group one after another, and none behind one that fails.
+        """Stores messages in a FIFO queue: each group in order, and nothing of a group after a failed post.
 
-        That all clocks are past them is awaited once, and not for each: ten in a group would take longer than a request
+        Waits once, at the end, until all clocks have passed the messages. Ten waits would take longer than a request
         may.
         """
         check_fifo_batch(entries, queue)
-        drafts, failed = _each(entries, lambda one: fifo_draft_of(one, queue, trace))
+        drafts, failed = _each(entries, lambda entry: fifo_draft_of(entry, queue, trace))
         groups: dict[str | None, list[tuple[requests.SentEntry, FifoDraft]]] = {}
-        for one, draft in drafts:
-            groups.setdefault(one.message_group_id, []).append((one, draft))
+        for entry, draft in drafts:
+            groups.setdefault(entry.message_group_id, []).append((entry, draft))
         done: dict[str, Result] = {}
         placed: list[Placed] = []
 
         async def send(group: Sequence[tuple[requests.SentEntry, FifoDraft]]) -> list[Result]:
-            for at, (one, draft) in enumerate(group):
+            for index, (entry, draft) in enumerate(group):
                 try:
                     posted = await self._messages.post(queue, [draft.draft], key=draft.key, more=True)
                 except (StoreUnavailable, KeyInUse) as error:
-                    away = SqsError(AWAY, str(error), 503)
-                    return [_failure(left.id, away) for left, _ in group[at:]]
+                    unavailable = SqsError(AWAY, str(error), 503)
+                    return [_failure(remaining.id, unavailable) for remaining, _ in group[index:]]
                 placed.append((draft.draft.delay, posted.locations[0]))
-                done[one.id] = {"Id": one.id, **sent_result(one, posted.locations[0], fifo=True)}
+                done[entry.id] = {"Id": entry.id, **sent_result(entry, posted.locations[0], fifo=True)}
             return []
 
-        for lost in await asyncio.gather(*map(send, groups.values())):
-            failed += lost
+        for failures in await asyncio.gather(*map(send, groups.values())):
+            failed += failures
         await self._messages.settle_order(queue, placed)
-        return _batch_result([done[one.id] for one in entries if one.id in done], failed)
+        return _batch_result([done[entry.id] for entry in entries if entry.id in done], failed)
 
     # Receiving
 
     async def receive(self, asked: Asked) -> Result:
-        """Claims messages; waits for them if it is to."""
-        given = asked.read(requests.ReceiveMessage)
-        limit = in_range("MaxNumberOfMessages", given.max_number_of_messages, 1, requests.MAX_ENTRIES)
-        where = asked.where(given.queue_url)
+        parameters = asked.read(requests.ReceiveMessage)
+        limit = in_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
+        where = asked.where(parameters.queue_url)
         access = self._authorization.admit_at_once(asked.request, where, "work")
         if access is None:
             access = await self._authorization.admit(asked.request, where, "work")
-        wait = in_range("WaitTimeSeconds", given.wait_time_seconds, 0, MAX_WAIT, kept_of(access.queue).wait)
+        wait = in_range("WaitTimeSeconds", parameters.wait_time_seconds, 0, MAX_WAIT, kept_of(access.queue).wait)
 
         async def attempt(waiter: Waiter | None) -> Result:
             current = access if waiter is None else await self._authorization.admit(asked.request, where, "work")
@@ -157,67 +156,67 @@ class MessageActions:
 
         async def receive(queue: Queue, waiter: Waiter | None) -> Result:
             visibility = kept_of(queue).visibility
-            seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY, visibility)
+            seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY, visibility)
             claimed = await self._claims.claim(
                 queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=SHORT_BYTES, gather=True
             )
             if claimed and not seconds:
-                await self._claims.release(queue, [one.receipt for one in claimed])
-            return _received(claimed, queue, asked.region, given)
+                await self._claims.release(queue, [delivery.receipt for delivery in claimed])
+            return _received(claimed, queue, asked.region, parameters)
 
         try:
             return await asked.request.until_found(wait, attempt, ClaimUndecided)
-        except ClaimUndecided:  # Some may be free, and clients of SQS ask again as it is.
+        except ClaimUndecided:  # Messages may be available; clients of SQS receive again anyway.
             return {}
 
     # Receipts
 
     async def delete(self, asked: Asked) -> Result:
-        """Acknowledges a message. That it is gone, or was received by another since, is no error."""
-        given = asked.read(requests.DeleteMessage)
+        """Acknowledges a message. Succeeds if it is gone, and in a standard queue also if it was received again."""
+        parameters = asked.read(requests.DeleteMessage)
 
         async def delete(queue: Queue) -> Result:
-            [settled] = await self._claims.acknowledge(queue, [_receipt(given.receipt_handle, queue)])
+            [settled] = await self._claims.acknowledge(queue, [_receipt(parameters.receipt_handle, queue)])
             if is_fifo(queue) and settled.status is ReceiptStatus.SUPERSEDED:
                 raise _expired()
             return {}
 
-        return await self._on(asked, given.queue_url, "work", delete)
+        return await self._on(asked, parameters.queue_url, "work", delete)
 
     async def delete_batch(self, asked: Asked) -> Result:
-        given = asked.read(requests.DeleteMessageBatch)
-        _check_batch(given.entries)
+        parameters = asked.read(requests.DeleteMessageBatch)
+        _check_batch(parameters.entries)
 
         async def delete(queue: Queue) -> Result:
-            found, failed = _each(given.entries, lambda one: _receipt(one.receipt_handle, queue))
-            settled = await self._claims.acknowledge(queue, [receipt for _, receipt in found])
-            lost = {
-                one.id
-                for (one, _), each in zip(found, settled, strict=True)
-                if is_fifo(queue) and each.status is ReceiptStatus.SUPERSEDED
+            parsed, failed = _each(parameters.entries, lambda entry: _receipt(entry.receipt_handle, queue))
+            settled = await self._claims.acknowledge(queue, [receipt for _, receipt in parsed])
+            expired = {
+                entry.id
+                for (entry, _), settlement in zip(parsed, settled, strict=True)
+                if is_fifo(queue) and settlement.status is ReceiptStatus.SUPERSEDED
             }
-            failed += [_failure(name, _expired()) for name in lost]
-            return _batch_result([{"Id": one.id} for one, _ in found if one.id not in lost], failed)
+            failed += [_failure(name, _expired()) for name in expired]
+            return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in expired], failed)
 
-        return await self._on(asked, given.queue_url, "work", delete)
+        return await self._on(asked, parameters.queue_url, "work", delete)
 
     async def change(self, asked: Asked) -> Result:
-        """Delivers a message again after some seconds, and not before."""
-        given = asked.read(requests.ChangeVisibility)
-        seconds = in_range("VisibilityTimeout", given.visibility_timeout, 0, MAX_VISIBILITY)
+        """Releases the claim of a message with the visibility timeout as delay."""
+        parameters = asked.read(requests.ChangeVisibility)
+        seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
 
         async def change(queue: Queue) -> Result:
-            receipt = _receipt(given.receipt_handle, queue)
+            receipt = _receipt(parameters.receipt_handle, queue)
             [settled] = await self._claims.release(queue, [receipt], float(seconds))
             if settled.status is not ReceiptStatus.DONE:
-                raise _not_there(settled, given.receipt_handle)
+                raise _not_there(settled, parameters.receipt_handle)
             return {}
 
-        return await self._on(asked, given.queue_url, "work", change)
+        return await self._on(asked, parameters.queue_url, "work", change)
 
     async def change_batch(self, asked: Asked) -> Result:
-        given = asked.read(requests.ChangeVisibilityBatch)
-        _check_batch(given.entries)
+        parameters = asked.read(requests.ChangeVisibilityBatch)
+        _check_batch(parameters.entries)
 
         async def change(queue: Queue) -> Result:
             kept = kept_of(queue)
@@ -226,22 +225,21 @@ class MessageActions:
                 seconds = in_range("VisibilityTimeout", one.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
                 return seconds, _receipt(one.receipt_handle, queue)
 
-            found, failed = _each(given.entries, parse)
+            parsed, failed = _each(parameters.entries, parse)
             settled: dict[str, Settlement] = {}
-            for seconds in dict.fromkeys(seconds for _, (seconds, _) in found):
-                some = [(one.id, receipt) for one, (each, receipt) in found if each == seconds]
-                done = await self._claims.release(queue, [receipt for _, receipt in some], float(seconds))
-                settled |= {name: each for (name, _), each in zip(some, done, strict=True)}
-            lost = {name: each for name, each in settled.items() if each.status is not ReceiptStatus.DONE}
-            handles = {one.id: one.receipt_handle for one, _ in found}
-            failed += [_failure(name, _not_there(each, handles[name])) for name, each in lost.items()]
-            return _batch_result([{"Id": one.id} for one, _ in found if one.id not in lost], failed)
+            for seconds in dict.fromkeys(seconds for _, (seconds, _) in parsed):
+                receipts = [(entry.id, receipt) for entry, (timeout, receipt) in parsed if timeout == seconds]
+                done = await self._claims.release(queue, [receipt for _, receipt in receipts], float(seconds))
+                settled |= {name: settlement for (name, _), settlement in zip(receipts, done, strict=True)}
+            refused = {name: result for name, result in settled.items() if result.status is not ReceiptStatus.DONE}
+            handles = {entry.id: entry.receipt_handle for entry, _ in parsed}
+            failed += [_failure(name, _not_there(result, handles[name])) for name, result in refused.items()]
+            return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in refused], failed)
 
-        return await self._on(asked, given.queue_url, "work", change)
+        return await self._on(asked, parameters.queue_url, "work", change)
 
 
 def _trace(asked: Asked) -> str:
-    """Returns the header by which X-Ray follows a request."""
     return asked.request.headers.get("x-amzn-trace-id", "")
 
 
@@ -261,14 +259,14 @@ def _received(claimed: Sequence[ClaimDelivery], queue: Queue, region: str, given
     show = partial(
         received, queue=queue, region=region, now=time.time(), system=system, names=given.message_attribute_names
     )
-    return {"Messages": [show(one) for one in claimed]}
+    return {"Messages": [show(delivery) for delivery in claimed]}
 
 
 def _receipt(handle: str, queue: Queue) -> ClaimReceipt:
-    """Reads a receipt handle.
+    """Parses a receipt handle.
 
     Raises:
-        SqsError: It is none, or of another queue.
+        SqsError: The text is not a receipt handle, or belongs to another queue.
     """
     text, _, mark = handle.rpartition("-")
     try:
@@ -280,7 +278,7 @@ def _receipt(handle: str, queue: Queue) -> ClaimReceipt:
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
         )
     if mark != mark_of(queue.qid) or receipt.partition > queue.partitions:
-        text = "The receipt handle is of another queue, or of before this one was purged."
+        text = "The receipt handle belongs to another queue, or was issued before this one was purged."
         raise SqsError("ReceiptHandleIsInvalid", text)
     return receipt
 
@@ -299,7 +297,7 @@ def _expired() -> SqsError:
 
 
 def _check_batch(entries: Sequence[E]) -> None:
-    """Refuses a batch whose entries cannot be told apart, or are too many."""
+    """Raises SqsError if a batch is empty or too long, or an id is not valid or repeated."""
     names = [entry.id for entry in entries]
     if not names:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
@@ -307,7 +305,7 @@ def _check_batch(entries: Sequence[E]) -> None:
         text = f"Maximum number of entries per request are {requests.MAX_ENTRIES}. You have sent {len(names)}."
         raise SqsError("TooManyEntriesInBatchRequest", text)
     if bad := [name for name in names if not _ENTRY_ID.fullmatch(name)]:
-        text = f"A batch entry id can only have letters, digits, - and _, at most 80: {bad[0][:100]!r} has not."
+        text = f"A batch entry id has 1 to 80 letters, digits, - and _: {bad[0][:100]!r} is not valid."
         raise SqsError("InvalidBatchEntryId", text)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -315,20 +313,20 @@ def _check_batch(entries: Sequence[E]) -> None:
 
 
 def _each(entries: Sequence[E], read: Callable[[E], T]) -> tuple[list[tuple[E, T]], list[Result]]:
-    """Returns the entries of a batch with what was read of each, and those that cannot be read."""
-    found, failed = [], []
+    """Parses the entries of a batch. Returns them with their parsed values, and the failures of the others."""
+    parsed, failed = [], []
     for entry in entries:
         try:
-            found.append((entry, read(entry)))
+            parsed.append((entry, read(entry)))
         except SqsError as error:
             failed.append(_failure(entry.id, error))
-    return found, failed
+    return parsed, failed
 
 
 def _batch_result(done: Sequence[Result], failed: Sequence[Result]) -> Result:
-    """Returns what became of a batch. Programs ask whether there is a list of failures at all."""
-    found = {"Successful": done, "Failed": failed}
-    return {name: entries for name, entries in found.items() if entries}
+    # Clients test whether the key Failed exists, so an empty list is left out.
+    result = {"Successful": done, "Failed": failed}
+    return {name: entries for name, entries in result.items() if entries}
 
 
 def _failure(name: str, error: SqsError) -> Result:

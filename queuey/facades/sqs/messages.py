@@ -1,7 +1,7 @@
-"""Messages as SQS has them: attributes, digests, ids, and the sizes and characters that they may have.
+"""SQS messages: attributes, digests, ids, and limits of size and characters.
 
-In a FIFO queue they have groups, whose order is kept, and deduplication ids, by which a message is stored once. A group
-is the key of a message in a queue of the kind ``ordered``. A deduplication id is the key of a post.
+A FIFO queue is a queue of the kind ``ordered``. A message group is stored as the message key, which keeps the order of
+the group. A deduplication id is stored as the idempotency key of the post.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queuey.service import ClaimDelivery, Draft
 from queuey.web.v1.claims import mark_of
 
 HEADER = "sqs-attributes"
-"""The header of a message that has what SQS keeps with it."""
+"""Header of a stored message that has its SQS fields as JSON (:class:`Beside`)."""
 MOST_ATTRIBUTES = 10
 _EVERY = frozenset({"All", "ALL", "*"})
 """Names that stand for all attributes; Celery's transport sends the second one."""
@@ -47,14 +47,14 @@ NO_ID = "The queue should either have ContentBasedDeduplication enabled or Messa
 
 
 class Beside(msgspec.Struct, omit_defaults=True, frozen=True):
-    """Fields stored beside a message.
+    """SQS fields of a message, stored in its header :data:`HEADER`.
 
     Attributes:
-        attributes: By name.
-        trace: The system attribute AWSTraceHeader.
-        sent: Milliseconds since 1970 when a delayed message was sent, whose id has the time when it is due.
-        group: Of a message in a standard queue; in a FIFO queue it is the message's key.
-        deduplication: Of a message in a FIFO queue.
+        attributes: Message attributes by name.
+        trace: System attribute AWSTraceHeader.
+        sent: When a delayed message was sent, in milliseconds since 1970. Its id has the time when it is due.
+        group: Message group id in a standard queue; a FIFO queue stores it as the message key.
+        deduplication: Deduplication id in a FIFO queue.
     """
 
     attributes: dict[str, AttributeValue] = {}
@@ -71,19 +71,19 @@ _decode = msgspec.json.Decoder(Beside).decode
 def draft_of(
     given: Sent, delay: int, now: float, most: int, traced: str, *, fifo: bool, deduplication: str = ""
 ) -> Draft:
-    """Returns a message that is to be sent.
+    """Checks a message to send, and returns its draft.
 
     Args:
-        given: As the request has it.
-        delay: Seconds, of the request or of the queue.
-        now: Seconds since 1970.
-        most: Bytes that it may have.
-        traced: The trace header of the request, which is that of a message without one; blank: none.
-        fifo: The queue keeps the order of its groups.
-        deduplication: The id of the message there.
+        given: Message in the request.
+        delay: Delay of the request or of the queue, in seconds.
+        now: Current time, in seconds since 1970.
+        most: Max bytes of the message.
+        traced: Trace header of the request, used for a message without one; blank if the request has none.
+        fifo: Whether the queue is a FIFO queue.
+        deduplication: Deduplication id in a FIFO queue.
 
     Raises:
-        SqsError: It is none that SQS takes.
+        SqsError: SQS does not allow the message.
     """
     size = size_of(given)
     if not given.message_body:
@@ -106,7 +106,7 @@ def draft_of(
 
 
 def _trace_of(attributes: Mapping[str, AttributeValue], traced: str) -> AttributeValue | None:
-    """Returns the trace header of a message. It does not count for the message's size, so it has a limit of its own."""
+    """Returns the trace header of a message. It has its own limit, because it does not count towards the size."""
     trace = attributes.get("AWSTraceHeader")
     if trace is None and 0 < len(traced) <= MAX_TRACE:
         trace = AttributeValue(data_type="String", string_value=traced)
@@ -121,7 +121,7 @@ def _trace_of(attributes: Mapping[str, AttributeValue], traced: str) -> Attribut
 
 
 def check_id(name: str, text: str) -> None:
-    """Refuses a group or a deduplication id that SQS does not take."""
+    """Raises SqsError if SQS does not allow the group id or deduplication id."""
     if not _ID.fullmatch(text):
         raise invalid(
             name, text, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -129,12 +129,12 @@ def check_id(name: str, text: str) -> None:
 
 
 def _header(beside: Beside) -> str:
-    """Writes what is kept with a message in ASCII, as headers of dead letters have to be."""
+    # json.dumps writes ASCII, as headers of dead letters have to be.
     return json.dumps(msgspec.to_builtins(beside), separators=(",", ":"))
 
 
 def size_of(given: Sent) -> int:
-    """Returns the bytes of a message: of its body, and of names, types and values of its attributes."""
+    """Returns the size of a message in bytes: its body, and the names, types and values of its attributes."""
     size = body_bytes(given.message_body)
     for name, value in given.message_attributes.items():
         size += len(name) + len(value.data_type) + body_bytes(value.string_value or "")
@@ -157,11 +157,11 @@ def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
 def _check_value(name: str, value: AttributeValue) -> None:
     kind = _TYPE.fullmatch(value.data_type)
     if kind is None or len(value.data_type) > _LONGEST_TYPE:
-        raise invalid(name, value.data_type, "The type is String, Number or Binary, with an own label or without.")
+        raise invalid(name, value.data_type, "The type is String, Number or Binary, with or without a custom label.")
     text = value.binary_value if kind[1] == "Binary" else value.string_value
     other = value.string_value if kind[1] == "Binary" else value.binary_value
     if not text or other is not None:
-        raise invalid(name, "", f"It needs a value of type {kind[1]}, not empty, and no other one.")
+        raise invalid(name, "", f"It needs a nonempty value of type {kind[1]}, and no value of another type.")
     if kind[1] == "Binary":
         _bytes_of(name, text)
     elif NO_XML.search(text) is not None:
@@ -181,14 +181,14 @@ def _bytes_of(name: str, text: str) -> bytes:
 
 
 def md5_of(text: str | bytes) -> str:
-    """Returns the digest that clients verify."""
+    """Returns the MD5 digest that clients verify."""
     return md5(text.encode() if isinstance(text, str) else text, usedforsecurity=False).hexdigest()
 
 
 def md5_of_attributes(attributes: Mapping[str, AttributeValue]) -> str | None:
-    """Returns the digest of attributes as SQS defines it; None: there are none.
+    """Returns the MD5 digest of attributes as SQS defines it, or None without attributes.
 
-    It is that of the names in order, each with its type and its value, every part behind its length.
+    The digest covers name, type and value of each attribute, in order of names, each part preceded by its length.
     """
     if not attributes:
         return None
@@ -206,21 +206,21 @@ def _part(content: bytes) -> bytes:
 
 
 def sequence_number(position: ids.Position) -> str:
-    """Returns the sequence number of a message in a FIFO queue: its id, as a number of 128 bits."""
+    """Returns the sequence number of a message in a FIFO queue: its id as a number of 128 bits."""
     ticks, low = position
     return str(ticks << 64 | (low - ids.LOW_MIN))
 
 
 def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(given.message_body)}
+    result: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(given.message_body)}
     # Most messages have nothing else, and a batch has ten.
     if given.message_attributes:
-        found["MD5OfMessageAttributes"] = md5_of_attributes(given.message_attributes)
+        result["MD5OfMessageAttributes"] = md5_of_attributes(given.message_attributes)
     if given.message_system_attributes:
-        found["MD5OfMessageSystemAttributes"] = md5_of_attributes(given.message_system_attributes)
+        result["MD5OfMessageSystemAttributes"] = md5_of_attributes(given.message_system_attributes)
     if fifo:
-        found["SequenceNumber"] = sequence_number(location[1])
-    return found
+        result["SequenceNumber"] = sequence_number(location[1])
+    return result
 
 
 # Receiving
@@ -229,15 +229,15 @@ def sent_result(given: Sent, location: tuple[int, ids.Position], *, fifo: bool) 
 def received(
     one: ClaimDelivery, queue: Queue, region: str, now: float, system: Collection[str], names: Collection[str]
 ) -> dict[str, Any]:
-    """Returns a message as it is answered.
+    """Returns a received message as the answer has it.
 
     Args:
-        one: The delivery.
-        queue: Where the message is.
-        region: The client's.
-        now: Seconds since 1970.
-        system: System attributes that are asked for.
-        names: Attributes that are asked for.
+        one: Delivery of the message.
+        queue: Queue of the message.
+        region: Region that the client uses.
+        now: Current time, in seconds since 1970.
+        system: Names of the requested system attributes.
+        names: Names of the requested message attributes.
     """
     message = one.message
     beside = _beside(message)
@@ -245,7 +245,7 @@ def received(
     chosen = {name: value for name, value in beside.attributes.items() if _is_wanted(name, names)}
     source, location = _sent_to(message, queue)
     attributes = _system(one, beside, queue, (source, location[1]), region, now, system) if system else {}
-    found = {
+    fields = {
         "MessageId": message_id(location),
         "ReceiptHandle": f"{one.receipt}-{mark_of(queue.qid)}",
         "MD5OfBody": md5_of(text),
@@ -254,7 +254,7 @@ def received(
         "MD5OfMessageAttributes": md5_of_attributes(chosen),
         "MessageAttributes": {name: msgspec.to_builtins(value) for name, value in chosen.items()},
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _beside(message: Message) -> Beside:
@@ -263,18 +263,17 @@ def _beside(message: Message) -> Beside:
             try:
                 return _decode(value)
             except msgspec.DecodeError:
-                return _NOTHING  # Another protocol has posted a header of this name.
+                return _NOTHING  # A caller of another protocol posted a header of this name.
     return _NOTHING
 
 
 def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Position]]:
-    """Returns where a message was sent: a dead letter has the id and the time that it had in its first queue.
+    """Returns the queue that a message was sent to, blank if it is this one, and its partition and position there.
 
-    Returns:
-        The queue, blank if it is this one, and the place there.
+    A dead letter keeps the id and the time that it had in its first queue.
     """
     source, partition, name = deadletters.origin_of(message.meta)
-    # One that was moved back is no dead letter any more.
+    # A message that was moved back to its first queue is not a dead letter any more.
     if source and source != queue.name:
         with suppress(ValueError):
             return source, (int(partition or ""), ids.parse_id(name or ""))
@@ -282,7 +281,7 @@ def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Positi
 
 
 def _is_wanted(name: str, names: Iterable[str]) -> bool:
-    return any(each in _EVERY or each == name or (each.endswith(".*") and name.startswith(each[:-2])) for each in names)
+    return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in names)
 
 
 def _system(
@@ -298,9 +297,9 @@ def _system(
     source, (ticks, _) = origin
     sent = beside.sent or ids.ticks_to_seconds(ticks) * 1000
     key = None if message.meta is None else message.meta.key
-    # When a message was first received nobody knows any more at a later delivery.
+    # The time of the first delivery is not stored, so later ones show the time of sending.
     first = now * 1000 if one.deliveries == 1 else sent
-    found = {
+    values = {
         "SenderId": queue.application,
         "SentTimestamp": str(round(sent)),
         "ApproximateReceiveCount": str(one.deliveries),
@@ -312,21 +311,21 @@ def _system(
         "SequenceNumber": sequence_number(message.position) if key else None,
     }
     every = not _EVERY.isdisjoint(wanted)
-    return {name: value for name, value in found.items() if value and (every or name in wanted)}
+    return {name: value for name, value in values.items() if value and (every or name in wanted)}
 
 
 class FifoDraft(NamedTuple):
-    """A message of a FIFO queue that is to be sent, and the key of its post."""
+    """A message to send to a FIFO queue, and the key of its post."""
 
     draft: Draft
     key: PostKey
 
 
 def fifo_draft_of(given: Sent, queue: Queue, trace: str) -> FifoDraft:
-    """Returns a message that is to be sent to a FIFO queue.
+    """Checks a message to send to a FIFO queue, and returns its draft.
 
     Raises:
-        SqsError: It is none that SQS takes.
+        SqsError: SQS does not allow the message.
     """
     kept = kept_of(queue)
     group = given.message_group_id
@@ -343,16 +342,16 @@ def fifo_draft_of(given: Sent, queue: Queue, trace: str) -> FifoDraft:
 
 
 def check_fifo_batch(entries: Iterable[Sent], queue: Queue) -> None:
-    """Refuses all of a batch, as Amazon does, when one message has no group or no deduplication id.
+    """Refuses a whole batch if one message lacks a group or a deduplication id, as Amazon does.
 
     Raises:
-        SqsError: One has not.
+        SqsError: A message lacks one of them.
     """
     by_content = kept_of(queue).by_content
-    for one in entries:
-        if one.message_group_id is None:
+    for entry in entries:
+        if entry.message_group_id is None:
             raise SqsError("InvalidParameterValue", "The request must contain the parameter MessageGroupId.")
-        if one.message_deduplication_id is None and not by_content:
+        if entry.message_deduplication_id is None and not by_content:
             raise SqsError("InvalidParameterValue", NO_ID)
 
 
@@ -367,6 +366,6 @@ def _deduplication(given: Sent, kept: Kept) -> str:
 
 
 def _key(scope: str, deduplication: str) -> PostKey:
-    """Returns the key of a post, which no caller of another protocol can choose. What else is sent does not count."""
+    """Returns the key of a post, made from scope and id alone. Callers of other protocols cannot choose it."""
     digest = sha256(f"{scope}\0{deduplication}".encode())
     return PostKey(f"\x01sqs {digest.hexdigest()}", digest.digest()[:16], DEDUP_INTERVAL)

@@ -1,4 +1,4 @@
-"""The two protocols of SQS: AWS JSON 1.0, and Query with forms and XML. Both become the same names and values."""
+"""The two protocols of SQS: AWS JSON 1.0, and Query with forms and XML. Both are parsed to the names of AWS JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ JSON_KIND: Header = ("Content-Type", "application/x-amz-json-1.0")
 XML_KIND: Header = ("Content-Type", "text/xml")
 TARGET = "AmazonSQS."
 MAX_FIELDS = 2000
-"""Max fields of a form: a batch of ten messages with ten attributes each has some 450."""
+"""Max fields of a form. A batch of ten messages with ten attributes each has about 450."""
 MAX_DEPTH = 8
-"""Max parts of a field's name."""
+"""Max dots that split a field's name."""
 _REQUEST_ID = "x-amzn-requestid"
 
 _LISTS = {
@@ -39,14 +39,14 @@ _LISTS = {
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
     "TagKey": "TagKeys",
 }
-"""Fields of a form that are numbered, and what AWS JSON calls the list of them."""
+"""Names of numbered fields in a form, and of the lists that AWS JSON has instead."""
 _MAPS = {
     "Attribute": ("Attributes", "Name"),
     "MessageAttribute": ("MessageAttributes", "Name"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name"),
     "Tag": ("Tags", "Key"),
 }
-"""The same of pairs, and what names one."""
+"""Names of numbered pairs in a form, the maps that AWS JSON has instead, and the part of a pair that is the key."""
 _ELEMENTS = {
     "QueueUrls": "QueueUrl",
     "queueUrls": "QueueUrl",
@@ -56,7 +56,7 @@ _ELEMENTS = {
 }
 _PAIRS = {list_name: (one, key) for one, (list_name, key) in _MAPS.items()}
 _EMPTY = _LISTS | {one: many for one, (many, _) in _MAPS.items()} | {name: name for name in (*_LISTS.values(), *_PAIRS)}
-"""Fields that a client sends without a value when a list or a map is empty, and what AWS JSON calls them."""
+"""Names of fields that a client sends without a value for an empty list or map, and their names in AWS JSON."""
 _WITHOUT_RESULT = frozenset(
     {
         "AddPermission",
@@ -70,18 +70,18 @@ _WITHOUT_RESULT = frozenset(
         "UntagQueue",
     }
 )
-"""Actions whose answers have no element for a result; those of others have one, even an empty one."""
+"""Actions whose answers have no result element. All other answers have one, even if it is empty."""
 _NUMBER = re.compile("[0-9]{1,9}")
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot have, and no message either."""
+"""A character that XML 1.0 does not allow. SQS does not allow it in messages either."""
 
 
 class Call(NamedTuple):
     """Action and parameters of a request.
 
     Attributes:
-        action: Its name.
-        given: Its parameters, as AWS JSON has them.
+        action: Name of the action.
+        given: Parameters by their names in AWS JSON.
     """
 
     action: str
@@ -93,32 +93,32 @@ def is_json(request: Request) -> bool:
 
 
 def read_call(request: Request, body: bytes) -> Call:
-    """Parses a request.
+    """Parses a request of either protocol.
 
     Raises:
-        SqsError: It is of neither protocol.
+        SqsError: The request is malformed.
     """
     if is_json(request):
         target = request.headers["x-amz-target"]
         if not target.startswith(TARGET):
             raise SqsError("InvalidAction", f"X-Amz-Target is {target[:100]}, and not {TARGET}<action>.")
         try:
-            given = read_object(body or b"{}")
+            content = read_object(body or b"{}")
         except InvalidRequest as error:
             raise SqsError("SerializationException", str(error)) from None
-        if "tags" in given:
-            given["Tags"] = given.pop("tags")
-        return Call(target.removeprefix(TARGET), given)
+        if "tags" in content:
+            content["Tags"] = content.pop("tags")
+        return Call(target.removeprefix(TARGET), content)
     fields = _form(request.query) | _form(body.decode("latin-1"))
     action = fields.pop("Action", "")
     return Call(action, _nested(fields))
 
 
 def parameters(call: Call, kind: type[T]) -> T:
-    """Reads the parameters of an action.
+    """Converts the parameters of an action.
 
     Raises:
-        SqsError: One is missing, or of another type.
+        SqsError: A parameter is missing or has the wrong type.
     """
     try:
         return msgspec.convert(call.given, kind, strict=False)
@@ -132,17 +132,17 @@ def _form(text: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
-        text = f"The request is no form in UTF-8 with at most {MAX_FIELDS} fields."
+        text = f"The request is not a form in UTF-8 with at most {MAX_FIELDS} fields."
         raise SqsError("MalformedQueryString", text) from None
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        # A signature does not cover their order.
+        # The signature does not cover the order of fields, so it would not tell which one applies.
         raise SqsError("MalformedQueryString", "A field is given twice.")
     return fields
 
 
 def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Makes of ``Attribute.1.Name`` and the like what AWS JSON has."""
+    """Converts fields such as ``Attribute.1.Name`` to the nested parameters of AWS JSON."""
     tree: dict[str, Any] = {}
     for name, value in fields.items():
         *path, last = name.split(".", MAX_DEPTH)
@@ -150,70 +150,71 @@ def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
         for part in path:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise SqsError("MalformedQueryString", f"{name[:100]} is beside a field that has no parts.")
+                raise SqsError("MalformedQueryString", f"{name[:100]} conflicts with a field above it.")
         if isinstance(place.get(last), dict):
-            raise SqsError("MalformedQueryString", f"{name[:100]} is beside fields that are parts of it.")
+            raise SqsError("MalformedQueryString", f"{name[:100]} conflicts with fields that are parts of it.")
         place[last] = value
     return _joined(tree)
 
 
 def _joined(tree: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     for name, value in tree.items():
         if value == "" and name in _EMPTY:
-            found[_EMPTY[name]] = {} if _EMPTY[name] in _PAIRS else []
+            joined[_EMPTY[name]] = {} if _EMPTY[name] in _PAIRS else []
         elif name in _LISTS:
-            found[_LISTS[name]] = [_joined(one) if isinstance(one, dict) else one for one in _numbered(name, value)]
+            joined[_LISTS[name]] = [
+                _joined(item) if isinstance(item, dict) else item for item in _numbered(name, value)
+            ]
         elif name in _MAPS:
             many, key = _MAPS[name]
-            found[many] = {}
-            for one in _numbered(name, value):
-                if not isinstance(one, dict) or not isinstance(one.get(key), str):
+            joined[many] = {}
+            for item in _numbered(name, value):
+                if not isinstance(item, dict) or not isinstance(item.get(key), str):
                     raise SqsError("MissingParameter", f"{name} has no {key}.")
-                content = one.get("Value", "")
-                found[many][one[key]] = _joined(content) if isinstance(content, dict) else content
+                content = item.get("Value", "")
+                joined[many][item[key]] = _joined(content) if isinstance(content, dict) else content
         else:
-            found[name] = _joined(value) if isinstance(value, dict) else value
-    return found
+            joined[name] = _joined(value) if isinstance(value, dict) else value
+    return joined
 
 
 def _numbered(name: str, value: object) -> list[Any]:
     if not isinstance(value, dict) or not all(map(_NUMBER.fullmatch, value)):
-        raise SqsError("MalformedQueryString", f"The fields {name} are not numbered, as {name}.1 is.")
+        raise SqsError("MalformedQueryString", f"The fields {name} are not numbered. Send {name}.1 and so on.")
     return [value[number] for number in sorted(value, key=int)]
 
 
 def answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
-    named: Header = (_REQUEST_ID, request_id)
+    id_header: Header = (_REQUEST_ID, request_id)
     if is_json(request):
-        return Response(200, encode(result), JSON_KIND, named)
+        return Response(200, encode(result), JSON_KIND, id_header)
     inside = _xml(action, result)
     wrapped = "" if action in _WITHOUT_RESULT else f"<{action}Result>{inside}</{action}Result>"
     text = (
         f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{wrapped}<ResponseMetadata>'
         f"<RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>"
     )
-    return Response(200, text.encode(), XML_KIND, named)
+    return Response(200, text.encode(), XML_KIND, id_header)
 
 
 def error_answer(request: Request, error: SqsError, request_id: str) -> Response:
     fault = "Sender" if error.is_senders else "Receiver"
-    named: Header = (_REQUEST_ID, request_id)
+    id_header: Header = (_REQUEST_ID, request_id)
     pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, AWAY} else ()
     if is_json(request):
         content = {"__type": f"com.amazonaws.sqs#{error.name}", "message": str(error)}
         code: Header = ("x-amzn-query-error", f"{error.query_name};{fault}")
-        return Response(error.status, encode(content), JSON_KIND, named, code, *pause)
+        return Response(error.status, encode(content), JSON_KIND, id_header, code, *pause)
     text = (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type>'
         f"<Code>{error.query_name}</Code><Message>{_text(str(error))}</Message><Detail/></Error>"
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
     )
-    return Response(error.status, text.encode(), XML_KIND, named, *pause)
+    return Response(error.status, text.encode(), XML_KIND, id_header, *pause)
 
 
 def _xml(action: str, value: object) -> str:
-    """Writes what is inside an element."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, Mapping):
@@ -223,17 +224,16 @@ def _xml(action: str, value: object) -> str:
 
 def _element(action: str, name: str, value: object) -> str:
     if isinstance(value, Mapping) and name in _PAIRS:
-        one, key = _PAIRS[name]
+        tag, key = _PAIRS[name]
         return "".join(
-            f"<{one}><{key}>{_text(each)}</{key}><Value>{_xml(action, inside)}</Value></{one}>"
-            for each, inside in value.items()
+            f"<{tag}><{key}>{_text(item)}</{key}><Value>{_xml(action, inside)}</Value></{tag}>"
+            for item, inside in value.items()
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
-        one = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
-        return "".join(f"<{one}>{_xml(action, each)}</{one}>" for each in value)
+        tag = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
+        return "".join(f"<{tag}>{_xml(action, item)}</{tag}>" for item in value)
     return f"<{name}>{_xml(action, value)}</{name}>"
 
 
 def _text(text: str) -> str:
-    """Writes text for XML, which cannot have most control characters."""
     return escape(NO_XML.sub("\ufffd", text), {"\r": "&#13;"})

@@ -1,4 +1,4 @@
-"""Requests of SQS, with the parameter names of its protocols."""
+"""Parameters of SQS actions, as structs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 MAX_ENTRIES = 10
 """Max entries of a batch, and messages of a receive."""
 Entries = Annotated[list[T], Meta(max_length=1000)]
-"""Entries of a batch. Of a longer list not one is read: that would take long, on the event loop."""
+"""Entries of a batch. A longer list is refused before its entries are parsed, to keep the event loop free."""
 
 Result = dict[str, Any]
 """Result of an action, by the names of AWS JSON."""
 
 
 class OfQueue(Struct, rename="pascal", kw_only=True):
-    """A request about one queue; without a URL it is the one of the request's path."""
+    """Parameters of an action on a queue. Without a URL, the request's path names the queue."""
 
     queue_url: str = ""
 
 
 class Permission(OfQueue):
-    """AddPermission, RemovePermission: refused, whatever they say."""
+    """AddPermission and RemovePermission, which are always refused."""
 
 
 class CreateQueue(Struct, rename="pascal", kw_only=True):
@@ -94,7 +94,7 @@ class CancelMove(Struct, rename="pascal", kw_only=True):
 
 
 class AttributeValue(Struct, rename="pascal", kw_only=True, omit_defaults=True):
-    """The value of a message's attribute; binary ones are base64."""
+    """Value of a message attribute; a binary value is base64."""
 
     data_type: str
     string_value: str | None = None
@@ -174,15 +174,15 @@ class ChangeVisibilityBatch(OfQueue):
 
 
 class Asked(NamedTuple):
-    """A signed request.
+    """A request whose signature is verified.
 
     Attributes:
-        request: As it came.
-        call: The action and its parameters.
-        application: The application whose access key signed the request.
-        region: The one that the client believes this to be.
-        prefix: The path of the facade.
-        queue: The queue that the request's path names; blank: none.
+        request: HTTP request.
+        call: Action and parameters.
+        application: Application of the access key that signed the request.
+        region: Region that the client uses.
+        prefix: Path prefix of the facade.
+        queue: Queue in the request's path; blank if the path has none.
     """
 
     request: Request
@@ -193,14 +193,13 @@ class Asked(NamedTuple):
     queue: str
 
     def read(self, kind: type[T]) -> T:
-        """Returns the parameters. Raises SqsError: one is missing, or of another type."""
         return parameters(self.call, kind)
 
     def where(self, url: str) -> Match:
-        """Returns the place of the queue that a URL names: its last part. Whose host and account it has says nothing.
+        """Returns application and queue of a URL. Only its last part counts, not its host and account.
 
         Raises:
-            SqsError: None is named.
+            SqsError: Neither the URL nor the request's path names a queue.
         """
         name = unquote(url.rpartition("/")[2]) or self.queue
         if not name:
@@ -211,5 +210,5 @@ class Asked(NamedTuple):
         return {"app": self.application, "queue": name}
 
     def url_of(self, name: str) -> str:
-        """Returns the URL by which clients name a queue, and which some of them use for their next requests."""
+        """Returns the URL of a queue. Some clients send their next requests to it."""
         return f"{self.request.origin}{self.prefix}/{ACCOUNT}/{quote(name, safe='')}"

@@ -1,7 +1,7 @@
-"""Who signed a request: AWS Signature Version 4, in the header ``Authorization`` or in the query.
+"""Verifies AWS Signature Version 4, in the header ``Authorization`` or in the query.
 
-A path is normalized by botocore, as its clients do. The rest of the signature is computed here: botocore derives the
-key anew for each request, which takes longer than the request's own work.
+botocore normalizes the path, as it does in clients. The rest of the signature is computed here, because botocore
+derives the signing key anew for each request, which takes longer than the request's own work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queuey.web.validators import show
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 MAX_SKEW = 900
-"""Max difference of a client's clock, and of a request's age, in seconds."""
+"""Max skew of a client's clock, and max age of a request with a signed header, in seconds."""
 MAX_VALIDITY = 604_800
 """Max validity of a signature in a query, in seconds."""
 MAX_FIELDS = 200
@@ -32,7 +32,7 @@ _HEADER = re.compile(rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+
 _VALUE = re.compile("[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+/?", re.ASCII)
-"""One that is canonical as it is."""
+"""A path that needs no normalization."""
 _REGION = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
 _IN_QUERY = ("X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date", "X-Amz-Expires")
 
@@ -41,13 +41,13 @@ class Signature(NamedTuple):
     """Signature of a request, as its headers or query describe it.
 
     Attributes:
-        access_key: The access key whose secret made the signature.
-        region: The one that the client believes this to be.
-        date: When it was made, as the request has it.
-        expires: Seconds for which it is good from then on.
-        headers: Names of those that it covers.
-        value: The signature, in hex.
-        query: The query that it covers.
+        access_key: Access key whose secret made the signature.
+        region: Region that the client uses.
+        date: Time of signing, in the format of the request.
+        expires: Validity after ``date``, in seconds.
+        headers: Names of the signed headers.
+        value: Signature in hex.
+        query: Signed query.
     """
 
     access_key: str
@@ -60,10 +60,10 @@ class Signature(NamedTuple):
 
 
 def read_signature(request: Request) -> Signature:
-    """Finds the signature of a request.
+    """Parses the signature of a request.
 
     Raises:
-        SqsError: There is none, or it cannot be one.
+        SqsError: The request is not signed, or the signature is malformed.
     """
     header = request.headers.get("authorization")
     if header is not None:
@@ -78,18 +78,18 @@ def read_signature(request: Request) -> Signature:
         if fields.get("X-Amz-Algorithm") != ALGORITHM or not re.fullmatch("[0-9]{1,6}", seconds, re.ASCII):
             raise _incomplete(f"The query needs X-Amz-Algorithm={ALGORITHM} and X-Amz-Expires, in seconds")
         expires = int(seconds)
-        query = "&".join(each for each in request.query.split("&") if not each.startswith("X-Amz-Signature="))
+        query = "&".join(field for field in request.query.split("&") if not field.startswith("X-Amz-Signature="))
     else:
         raise SqsError("MissingAuthenticationToken", "The request is not signed with an access key.", 403)
     if not _VALUE.fullmatch(value):
-        raise _incomplete("Its Signature is not one of 64 hexadecimal digits")
+        raise _incomplete("Its Signature does not have 64 hexadecimal digits")
     access_key, day, region, service, end = (*credential.split("/"), "", "", "", "")[:5]
     if (service, end, day) != ("sqs", "aws4_request", date[:8]) or not _DATE.fullmatch(date) or expires > MAX_VALIDITY:
         raise _incomplete("Its Credential has to end with the day of X-Amz-Date, a region, sqs and aws4_request")
     if not _REGION.fullmatch(region):
         raise _incomplete(f"{show(region)} is not the name of a region")
     if not is_access_key(access_key):
-        raise SqsError("InvalidClientTokenId", f"{show(access_key)} is no access key of this service.", 403)
+        raise SqsError("InvalidClientTokenId", f"{show(access_key)} is not an access key of this service.", 403)
     return Signature(access_key, region, date, expires, tuple(headers.split(";")), value, query)
 
 
@@ -102,7 +102,6 @@ def _fields(query: str) -> dict[str, str]:
 
 @lru_cache(1024)
 def _signing_key(secret: str, day: str, region: str) -> bytes:
-    """Returns the key of all signatures of a day."""
     key = f"AWS4{secret}".encode()
     for scope in (day, region, "sqs", "aws4_request"):
         key = hmac.digest(key, scope.encode(), "sha256")
@@ -117,24 +116,24 @@ def _canonical_path(path: str) -> str:
 
 
 def _canonical_query(query: str) -> str:
-    """Returns a query in order, as it came: to decode it would hide from the signature what an action would read."""
+    """Returns the fields of a query, sorted but not decoded: two queries that decode alike must not sign alike."""
     pairs = [pair.partition("=") for pair in query.split("&")]
     return "&".join(f"{name}={value}" for name, value in sorted((name, value) for name, _, value in pairs))
 
 
 def verify(signature: Signature, request: Request, body: bytes, secret: str, now: float) -> None:
-    """Makes sure that a request was signed with a secret, as it is, and not long ago.
+    """Verifies that a secret signed the request as it is, and that the signature has not expired.
 
     Raises:
-        SqsError: It was not.
+        SqsError: The signature is not valid.
     """
     _check_time(signature, now)
     covered: dict[str, Any] = {name: request.headers.get(name) for name in signature.headers}
-    meant = {name for name in request.headers if name.startswith("x-amz-")}
-    if None in covered.values() or "host" not in covered or not meant <= covered.keys():
-        raise _incomplete("SignedHeaders has to name host and every header x-amz-…, and none that is not there")
-    said = covered.get("x-amz-content-sha256")
-    if said is not None and said != sha256(body).hexdigest():
+    required = {name for name in request.headers if name.startswith("x-amz-")}
+    if None in covered.values() or "host" not in covered or not required <= covered.keys():
+        raise _incomplete("SignedHeaders has to name host and every header x-amz-…, and only headers of the request")
+    content_hash = covered.get("x-amz-content-sha256")
+    if content_hash is not None and content_hash != sha256(body).hexdigest():
         raise _differs()
     lines = "".join([f"{name}:{' '.join(text.split())}\n" for name, text in sorted(covered.items())])
     path = request.path if _PLAIN_PATH.fullmatch(request.path) else _canonical_path(request.path)
@@ -144,8 +143,8 @@ def verify(signature: Signature, request: Request, body: bytes, secret: str, now
     day = signature.date[:8]
     scope = f"{day}/{signature.region}/sqs/aws4_request"
     text = f"{ALGORITHM}\n{signature.date}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
-    right = hmac.digest(_signing_key(secret, day, signature.region), text.encode(), "sha256").hex()
-    if not hmac.compare_digest(right, signature.value):
+    expected = hmac.digest(_signing_key(secret, day, signature.region), text.encode(), "sha256").hex()
+    if not hmac.compare_digest(expected, signature.value):
         raise _differs()
 
 
@@ -156,13 +155,13 @@ def _seconds_of(date: str) -> float:
 
 def _check_time(signature: Signature, now: float) -> None:
     try:
-        made = _seconds_of(signature.date)
+        signed_at = _seconds_of(signature.date)
     except ValueError:
-        raise _incomplete(f"X-Amz-Date {signature.date} is no time") from None
-    if now > made + signature.expires:
-        raise SqsError("RequestExpired", f"The signature of {signature.date} is good no more. Check the clock.", 403)
-    if made > now + MAX_SKEW:
-        raise SqsError("RequestExpired", f"The signature of {signature.date} is of the future. Check the clock.", 403)
+        raise _incomplete(f"X-Amz-Date {signature.date} is not a time") from None
+    if now > signed_at + signature.expires:
+        raise SqsError("RequestExpired", f"The signature of {signature.date} has expired. Check the clock.", 403)
+    if signed_at > now + MAX_SKEW:
+        raise SqsError("RequestExpired", f"The signature of {signature.date} is in the future. Check the clock.", 403)
 
 
 def _incomplete(text: str) -> SqsError:
@@ -172,7 +171,7 @@ def _incomplete(text: str) -> SqsError:
 def _differs() -> SqsError:
     return SqsError(
         "SignatureDoesNotMatch",
-        "The signature is not that of this request under this access key. Check the secret, and that nothing between "
+        "The signature does not match this request and access key. Check the secret, and that nothing between "
         "client and service changes the header Host.",
         403,
     )

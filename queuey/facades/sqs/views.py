@@ -1,4 +1,4 @@
-"""The facade of Amazon SQS: one view, which finds out who asks for which action."""
+"""The facade of Amazon SQS: one view, which authenticates the caller and dispatches the action."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from queuey.web.responses import Response
 
 
 class _Known(msgspec.Struct):
-    """What is known of a request before its view runs."""
+    """Parsed data of a request that the facade keeps until its view runs."""
 
     signature: Signature
 
@@ -36,7 +36,7 @@ class SqsFacade(Facade):
     def __init__(self, setup: Setup, prefix: str) -> None:
         super().__init__(setup, prefix)
         if not setup.secret:
-            raise SettingsError("The facade of SQS needs a secret, from which those of its access keys follow.")
+            raise SettingsError("The facade of SQS needs a secret, from which it derives those of its access keys.")
         self._callers = setup.signed
         self._secret = setup.secret
         messages = MessageActions(self._service, self._authorization)
@@ -101,22 +101,22 @@ class SqsFacade(Facade):
         return error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
-        asked = await self._asked(request, match)
-        name = asked.call.action
+        signed = await self._asked(request, match)
+        name = signed.call.action
         if (action := self._actions.get(name)) is not None:
-            result = await action(asked)
+            result = await action(signed)
         elif (blocking := self._blocking.get(name)) is not None:
-            result = await request.in_pool(partial(blocking, asked))
+            result = await request.in_pool(partial(blocking, signed))
         else:
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
-        # An id for logs, without a call of the system, which takes 10 microseconds.
+        # A request id for logs, from getrandbits: a system call would take 10 microseconds.
         return answer(request, name, result, as_uuid(f"{getrandbits(128):032x}"))
 
     async def _asked(self, request: Request, match: Match) -> Asked:
-        """Returns what a request asks for, once it is certain who has signed it."""
+        """Verifies the signature, and parses the request."""
         caller = await self._authorization.identify(request)
         known = request.known
-        if not isinstance(known, _Known):  # It is none of this facade: paths that begin with "/__" are the service's.
+        if not isinstance(known, _Known):  # Not prepared by `sign`: paths that begin with "/__" are the service's.
             raise NoSuchResource("The resource could not be found.")
         if request.verify is not None:
             request.verify(request)

@@ -1,1 +1,1 @@
-"""How much each caller may use at the same moment: fair shares, rates, and places for long polls."""
+"""Limits on what each caller may use at a time: fair shares, rates, and places for long polls."""

@@ -1,7 +1,7 @@
-"""Streams of server-sent events: what comes of a source, as long as there are its client, its rights and this service.
+"""Streams of server-sent events: the events of a source, until the client leaves, its rights or the service end.
 
-A stream begins with the milliseconds after which its reader comes again once it has ended. While it is silent it sends
-comments. Before the reader's credential ends it says ``expiring``, and at its own end ``bye``.
+A stream starts with the milliseconds after which its reader reconnects once it has ended. While it is silent it sends
+comments. It sends ``expiring`` before the reader's credential expires, and ``bye`` when it ends.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from queuey.web.responses import Body, body_of, event
 KEEPALIVE_INTERVAL = 25.0
 """Interval of keep-alives in a silent stream, in seconds: proxies close connections after 30 or 60."""
 RETRY, SPREAD = 1000, 4000
-"""Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
+"""Min milliseconds before a reader reconnects, and the random spread that is added for each."""
 NOTICE_INTERVAL = 30.0
-"""Interval between the notice to a reader and the end of its credential, in seconds."""
+"""Time before the expiry of a reader's credential at which it is notified, in seconds."""
 SILENCE = b":\n\n"
-"""A comment."""
+"""A comment, as a keep-alive."""
 
 
 class Source(Protocol):
-    """What a stream's events come from."""
+    """The source of a stream's events."""
 
     async def first(self, turn: LongPoll) -> list[bytes]:
-        """Returns the events that a stream begins with."""
+        """Returns the first events of a stream."""
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
-        """Returns the events since; it checks the reader's rights again.
+        """Returns the events since the last call; checks the reader's rights again.
 
         Args:
-            turn: The waiting request, which the source makes wake.
-            woken: Whether it was woken; otherwise the pause is over.
+            turn: The waiting request, which the source wakes.
+            woken: The request was woken; otherwise the pause is over.
         """
 
     @property
@@ -46,53 +46,53 @@ class Source(Protocol):
 
     @property
     def more(self) -> bool:
-        """True if there may be more at once."""
+        """True if there may be more events at once."""
 
     @property
     def looks_unwoken(self) -> bool:
         """True if there may be events after a pause, without a wake-up."""
 
     def pause(self, beat: float) -> float:
-        """Returns the seconds after which it looks again unless it is woken, given those between two keep-alives."""
+        """Returns the seconds after which an unwoken source is polled again; ``beat`` is the keep-alive interval."""
 
     def explain(self, error: Exception) -> Body:
-        """Returns why the stream ends, as data of its last event."""
+        """Returns the data of the last event of a stream that ends with this error."""
 
 
 async def stream_events(
     turn: LongPoll, source: Source, caller: Caller | None, beat: float
 ) -> AsyncGenerator[Body, None]:
-    """Gives events: those that there are, and then those that come.
+    """Yields the events of a source: those that exist, then new ones as they arrive.
 
     Args:
         turn: The request, which is not entered yet.
         source: The events.
-        caller: The reader, whose credential may have an end.
-        beat: Seconds between two signs of life.
+        caller: The reader, whose credential may expire.
+        beat: Seconds between two keep-alives.
 
     Raises:
-        QueueyError: The stream does not begin.
+        QueueyError: The source failed before its first events, or there is no place for the stream.
     """
     ends = None if caller is None else caller.expires
     async with turn:
         events = await source.first(turn)
         turn.begin_stream(caller, source.queues)
         turn.end_try()
-        retry = b"retry: %d\n" % (RETRY + randrange(SPREAD))  # noqa: S311 - it only spreads them
+        retry = b"retry: %d\n" % (RETRY + randrange(SPREAD))  # noqa: S311 - not for security
         yield body_of([retry, *events])
-        spoke = time.monotonic()
+        last_sent = time.monotonic()
         while True:
-            left = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
-            # Streams that began together do not all speak at the same moment.
+            remaining = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
+            # Streams that began together do not all send at the same moment.
             pause = min(source.pause(beat), beat * uniform(0.6, 1))  # noqa: S311 - see above
             try:
-                woken = await turn.next(max(0.0, min(pause, left)), more=source.more)
+                woken = await turn.next(max(0.0, min(pause, remaining)), more=source.more)
                 if turn.is_stopped:
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
                 if turn.client.is_leaving:
                     return
-                events = [] if woken or time.monotonic() - spoke < beat / 3 else [SILENCE]
+                events = [] if woken or time.monotonic() - last_sent < beat / 3 else [SILENCE]
                 if not woken and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     events, ends = [event("expiring", {"expires": ends})], None
                 elif woken or source.looks_unwoken:
@@ -103,6 +103,6 @@ async def stream_events(
                 yield event("bye", source.explain(error))
                 return
             if events:
-                turn.end_try()  # Its client may take long for them.
+                turn.end_try()  # The client may take long to receive them.
                 yield body_of(events)
-                spoke = time.monotonic()
+                last_sent = time.monotonic()

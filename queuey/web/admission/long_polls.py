@@ -1,14 +1,14 @@
 """Long polls on the event loop: a waiting request needs a place, a connection and a few kilobytes, but no thread.
 
-A view that may wait tries, and if there is nothing to answer it awaits its next turn (:meth:`LongPoll.next`): that
-comes when another try is worthwhile. Meanwhile the request holds no memory, thread or time of the loop. Each try
-authorizes the caller again, so it notices a queue that was purged or deleted and a right that was taken away. The
-client gets what the last try gave.
+A view that may wait attempts to answer. If there is nothing to answer with, it awaits its next turn
+(:meth:`LongPoll.next`), which comes when another attempt is worthwhile. Meanwhile the request holds no memory, thread
+or time of the loop. Each attempt authorizes the caller again, so it notices a queue that was purged or deleted and a
+right that was revoked. The client gets the result of the last attempt.
 
-If one message wakes thousands, they take turns: few tries are under way at a time, and the application that has used
+If one message wakes thousands, they take turns: few attempts are under way at a time, and the application that has used
 less goes first.
 
-A client may leave before it is answered. The server says so only to whoever listens (:class:`Client`).
+A client may leave before it is answered. The server reports that only to a request that listens (:class:`Client`).
 """
 
 from __future__ import annotations
@@ -30,38 +30,37 @@ from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
 from queuey.web.http.connection import LEFT
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
-"""Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
+"""Returns the next ASGI message: a piece of the body, or the disconnect."""
 
 MAX_USER_STREAMS = 20
 """Max streams of one user of an application in this process."""
 QUEUES_A_PLACE = 16
-"""Max queues of a stream per place: it is woken by all of them."""
+"""Max queues of a stream per place: each queue wakes it."""
 CHECK_INTERVAL = 0.25
 """Interval between checks of credentials and of shutdown, in seconds."""
 MAX_CREDENTIALS = 500
 """Max credentials checked in one tick."""
 MAX_TRIES = 64
-"""Max tries of one application under way; further ones wait and are never refused."""
+"""Max attempts of one application under way; further ones wait and are never refused."""
 MAX_STARTED = 8
-"""Max waiting tries that one turn of the loop starts."""
+"""Max waiting attempts that one turn of the loop starts."""
 LISTEN_AFTER = 1.0
-"""Interval before a request's client is watched, in seconds: watching costs more than most requests."""
+"""Age of a request at which its client is watched, in seconds: watching costs more than most requests."""
 
 
 def client_left() -> InvalidRequest:
-    """Returns the error of a request whose client has left before the answer. Nobody gets it."""
     return InvalidRequest({"connection": "Was closed before the answer"})
 
 
 class Client:
-    """The other end of a request. Used in the loop's thread.
+    """The client of a request. Used in the loop's thread.
 
     Attributes:
         began: Time of the request, by the monotonic clock.
-        has_left: It is known that nobody waits for the answer any more.
-        is_leaving: It sends no more. It may still read, but nobody waits for long for one that may be gone.
-        receive: Reports that it has left, once its body was taken in; None: nothing does.
-        left, leaving: Called when it has left, and when it begins to.
+        has_left: The client has disconnected.
+        is_leaving: The client sends no more. It may still read, but a long poll ends, because the client may be gone.
+        receive: Reports the disconnect, once the body has been received, or None if nothing does.
+        left, leaving: Called when the client has left, and when it starts to.
     """
 
     __slots__ = ("_events", "_heard", "began", "has_left", "is_leaving", "leaving", "left", "receive")
@@ -70,16 +69,16 @@ class Client:
         self.receive = receive
         self._heard: asyncio.Future[Any] | None = None
         self._events = 3
-        """Number of events after which it is listened to no more."""
+        """Number of messages left until it stops listening."""
         self.began = monotonic()
         self.has_left = self.is_leaving = False
         self.left: Callable[[], None] | None = None
         self.leaving: Callable[[], None] | None = None
 
     def listen(self) -> None:
-        """Starts watching for a disconnect; the body was received, perhaps but for its end. Idempotent."""
+        """Starts watching for a disconnect; at most the end of the body may still be missing. Idempotent."""
         if self._heard is None and self.receive is not None:
-            # The server's own future, without a task around it; an ordinary coroutine gets one.
+            # Our own server returns a future, which needs no task; an ordinary coroutine gets one.
             self._heard = asyncio.ensure_future(self.receive())
             self._heard.add_done_callback(self._hear)
 
@@ -104,48 +103,36 @@ class Client:
         self._heard = self.receive = self.left = self.leaving = None
 
     def check(self) -> None:
-        """Makes sure that somebody may still wait for the answer.
-
-        Raises:
-            InvalidRequest: It has left. Nobody gets this error.
-        """
         if self.has_left:
             raise client_left()
 
 
 class Clients:
-    """The clients of requests under way. Those of requests that take long are listened to."""
+    """The clients of requests under way. A client is watched for a disconnect once its request is a second old."""
 
     def __init__(self) -> None:
         self._unheard: dict[Client, None] = {}
 
     def begin(self, receive: Receive | None) -> Client:
-        """Returns the client of a new request; :meth:`end` ends it.
-
-        Args:
-            receive: Reports that it has left; None: nothing does.
-        """
         client = Client(receive)
         self._unheard[client] = None
         return client
 
     def end(self, client: Client) -> None:
-        """Notes that a request has its answer."""
         self._unheard.pop(client, None)
         client.forget()
 
     def look(self) -> None:
-        """Begins to listen to the clients of requests that are no longer short. Called every second."""
-        begun = monotonic() - LISTEN_AFTER
+        latest = monotonic() - LISTEN_AFTER
         for client in list(self._unheard):
-            if client.began > begun:
+            if client.began > latest:
                 break
             del self._unheard[client]
             client.listen()
 
 
 class WaitingRequest(Protocol):
-    """What a long poll knows of its request."""
+    """The part of a request that a long poll uses."""
 
     tenant: str
     headers: dict[str, str]
@@ -153,18 +140,19 @@ class WaitingRequest(Protocol):
 
 
 class LongPoll(Waiter):
-    """A request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
+    """A request that may wait. Used in the loop's thread, but for the :class:`Waiter` methods during an attempt.
 
-    It is entered (``async with``) before its first try, and left after its last.
+    It is entered (``async with``) before its first attempt, and left after its last.
 
     Attributes:
         client: The client that waits.
-        tenant: The tenant that it counts for.
-        header: Its credential.
-        places: Number of places that it has.
-        turn: That of its tries: another one begins when it ends the wait with True.
+        tenant: The tenant that the request counts for.
+        header: The Authorization header.
+        places: Number of places that the request holds.
+        turn: The turn of its attempts. True ends the wait for another attempt, False without one.
         user: The user for whom it is counted as a stream, or None.
-        is_heartbeat: It is a heartbeat of a member of a group. These have at most half of their tenant's places.
+        is_heartbeat: The request is a heartbeat of a group member. Heartbeats get at most half of their tenant's
+            places.
     """
 
     __slots__ = (
@@ -199,11 +187,6 @@ class LongPoll(Waiter):
         self.is_heartbeat = False
 
     async def __aenter__(self) -> Self:
-        """Waits until the first try may begin.
-
-        Raises:
-            InvalidRequest: The client has left meanwhile.
-        """
         try:
             if (turn := self._polls.first_turn(self)) is not None:
                 await self._paused(turn)
@@ -217,13 +200,13 @@ class LongPoll(Waiter):
         self._polls.leave(self)
 
     def next(self, seconds: float | None = None, *, more: bool = False) -> Awaitable[bool]:
-        """Waits after a try until another one is worthwhile. Gives False if the answer is due as it is.
+        """Waits after an attempt until another one is worthwhile. Returns False if the last result is the answer.
 
         That is so when the time is over, when the client leaves, and when the service ends.
 
         Args:
             seconds: Max time from now, or None for the rest of the time that the request may wait.
-            more: Another try is worthwhile at once.
+            more: Another attempt is worthwhile at once.
 
         Raises:
             TooManyRequests, StoreUnavailable: The request did not get its turn in time.
@@ -237,7 +220,7 @@ class LongPoll(Waiter):
         return self._paused(self._polls.next_turn(self, self._until))
 
     async def _paused(self, turn: asyncio.Future[bool]) -> bool:
-        """Waits for a turn, without anything that others could use. What is to be answered as it is needs none."""
+        """Waits for a turn, holding nothing that others could use. Returns whether to attempt again."""
         self._polls.pause(self._request)
         again = await turn
         if again:
@@ -246,24 +229,17 @@ class LongPoll(Waiter):
         return again and not self.client.has_left
 
     def end_try(self) -> None:
-        """Lets other requests of its tenant try."""
         self._polls.tries.leave(self.turn)
 
     async def resume(self) -> None:
-        """Waits until a request may go on that has waited.
-
-        Raises:
-            TooManyRequests, StoreUnavailable: It did not get its turn in time.
-        """
         await self._polls.resume(self._request)
 
     @property
     def is_stopped(self) -> bool:
-        """True if the service ends."""
         return self._polls.stopping.is_set()
 
     def begin_stream(self, caller: Caller | None, queues: int) -> None:
-        """Counts the request as a stream of some queues, which needs more places.
+        """Counts the request as a stream of this many queues, which may need more places.
 
         Raises:
             TooManyWaiters: There is no place for it, or the user has too many streams already.
@@ -276,7 +252,7 @@ class LongPoll(Waiter):
         self._polls.tries.line_up(self.turn)
 
     def begin_to_wait(self) -> asyncio.Future[bool]:
-        """Returns what ends with its next turn, with True, or when it is to be answered as it is."""
+        """Returns a future: True for the next turn, False to answer with the last result."""
         future = self.turn.begin_to_wait()
         self.client.leaving = self.give_up
         if self.client.is_leaving:
@@ -284,11 +260,10 @@ class LongPoll(Waiter):
         return future
 
     def give_up(self) -> None:
-        """Ends its waiting: it is to be answered as it is."""
         self.turn.settle(result=False)
 
     def expire(self) -> None:
-        """Ends its waiting when its time is over, unless it is about to be tried again anyway."""
+        """Ends the wait when its time is over, unless another attempt is in line anyway."""
         if not self.news:
             self.give_up()
 
@@ -299,7 +274,7 @@ class LongPoll(Waiter):
 
 
 class _SameCredential:
-    """The long polls that came with the same credential, and its caller."""
+    """The long polls with the same credential, and their caller."""
 
     __slots__ = ("caller", "polls")
 
@@ -309,27 +284,27 @@ class _SameCredential:
 
 
 class KnownCallers(Protocol):
-    """Knows the callers of credentials (:class:`queuey.web.authorization.Authenticator`)."""
+    """Authenticates callers (:class:`queuey.web.authorization.Authenticator`)."""
 
     def __call__(self, header: str | None) -> Caller:
-        """Returns the caller; blocks if it is not in memory."""
+        """Returns the caller; blocks if it is not cached."""
 
     def remembered(self, header: str) -> Caller | None:
-        """Returns the caller if it is known without reading its credentials."""
+        """Returns the caller if it is cached and its entry has not expired."""
 
     def seen_caller(self, header: str) -> Caller | None:
-        """Returns the caller as it was last known, however long ago."""
+        """Returns the cached caller, however old its entry is."""
 
 
 class LongPolls:
     """All requests of this process that wait for messages.
 
     Args:
-        places: For one tenant; others have half as many more.
-        watchers: Wake them.
-        authenticate: Finds the caller of a credential.
+        places: Places of one tenant; the other tenants together have half as many more.
+        watchers: Wake the requests.
+        authenticate: Authenticates callers.
         stopping: Set when the service ends.
-        pause: Gives back what a request holds, when it begins to wait.
+        pause: Releases what a request holds, when it begins to wait.
         resume: Waits until the request may go on.
         user_streams: Max streams of one user of an application.
     """
@@ -347,10 +322,10 @@ class LongPolls:
         # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.heartbeats = SharedQuota(self.places.total // 2, alpha=2)
-        """Places of heartbeats: half of all, so that a tenant has at most half of its share of them."""
+        """Places of heartbeats: half of all, so a tenant's heartbeats take at most half of its share."""
         self.trying = SharedQuota(2 * MAX_TRIES, alpha=1)
         self.needs = self.trying, 1
-        """What a try needs."""
+        """The quota that an attempt needs."""
         self.tries: FairGate[Turn] = FairGate(MAX_STARTED, price=1, bound=self.trying)
         self.loop: asyncio.AbstractEventLoop
         self.watchers = watchers
@@ -372,8 +347,8 @@ class LongPolls:
         """Called in the loop's thread, before the first request.
 
         Args:
-            loop: The loop.
-            tell: Makes a call in the loop; for threads of the store.
+            loop: The event loop.
+            tell: Calls a function in the loop's thread; for threads of the store.
             run: Runs work that may block in a thread.
         """
         self.loop = loop
@@ -381,7 +356,7 @@ class LongPolls:
         self.watchers.tell = tell
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
-        """Returns what a poll has to wait for before its first try; None: nothing."""
+        """Returns the future of a poll's first attempt, or None if it may begin at once."""
         if self.tries.begin_at_once(poll.turn) or not self._enter(poll):
             return None
         future = poll.begin_to_wait()
@@ -389,10 +364,14 @@ class LongPolls:
         return future
 
     def next_turn(self, poll: LongPoll, until: float) -> asyncio.Future[bool]:
-        """Returns what a poll waits for after a try, until a time of the loop; its result is whether to try again.
+        """Returns the future of a poll's next attempt: True to attempt again, False to answer.
+
+        Args:
+            poll: The poll, after an attempt.
+            until: The loop time at which the wait ends.
 
         Raises:
-            TooManyWaiters: It has no place, and there is none for it.
+            TooManyWaiters: There is no place for the poll.
         """
         self.tries.leave(poll.turn)
         self._require_places(poll)
@@ -406,26 +385,20 @@ class LongPolls:
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
-        """See :meth:`LongPoll.begin_stream`."""
         if caller is not None and caller.tenant.startswith(USERS_OF):
-            user, most = caller.names, self._user_streams
-            if self._streams[user] >= most:
-                raise TooManyWaiters(f"This user has {most} streams already, as many as one may have. End one of them.")
+            user, limit = caller.names, self._user_streams
+            if self._streams[user] >= limit:
+                raise TooManyWaiters(f"This user has {limit} streams already, the maximum for a user. End one of them.")
             self._streams[user] += 1
             poll.user = user
         self._require_places(poll, 1 + queues // QUEUES_A_PLACE)
 
     def _require_places(self, poll: LongPoll, count: int = 1) -> None:
-        """Gives a poll more places, up to ``count``.
-
-        Raises:
-            TooManyWaiters: There are not enough for it.
-        """
         if not self._enter(poll, count):
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
 
     def _enter(self, poll: LongPoll, count: int = 1) -> bool:
-        """Gives a poll more places; returns whether it has ``count`` of them."""
+        """Gives a poll more places; returns whether it now has ``count``."""
         if poll.places >= count:
             return True
         if poll.is_heartbeat and not self.heartbeats.fits(poll.tenant, count - poll.places):
@@ -435,16 +408,15 @@ class LongPolls:
         if poll.is_heartbeat:
             self.heartbeats.change(poll.tenant, count - poll.places)
         if not poll.places:
-            same = self._waiting.get(poll.header)
-            if same is None:
-                same = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
-            same.polls.add(poll)
+            group = self._waiting.get(poll.header)
+            if group is None:
+                group = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
+            group.polls.add(poll)
             poll.client.listen()
         poll.places = count
         return True
 
     def leave(self, poll: LongPoll) -> None:
-        """Ends a poll, in whatever way."""
         poll.close()
         self.tries.leave(poll.turn)
         if poll.places:
@@ -452,9 +424,9 @@ class LongPolls:
             if poll.is_heartbeat:
                 self.heartbeats.change(poll.tenant, -poll.places)
             poll.places = 0
-            same = self._waiting[poll.header]
-            same.polls.discard(poll)
-            if not same.polls:
+            group = self._waiting[poll.header]
+            group.polls.discard(poll)
+            if not group.polls:
                 del self._waiting[poll.header]
         if poll.user is not None:
             self._streams[poll.user] -= 1
@@ -465,35 +437,33 @@ class LongPolls:
         poll.turn.future = None
 
     def check(self) -> None:
-        """Called every :data:`CHECK_INTERVAL` seconds: ends or wakes the polls that have to know."""
+        """Ends all polls once the service stops; else wakes those whose rights changed. Called every 0.25 s."""
         if self.stopping.is_set():
-            for same in self._waiting.values():
-                for poll in same.polls:
+            for group in self._waiting.values():
+                for poll in group.polls:
                     poll.give_up()
         elif self._looking is None or self._looking.done():
-            some = list(islice(self._waiting, MAX_CREDENTIALS))
-            for header in some:  # The rest is for the next tick.
+            headers = list(islice(self._waiting, MAX_CREDENTIALS))
+            for header in headers:  # They move to the end: the next tick checks others.
                 self._waiting[header] = self._waiting.pop(header)
-            self._compare(some)
-            old = [header for header in some if header is not None and self._authenticate.remembered(header) is None]
-            if old:
-                self._looking = asyncio.ensure_future(self._look(old))
+            self._compare(headers)
+            expired = [h for h in headers if h is not None and self._authenticate.remembered(h) is None]
+            if expired:
+                self._looking = asyncio.ensure_future(self._look(expired))
         self.tries.forget()
 
     def _caller(self, header: str | None) -> Caller | None:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
 
     def _compare(self, headers: Iterable[str | None]) -> None:
-        """Wakes the polls whose rights have changed."""
         for header in headers:
-            same = self._waiting.get(header)
-            if same is not None and (caller := self._caller(header)) != same.caller:
-                same.caller = caller
-                for poll in same.polls:
+            group = self._waiting.get(header)
+            if group is not None and (caller := self._caller(header)) != group.caller:
+                group.caller = caller
+                for poll in group.polls:
                     poll.wake()
 
     async def _look(self, headers: Sequence[str]) -> None:
-        """Checks credentials again."""
         with suppress(QueueyError):
             await self._run(partial(self._know, headers))
         self._compare(headers)

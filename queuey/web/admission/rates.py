@@ -1,9 +1,9 @@
-"""How many requests a second an application or a user may make: token buckets, in the memory of this process.
+"""Rate limits of applications and users: token buckets, in the memory of this process.
 
 A bucket of ``burst`` tokens is filled with ``rate`` tokens a second, and each request takes one out (Turner, "New
 directions in communications", IEEE Communications Magazine 24/10, 1986, as the leaky bucket; RFC 2697 has it as a
 meter). A bucket is kept as one number, the time at which it will be full again, as in the virtual scheduling
-algorithm of ITU-T I.371. A full bucket is like one that was never there, so it need not be kept.
+algorithm of ITU-T I.371. A full bucket equals a new one, so it need not be kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queuey.settings import Rates
 from queuey.web.responses import Header
 
 MAX_BUCKETS = 16_384
-"""Max buckets of users, and of applications."""
+"""Max buckets of each kind: users, applications."""
 
 MAX_COUNTED = 4096
 """Max names with a counter."""
@@ -40,7 +40,7 @@ class TokenBucket(NamedTuple):
     Attributes:
         left: Tokens after the request.
         full: Seconds until the bucket is full again.
-        wait: Seconds until there is a token; 0: the request takes one.
+        wait: Seconds until there is a token, or 0 if the request takes one.
     """
 
     left: int
@@ -49,7 +49,7 @@ class TokenBucket(NamedTuple):
 
 
 class _CountedRate(NamedTuple):
-    """A bucket of a caller: the kind of limit, whose it is, its rate, and its state."""
+    """A bucket that a request counts for: the kind and the name of its owner, its rate, and its state."""
 
     kind: str
     name: str
@@ -60,11 +60,11 @@ class _CountedRate(NamedTuple):
 class Buckets:
     """Buckets by the name of their application or user.
 
-    Beyond ``most``, the quarter that is nearest to full is dropped, full ones first: those begin anew with what they
-    nearly had.
+    When there are too many, the quarter that is nearest to full is dropped: these start full again, with little more
+    than they had.
 
     Args:
-        most: How many are kept.
+        most: Max buckets.
     """
 
     __slots__ = ("_full_at", "_most")
@@ -77,17 +77,16 @@ class Buckets:
         return len(self._full_at)
 
     def look(self, name: str, rate: Rate, now: float) -> TokenBucket:
-        """Returns what a request would find, and takes nothing."""
-        full = max(self._full_at.get(name, now) - now, 0.0)
-        after = full + 1 / rate.rate
+        """Returns the state of a bucket after another request, without counting one."""
+        seconds_to_full = max(self._full_at.get(name, now) - now, 0.0)
+        after = seconds_to_full + 1 / rate.rate
         wait = after - rate.burst / rate.rate
         # Rounding errors may add up to a billionth.
         if wait > 1e-9:  # noqa: PLR2004 - said above
-            return TokenBucket(0, full, wait)
+            return TokenBucket(0, seconds_to_full, wait)
         return TokenBucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
 
     def take(self, name: str, bucket: TokenBucket, now: float) -> None:
-        """Removes the token that :meth:`look` found."""
         if len(self._full_at) >= self._most and name not in self._full_at:
             for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
                 del self._full_at[dropped]
@@ -99,8 +98,8 @@ class RateLimits:
 
     Args:
         rates: The setting.
-        clock: Seconds.
-        most: Buckets of each kind.
+        clock: The monotonic clock, in seconds.
+        most: Max buckets of each kind.
     """
 
     def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, most: int = MAX_BUCKETS) -> None:
@@ -113,28 +112,28 @@ class RateLimits:
 
         Args:
             caller: The caller of the request.
-            application: The one whose queues it is about, as the path says; perhaps there is none of that name.
+            application: The application in the path, whether it exists or not.
 
         Returns:
-            The headers that say how many more requests the caller may make, by the bucket that has least; and an error
-            if this is one too many. Then nothing is taken out of any bucket.
+            Headers with the tightest bucket of each kind, and an error if the caller has exceeded a limit. Then
+            no token is taken from any bucket.
         """
         now = self._clock()
-        found: list[_CountedRate] = []
+        counted: list[_CountedRate] = []
         for name, users in _counted(caller, application).items():
             rates = self._rates.of(name)
             if rates.user:
                 for user in users:
-                    self._look(found, "user", user, Rate(*rates.rate("user")), now)
+                    self._look(counted, "user", user, Rate(*rates.rate("user")), now)
             if rates.application:
-                self._look(found, "application", name, Rate(*rates.rate("application")), now)
-        found.sort(key=lambda each: (-each.bucket.wait, each.bucket.left))
-        least = {each.kind: each for each in reversed(found)}
+                self._look(counted, "application", name, Rate(*rates.rate("application")), now)
+        counted.sort(key=lambda c: (-c.bucket.wait, c.bucket.left))
+        least = {c.kind: c for c in reversed(counted)}
         headers = _headers([least[kind] for kind in ("user", "application") if kind in least])
-        if found and found[0].bucket.wait:
-            return headers, _refusal(found[0])
-        for each in found:
-            self._buckets[each.kind].take(each.name, each.bucket, now)
+        if counted and counted[0].bucket.wait:
+            return headers, _refusal(counted[0])
+        for c in counted:
+            self._buckets[c.kind].take(c.name, c.bucket, now)
         return headers, None
 
     def _look(self, found: list[_CountedRate], kind: str, name: str, rate: Rate, now: float) -> None:
@@ -142,12 +141,12 @@ class RateLimits:
 
 
 def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
-    """Returns the applications that a request counts for, each with the names that the caller has as its user.
+    """Returns the applications that a request counts for, each with the caller's user names in it.
 
     Adding a credential to a request does not make it count for fewer. An application's own requests count for it
-    wherever they go, because other applications' queues may name it. Users and limited keys have rights only with
-    queues of their own application, so they count there; a request about an application that the caller does not belong
-    to counts for all.
+    wherever they go, because other applications' queues may name it. Users and limited keys have rights only on queues
+    of their own application, so they count there; a request to an application that the caller does not belong to counts
+    for all.
     """
     owner = owner_name("")
     owners = {name.removeprefix(owner) for name in caller.names if name.startswith(owner)}
@@ -155,14 +154,10 @@ def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
     others = {*users.values(), *(grant.application or OPERATORS for grant in caller.grants)}
     if application in owners | others:
         others &= {application, OPERATORS}
-    return {each: [name for name, of in users.items() if of == each] for each in sorted(owners | others)}
+    return {app: [name for name, of in users.items() if of == app] for app in sorted(owners | others)}
 
 
 def _headers(found: list[_CountedRate]) -> tuple[Header, ...]:
-    """Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
-
-    The window of a policy is the time in which an empty bucket becomes full.
-    """
     if not found:
         return ()
     policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in found)
@@ -181,11 +176,11 @@ def _refusal(found: _CountedRate) -> TooManyRequests:
 
 
 class Bound:
-    """A rate that each of many names may have in this process.
+    """A rate limit for each of many names in this process.
 
     Args:
-        rate: Of each.
-        text: What a name has too many of, as in ``logins of this key``.
+        rate: The limit of each name.
+        text: What is counted, as in ``logins of this key``.
     """
 
     def __init__(self, rate: Rate, text: str) -> None:
@@ -196,15 +191,14 @@ class Bound:
         self._buckets = Buckets(MAX_COUNTED)
 
     def take(self, name: str) -> None:
-        """Counts one.
+        """Counts one event of a name.
 
         Raises:
-            TooManyRequests: It is one too many.
+            TooManyRequests: The name has exceeded the limit.
         """
         self._look(name, takes=True)
 
     def check(self, name: str) -> None:
-        """Makes sure that one more may be counted. Raises as :meth:`take`."""
         self._look(name, takes=False)
 
     def _look(self, name: str, *, takes: bool) -> None:

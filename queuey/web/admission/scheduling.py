@@ -1,17 +1,17 @@
-"""Fair sharing between applications: memory, threads, places for long polls, and the event loop's time.
+"""Fair sharing between tenants: memory, threads, places for long polls, and the event loop's time.
 
 A tenant is what a request counts for: an application, or all callers without a valid credential together. No share is
 reserved, so one tenant alone gets nearly everything; but no tenant can take so much that others wait long.
 
-* :class:`SharedQuota` limits what is held for a while: bytes, places. A tenant may take more as long as it holds no
-  more than a multiple of what is then left ("dynamic threshold", Choudhury and Hahne 1998, made for the shared memory
-  of switches). So something is always left for the next tenant.
-* :class:`FairQueue` orders what waits: the tenant that has used least is next, measured in seconds of work or in bytes.
-  Many or long jobs of one tenant delay its own jobs and not those of others.
-* :class:`FairGate` uses both: it lets waiting work begin in that order, when what it needs is free.
-  :class:`LoopScheduler` is a gate to the event loop's time, :class:`FairPool` one to threads, and the tries of long
+* :class:`SharedQuota` limits what is held for a while: bytes, places. A tenant may hold up to a multiple of what is
+  then free ("dynamic threshold", Choudhury and Hahne 1998, made for the shared memory of switches). So something is
+  always left for the next tenant.
+* :class:`FairQueue` orders waiting work: the tenant that has used least is next, measured in seconds of work or in
+  bytes. Many or long jobs of one tenant delay its own jobs and not those of others.
+* :class:`FairGate` uses both: it starts waiting work in that order, when what it needs is free.
+  :class:`LoopScheduler` is the gate to the event loop's time, :class:`FairPool` to threads, and the attempts of long
   polls pass one (:mod:`queuey.web.admission.long_polls`).
-* :class:`Contention` shows whether several tenants ask at the same moment.
+* :class:`Contention` shows whether requests of several tenants are present.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from typing import Any, Generic, Literal, TypeVar
 from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
 
 ANONYMOUS = ""
-"""The tenant that all callers without a credential are together."""
+"""The tenant of all callers without a credential."""
 T = TypeVar("T")
 TurnT = TypeVar("TurnT", bound="Turn")
 
 
 @lru_cache(1024)
 def counted_as(address: str) -> str:
-    """Returns the name under which an address is limited: an IPv6 address as its /64, which belongs to one caller."""
+    """Returns the name under which an address is limited: for IPv6 its /64, which belongs to one caller."""
     try:
-        found = IPv6Address(address.partition("%")[0])
+        parsed = IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
-    return found.exploded[:19] if found.ipv4_mapped is None else str(found.ipv4_mapped)
+    return parsed.exploded[:19] if parsed.ipv4_mapped is None else str(parsed.ipv4_mapped)
 
 
 def stranger(address: str) -> str:
-    """Returns the tenant for which an address has its credentials and signatures checked.
+    """Returns the tenant of an address whose credentials and signatures are not verified yet.
 
-    Nobody is kept waiting by the wrong ones of other addresses, and they use up nothing of the caller that they name.
+    So bad credentials of one address delay no other address, and use nothing of the caller that they name.
     """
     return f"stranger {counted_as(address)}"
 
@@ -59,20 +59,19 @@ def stranger(address: str) -> str:
 class SharedQuota:
     """A quantity that tenants share.
 
+    Args:
+        total: The whole quantity.
+        alpha: A tenant may hold at most ``alpha`` times the free quantity. With 2, one tenant alone may hold 2/3, and
+            two tenants 2/5 each.
+
     Attributes:
-        total: How much there is.
+        total: The whole quantity.
         free: Quantity that no tenant holds; negative if a :meth:`change`, which is never refused, took more.
     """
 
     __slots__ = ("_alpha", "_held", "free", "total")
 
     def __init__(self, total: int, alpha: int) -> None:
-        """Makes a quota that is all free.
-
-        Args:
-            total: How much there is.
-            alpha: A tenant may hold so many times what is left. With 2, one alone may take 2/3, two of them 2/5 each.
-        """
         self.total = total
         self._alpha = alpha
         self.free = total
@@ -82,20 +81,19 @@ class SharedQuota:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
-        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that remains."""
+        """Returns whether :meth:`take` would succeed. A tenant that holds nothing may take all that is free."""
         remaining = self.free - weight
         held = self._held.get(tenant, 0)
         return remaining >= 0 and (not held or held + weight <= self._alpha * remaining)
 
     def take(self, tenant: str, weight: int) -> bool:
-        """Gives a tenant more, if that is within its share."""
         fits = self.fits(tenant, weight)
         if fits:
             self.change(tenant, weight)
         return fits
 
     def change(self, tenant: str, difference: int) -> None:
-        """Notes that a tenant has more or less than before; it is not asked whether it fits."""
+        """Changes what a tenant holds, without a check whether it fits."""
         self.free -= difference
         held = self._held.get(tenant, 0) + difference
         if held:
@@ -104,26 +102,23 @@ class SharedQuota:
             self._held.pop(tenant, None)
 
     def refusal(self, tenant: str, weight: int) -> QueueyError:
-        """Returns the error of what did not fit: the tenant's own doing if it has most, or that of all."""
         if weight <= self.free or 2 * self.held(tenant) > self.total - self.free:
             return TooManyRequests("Too many requests of this application at the same moment; try again.")
         return StoreUnavailable("too many large requests at the same moment")
 
 
 class TenantQuota(SharedQuota):
-    """A quantity of which each tenant may hold so much, however much others hold.
+    """A quantity of which each tenant may hold the same maximum, however much others hold.
 
-    A tenant that holds nothing may take more than that at once.
+    A tenant that holds nothing may take more than the maximum at once.
+
+    Args:
+        most: Returns how much a tenant may hold now.
     """
 
     __slots__ = ("_most",)
 
     def __init__(self, most: Callable[[], int]) -> None:
-        """Makes a quota that is all free.
-
-        Args:
-            most: Returns how much a tenant may hold now.
-        """
         super().__init__(sys.maxsize, alpha=1)
         self._most = most
 
@@ -133,9 +128,9 @@ class TenantQuota(SharedQuota):
 
 
 class FairQueue(Generic[T]):
-    """Waiting jobs, in the order of each tenant; the tenant that has used least is next.
+    """Waiting jobs, in order for each tenant; the tenant that has used least is next.
 
-    To take a job costs no more with thousands of tenants, but for those whose first job does not fit.
+    Taking a job costs the same with thousands of tenants, except for tenants whose first job does not fit.
     """
 
     __slots__ = ("_jobs", "_now", "_numbers", "_order", "_used")
@@ -143,7 +138,7 @@ class FairQueue(Generic[T]):
     def __init__(self) -> None:
         self._jobs: dict[str, deque[T]] = {}
         self._numbers = itertools.count()
-        # A heap of (used, number, tenant, jobs). A tenant that has been charged since has used more than it says.
+        # A heap of (used, number, tenant, jobs). An entry is out of date if its tenant was charged later.
         self._order: list[tuple[float, int, str, deque[T]]] = []
         self._used: dict[str, float] = {}
         self._now = 0.0
@@ -155,7 +150,7 @@ class FairQueue(Generic[T]):
         return bool(self._jobs)
 
     def put(self, tenant: str, job: T) -> None:
-        """Adds a job. A tenant that was idle gets no credit for it: it begins level with the other tenants."""
+        """Adds a job. An idle tenant gets no credit for its idle time: it starts level with the others."""
         jobs = self._jobs.get(tenant)
         if jobs is None:
             jobs = self._jobs[tenant] = deque()
@@ -167,31 +162,30 @@ class FairQueue(Generic[T]):
         heappush(self._order, (self._used[tenant], next(self._numbers), tenant, jobs))
 
     def take(self, fits: Callable[[T], bool]) -> T | None:
-        """Removes the next job: of the tenants whose first job fits, that of the one that has used least."""
-        found: T | None = None
-        passed_over: list[tuple[float, int, str, deque[T]]] = []
-        while self._order and found is None:
+        """Removes the next job: that of the tenant that has used least among those whose first job fits."""
+        job: T | None = None
+        skipped: list[tuple[float, int, str, deque[T]]] = []
+        while self._order and job is None:
             entry = heappop(self._order)
             used, _, tenant, jobs = entry
             if self._jobs.get(tenant) is not jobs:
-                continue  # They were dropped.
+                continue  # The jobs were dropped.
             if used < self._used[tenant]:
                 self._line_up(tenant, jobs)
             elif fits(jobs[0]):
                 self._now = max(self._now, used)
-                found = jobs.popleft()
+                job = jobs.popleft()
                 if jobs:
                     self._line_up(tenant, jobs)
                 else:
                     del self._jobs[tenant]
             else:
-                passed_over.append(entry)
-        for entry in passed_over:
+                skipped.append(entry)
+        for entry in skipped:
             heappush(self._order, entry)
-        return found
+        return job
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Removes and returns abandoned jobs at the front of each tenant's queue."""
         dropped: list[T] = []
         for tenant, jobs in list(self._jobs.items()):
             while jobs and unwanted(jobs[0]):
@@ -201,24 +195,23 @@ class FairQueue(Generic[T]):
         return dropped
 
     def charge(self, tenant: str, amount: float) -> None:
-        """Notes what a job has used, in the unit of this queue."""
         self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
 
     def forget(self) -> None:
-        """Forgets tenants that are level with the other tenants again. Called now and then."""
+        """Forgets idle tenants that are level with the others again. Called now and then."""
         for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
             if tenant not in self._jobs:
                 del self._used[tenant]
 
 
 class Turn:
-    """Work that waits for its turn: it is in line, then under way, then idle again.
+    """Work that waits for its turn. It is idle, then in line, then under way, then idle again.
 
     Attributes:
         tenant: The tenant that it counts for.
-        needs: What it holds while it is under way, and of which quotas.
-        future: Ends its wait. Work for which nobody waits any more does not begin.
-        state: What it is now.
+        needs: Quotas that it holds while it is under way, and how much of each.
+        future: Ends the wait. Work for which nobody waits any more does not start.
+        state: The present state.
         since: Time at which it was lined up, by the monotonic clock.
     """
 
@@ -232,12 +225,10 @@ class Turn:
         self.since = 0.0
 
     def begin_to_wait(self) -> asyncio.Future[Any]:
-        """Returns what :meth:`settle` ends."""
         self.future = asyncio.get_running_loop().create_future()
         return self.future
 
     def settle(self, result: object, error: Exception | None = None) -> bool:
-        """Ends its wait; returns False if nobody waits."""
         if self.future is None or self.future.done():
             return False
         if error is None:
@@ -247,36 +238,32 @@ class Turn:
         return True
 
     def fits(self) -> bool:
-        """Returns whether its tenant may have all that it needs."""
         for quota, weight in self.needs:  # noqa: SIM110 - a generator costs a call more for each
             if not quota.fits(self.tenant, weight):
                 return False
         return True
 
     def refusal(self) -> QueueyError:
-        """Returns the error for having waited too long: that of the first quota of which there was not enough."""
         lacking = (need for need in self.needs if not need[0].fits(self.tenant, need[1]))
         quota, weight = next(lacking, self.needs[-1])
         return quota.refusal(self.tenant, weight)
 
 
 class FairGate(Generic[TurnT]):
-    """Lets waiting work begin when all that it needs is free: first that of the tenant that has used least.
+    """Starts waiting work when all that it needs is free: first that of the tenant that has used least.
 
-    What is abandoned while it is in line does not begin, and takes nothing.
+    Work that is abandoned while it is in line does not start, and holds nothing.
+
+    Args:
+        most: Max work started in one turn of the event loop, or None if all of it starts as soon as it may.
+        seconds: Max loop time that one turn may start, estimated from each tenant's previous work.
+        price: Amount charged when work starts. What it turns out to have used is charged when it ends.
+        bound: A quota that all work needs. While nothing of it is free, no work starts.
     """
 
     def __init__(
         self, most: int | None = None, *, seconds: float = math.inf, price: int = 0, bound: SharedQuota | None = None
     ) -> None:
-        """Opens the gate.
-
-        Args:
-            most: Max work begun in one turn of the event loop, or None if all of it begins as soon as it may.
-            seconds: Max time of the loop that one of its turns may start, estimated from each tenant's previous work.
-            price: Amount charged when work begins. What it turns out to have used is charged when it ends.
-            bound: What all work needs. While nothing of it is free, no tenant is looked at.
-        """
         self._go_on = self.dispatch if most is None else self._dispatch_soon
         self._most = sys.maxsize if most is None else most
         self._seconds = seconds
@@ -287,11 +274,6 @@ class FairGate(Generic[TurnT]):
         self._is_called = False
 
     async def wait(self, turn: TurnT) -> None:
-        """Waits until some work may begin.
-
-        Raises:
-            TooManyRequests, StoreUnavailable: Its turn did not come in time.
-        """
         future = turn.begin_to_wait()
         self.line_up(turn)
         try:
@@ -301,7 +283,7 @@ class FairGate(Generic[TurnT]):
             raise
 
     def line_up(self, turn: TurnT) -> None:
-        """Has some work begin when its turn comes. Does nothing if it is in line or under way."""
+        """Puts idle work in line; does nothing if it is in line or under way."""
         if turn.state == "idle":
             turn.state = "in line"
             turn.since = monotonic()
@@ -309,14 +291,13 @@ class FairGate(Generic[TurnT]):
             self._go_on()
 
     def begin_at_once(self, turn: TurnT) -> bool:
-        """Begins some work without a wait, if what it needs is free; returns whether it has begun."""
         fits = turn.fits()
         if fits:
             self._acquire(turn)
         return fits
 
     def leave(self, turn: TurnT, used: float = 0.0, kept: SharedQuota | None = None) -> None:
-        """Ends work if it is under way: gives back what it holds, but of one quota, and charges what it has used."""
+        """Ends work that is under way: releases all quotas but ``kept``, and charges what it has used."""
         if turn.state == "under way":
             turn.state = "idle"
             for quota, weight in turn.needs:
@@ -328,24 +309,21 @@ class FairGate(Generic[TurnT]):
             self._go_on()
 
     def give_up_late(self, seconds: float) -> None:
-        """Refuses what has waited for so long."""
-        late = monotonic() - seconds
-        for turn in self._turns.drop(lambda turn: turn.since < late):
+        latest = monotonic() - seconds
+        for turn in self._turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"
             turn.settle(None, turn.refusal())
         self.forget()
 
     def forget(self) -> None:
-        """Forgets what tenants have used that need not be compared any more. Is called now and then."""
         self._turns.forget()
         self._took.clear()
 
     def dispatch(self) -> None:
-        """Begins what may begin now. Is called when something has become free."""
-        self._is_called, begun, seconds = False, 0, 0.0
+        self._is_called, started, seconds = False, 0, 0.0
         if not self._turns:
             return
-        while begun < self._most and seconds < self._seconds:
+        while started < self._most and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
             if is_full or (turn := self._turns.take(Turn.fits)) is None:
                 return
@@ -353,7 +331,7 @@ class FairGate(Generic[TurnT]):
             if turn.future is not None and not turn.future.done():
                 self._acquire(turn)
                 self._begin(turn)
-                begun += 1
+                started += 1
                 seconds += self._took.get(turn.tenant, 0.0)
                 if self._price:
                     self._turns.charge(turn.tenant, self._price)
@@ -377,27 +355,25 @@ class Contention:
     """Shows whether several tenants are present.
 
     A tenant is present while one of its requests waits or runs, and for a moment afterwards: a caller with a single
-    connection is present between its requests as well. A long poll that sleeps, and a body that is on its way, do not
+    connection is present between its requests as well. A sleeping long poll, and a body that is still arriving, do not
     count.
 
-    While there are several, threads hand the interpreter over sooner: one that computes for a tenant otherwise keeps
-    the loop, and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)
+    While several are present, threads switch sooner: otherwise one that computes for a tenant delays the loop, and each
+    statement of the writer, by 5 ms. (Switching sooner costs all threads together some speed.)
+
+    Args:
+        loop: Its timers end the contention.
+        changed: Called when there are no longer several tenants, so that work that waited for that can go on.
     """
 
     LASTS = 0.1
     """Interval for which a tenant counts as present after its last request, in seconds."""
     PROMPT = 0.0001
-    """Interval of switching threads while several tenants are present, in seconds."""
+    """Switch interval of threads while several tenants are present, in seconds."""
 
     __slots__ = ("_alone", "_changed", "_left", "_loop", "_requests", "several")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
-        """Begins without tenants.
-
-        Args:
-            loop: Its timers end the contention.
-            changed: Called when there are no longer several tenants: work that has waited for that may go on.
-        """
         self._loop = loop
         self._changed = changed
         self._alone = sys.getswitchinterval()
@@ -406,7 +382,6 @@ class Contention:
         self.several = False
 
     def enter(self, tenant: str) -> None:
-        """Counts a request of a tenant; :meth:`leave` ends it."""
         requests = self._requests.get(tenant, 0)
         self._requests[tenant] = requests + 1
         if not requests:
@@ -415,7 +390,6 @@ class Contention:
                 self._look()
 
     def leave(self, tenant: str) -> None:
-        """Ends what :meth:`enter` began."""
         if self._requests[tenant] > 1:
             self._requests[tenant] -= 1
         else:
@@ -423,9 +397,8 @@ class Contention:
             self._left[tenant] = monotonic()
 
     def _look(self) -> None:
-        """Forgets tenants that have left; goes on as long as several are present."""
-        late = monotonic() - self.LASTS
-        for tenant in [tenant for tenant, left in self._left.items() if left <= late]:
+        latest = monotonic() - self.LASTS
+        for tenant in [tenant for tenant, left in self._left.items() if left <= latest]:
             del self._left[tenant]
         several = len(self._requests) + len(self._left) > 1
         if several:
@@ -438,41 +411,38 @@ class Contention:
 
 
 class LoopScheduler(FairGate[Turn]):
-    """The time of the event loop's thread, in which short requests are handled whole.
+    """The event loop's time, in which short requests are handled whole.
 
     While only one tenant sends requests, they run as they come, without this class. With several tenants, each request
-    waits in its tenant's queue, and a turn of the loop begins a few, those of the tenant that has used least. A tenant
-    has no more requests under way than a writer's group should contain of it, so that the other tenants' groups are
-    short.
+    waits in its tenant's queue, and a turn of the loop starts a few of the tenant that has used least. A tenant has no
+    more requests under way than a writer's group should contain of it, so that the other tenants' groups are short.
 
-    The pieces of long responses have half of each turn, by turns as well: they wait behind each other, not behind new
-    requests, and are never refused.
+    The pieces of long responses have a limit of their own in each turn, and fair turns as well: they wait behind each
+    other, not behind new requests.
+
+    Args:
+        under_way: Max weight of one tenant's requests under way, while there are several tenants.
     """
 
     TURN = 0.0004
     """Max loop time that one turn may start, in seconds."""
     BEGUN = 8
-    """Max requests begun in a turn."""
+    """Max requests started in a turn."""
     PIECES = 2
     """Max pieces of responses sent in a turn."""
     UNIT = 8192
-    """Number of bytes of a body that add one to a request's weight."""
+    """Bytes of a body that add one to a request's weight."""
 
     def __init__(self, under_way: int = 32) -> None:
-        """Prepares.
-
-        Args:
-            under_way: Weight of one tenant's requests under way, while there are several tenants.
-        """
         super().__init__(self.BEGUN, seconds=self.TURN)
         self._under_way = TenantQuota(lambda: under_way)
         self._pieces: FairGate[Turn] = FairGate(self.PIECES, price=1)
 
     async def enter(self, tenant: str, size: int) -> Turn:
-        """Waits for a request's turn and returns it, for :meth:`leave`.
+        """Waits for a request's turn and returns it; :meth:`leave` ends it.
 
         Args:
-            tenant: The tenant that it counts for.
+            tenant: The tenant that the request counts for.
             size: Bytes of its body.
 
         Raises:
@@ -483,7 +453,6 @@ class LoopScheduler(FairGate[Turn]):
         return turn
 
     async def pause(self, tenant: str) -> None:
-        """Waits for the turn of another piece of a response."""
         await self._pieces.wait(Turn(tenant))
 
     def forget(self) -> None:
@@ -501,20 +470,18 @@ class Job(Turn):
 class FairPool(FairGate[Job]):
     """Threads with a gate before them.
 
-    The loop chooses the next tenant by turns and keeps a few jobs ready, so that no thread has to wait for it. (Threads
-    that choose themselves would need a lock; one that is interrupted while it holds the lock stops all of them.) One
+    The loop chooses the next tenant and keeps a few jobs ready, so that no thread has to wait for it. (Threads that
+    choose themselves would need a lock; one that is interrupted while it holds the lock stops all of them.) One
     application alone may keep all threads busy. There is one more thread, for the first job of each other application.
+
+    Args:
+        name: Prefix of the threads' names.
+        count: Threads that one tenant alone may use.
+        memory: The quota of the jobs' weights.
+        computing: Returns how many computing jobs each tenant may have now.
     """
 
     def __init__(self, name: str, count: int, memory: SharedQuota, computing: Callable[[], int]) -> None:
-        """Prepares; the threads start with :meth:`start`.
-
-        Args:
-            name: Of the threads.
-            count: Of threads that one tenant alone may use.
-            memory: What a job's weight is taken from.
-            computing: Returns how many of the jobs that compute each tenant may have now.
-        """
         # As many jobs as there are threads may be under way, and as many ready.
         self._hand = SharedQuota(2 * count + 2, alpha=count)
         super().__init__(bound=self._hand)
@@ -528,28 +495,27 @@ class FairPool(FairGate[Job]):
         self._tell: Callable[..., None]
 
     def start(self, tell: Callable[..., None]) -> None:
-        """Starts the threads; ``tell`` makes a call in the loop's thread."""
         self._tell = tell
         for number in range(self._count + 1):
             jobs = self._jobs if number else self._first
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the threads after the jobs that they have been given."""
+        """Ends the threads after the jobs that they already have."""
         self._first.put(None)
         for _ in range(self._count):
             self._jobs.put(None)
 
     async def run(self, tenant: str, work: Callable[[], T], weight: int = 0, *, computes: bool = False) -> T:
-        """Runs some work in a thread; returns its result.
+        """Runs work in a thread; returns its result.
 
         Args:
             tenant: The tenant that it counts for.
             work: What to do.
-            weight: Bytes that its result may have. When this returns they are still held, and the caller gives them
-                back; when it raises they are not.
-            computes: It reads and makes an answer: it needs the interpreter, or a reading connection of the store, most
-                of the time, and does not wait for the store's writer.
+            weight: Bytes that the result may have. When this returns, they are still held, and the caller releases
+                them; when it raises, they are not.
+            computes: The work reads and builds a response. It mostly needs the interpreter or a reading connection of
+                the store, and does not wait for the store's writer.
 
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
@@ -570,19 +536,18 @@ class FairPool(FairGate[Job]):
                 self.dispatch()
             raise
         finally:
-            del future, job  # They have the error, which has this frame: a cycle would keep the request's body.
+            del future, job  # The error refers to this frame; a cycle would keep the request's body in memory.
         return result
 
     def _begin(self, turn: Job) -> None:
         # The extra thread is for a tenant's only job, while the other threads are busy.
         busy = self._hand.total - self._hand.free > self._count
-        first = busy and self._extra is None and self._hand.held(turn.tenant) == 1
-        if first:
+        is_extra = busy and self._extra is None and self._hand.held(turn.tenant) == 1
+        if is_extra:
             self._extra = turn
-        (self._first if first else self._jobs).put(turn)
+        (self._first if is_extra else self._jobs).put(turn)
 
     def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
-        """Thread main loop."""
         while (job := jobs.get()) is not None:
             began = monotonic()
             try:

@@ -1,9 +1,11 @@
-"""From the Authorization header to the caller: credentials, each of a scheme, each read by a reader.
+"""Credentials: from the Authorization header to the caller, with a reader for each scheme.
 
-A header has one or more credentials, separated by semicolons: ``Application KEY; Bearer TOKEN``. The caller has what
-all of them give together; one that is not valid spoils the rest, and one of a scheme without a reader is ignored.
+A header has one or more credentials, separated by semicolons: ``Application KEY; Bearer TOKEN``. The caller has the
+rights of all of them together. One invalid credential makes the whole header invalid; credentials of a scheme without a
+reader are ignored.
 
-The store has keys of applications, of the scheme ``Application``; readers of users' credentials are in :mod:`.users`.
+The store has the keys of applications, of the scheme ``Application``; :mod:`.users` has the readers of users'
+credentials.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ class Identity(msgspec.Struct, frozen=True):
 
     Attributes:
         names: See :class:`~queuey.access.Caller`.
-        grants: See there.
-        tenant: See there.
-        expires: Seconds since 1970 when the credential ends; None: it has no end.
+        grants: See :class:`~queuey.access.Caller`.
+        tenant: See :class:`~queuey.access.Caller`.
+        expires: Seconds since 1970 when the credential expires, or None if it does not.
     """
 
     names: frozenset[str]
@@ -36,53 +38,53 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class CredentialReader(Protocol):
-    """Reads the credentials of one scheme. It is used by many threads.
+    """Reads the credentials of one scheme. Thread-safe.
 
     Attributes:
-        scheme: The word before the credential, in the usual upper and lower case: ``Application``.
-        believed: Seconds for which what was read may be believed without reading the credential again.
+        scheme: The word before the credential, in its usual upper and lower case: ``Application``.
+        believed: Seconds for which an identity may be cached without reading the credential again.
     """
 
     scheme: str
     believed: float
 
     def read(self, credential: str, now: float) -> Identity:
-        """Reads a credential. It may block, with a bound of its own: it is never called on the event loop.
+        """Reads a credential. It may block for a bounded time: it is never called on the event loop.
 
-        It need not check when the credential ends, only report it.
+        It need not check whether the credential has expired, only report the expiry.
 
         Args:
-            credential: What follows the scheme, without blanks around it. Not blank; bytes are Latin-1.
+            credential: The text after the scheme, stripped and not blank; bytes are Latin-1.
             now: Seconds since 1970.
 
         Raises:
-            NotAuthenticated: It is not valid; the message is shown to the caller.
-            StoreUnavailable: It cannot be read now.
+            NotAuthenticated: The credential is not valid; the message is shown to the caller.
+            StoreUnavailable: The credential cannot be read now.
         """
 
 
 def digest_of(key: str) -> bytes:
-    """Returns the stored digest of a key. Header text carries bytes as Latin-1."""
+    """Returns the stored digest of a key. Bytes of a header are Latin-1 in its text."""
     return sha256(key.encode("latin-1", "replace")).digest()
 
 
 class ApplicationKeys:
     scheme = "Application"
     believed = 5.0
-    """With a store's own 5 s this keeps revocation within 10 s."""
+    """A store caches keys for 5 s, too, so a revocation takes effect within 10 s."""
 
     def __init__(self, applications: Applications) -> None:
         self._applications = applications
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds a key, an expired one included."""
+        """Returns the identity of a key, also of an expired one."""
         return self.find(digest_of(credential))
 
     def find(self, digest: bytes) -> Identity:
-        """Finds the key with a digest.
+        """Returns the identity of the key with this digest.
 
         Raises:
-            NotAuthenticated: There is none.
+            NotAuthenticated: No key has this digest.
         """
         key = bridge.run(self._applications.find_key(digest))
         if key is None:
@@ -91,7 +93,7 @@ class ApplicationKeys:
 
 
 def _rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
-    """Returns a key's names and grants. A limited key has no name: principals of queues mean the whole application."""
+    """Returns a key's names and grants. A limited key has no name: as a principal, that is the whole application."""
     if key.application == OPERATORS:
         return frozenset(), (Grant(None, frozenset({"measure"})),)
     if key.scope is None:

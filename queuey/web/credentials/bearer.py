@@ -1,8 +1,8 @@
 """Reads users' tokens: ``Bearer TOKEN``, a JWT that an OpenID provider has signed (RFC 7519, RFC 8725).
 
-PyJWT checks the signature; what a token says is checked here, before that, because it costs less and because what the
-token says of itself decides nothing: which issuers are trusted, where their keys are and which algorithms go with a
-kind of key is known beforehand. See docs/decisions/libraries.md.
+PyJWT checks the signature. The claims are checked here, and before the signature, because that costs less. A token
+decides nothing about its own verification: the trusted issuers, where their keys are, and the algorithms of each kind
+of key are configured. See docs/decisions/libraries.md.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ _ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""By kind of key (``kty``, ``crv``). Keys of other kinds, secrets among them, are passed over."""
+"""Algorithms by kind of key (``kty``, ``crv``). Keys of other kinds, such as symmetric ones, are skipped."""
 _KNOWN = frozenset(algorithm for algorithms in _ALGORITHMS.values() for algorithm in algorithms)
 _SIGNATURES = jwt.PyJWS(sorted(_KNOWN))
 _PUBLIC = ("kty", "crv", "n", "e", "x", "y")
 
 
 class KeySet:
-    """The keys of an issuer, each with one algorithm. The first of two keys with one id is the one that counts.
+    """The keys of an issuer, by id and algorithm. If two keys have the same id and algorithm, the first one counts.
 
     Args:
         content: A JSON Web Key Set (RFC 7517).
 
     Raises:
-        ValueError: It is none, has too many keys, or none that can be used.
+        ValueError: It is not a key set, has too many keys, or has no usable key.
     """
 
     def __init__(self, content: bytes) -> None:
-        found = read_object(content).get("keys")
-        if not isinstance(found, list) or len(found) > MAX_KEYS:
+        keys = read_object(content).get("keys")
+        if not isinstance(keys, list) or len(keys) > MAX_KEYS:
             raise ValueError(f"it has no list of at most {MAX_KEYS} keys")
         self._keys: dict[tuple[str | None, str], jwt.PyJWK] = {}
         self._by_algorithm: dict[str, list[jwt.PyJWK]] = {}
-        for each in found:
-            self._add(each)
+        for key in keys:
+            self._add(key)
         if not self._keys:
             raise ValueError("it has no key that can be used")
 
@@ -74,7 +74,7 @@ class KeySet:
                 self._by_algorithm.setdefault(algorithm, []).append(key)
 
     def find(self, name: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """Returns the key with an id; without an id the only one that fits the algorithm."""
+        """Returns the key with this id; without an id, the key of this algorithm if there is only one."""
         if name is not None:
             return self._keys.get((name, algorithm))
         keys = self._by_algorithm.get(algorithm, [])
@@ -82,7 +82,6 @@ class KeySet:
 
 
 def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
-    """Returns the algorithms of a public signing key; none for other keys."""
     if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
         return ()
     operations = key.get("key_ops", ["verify"])
@@ -96,7 +95,7 @@ def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON ha
 
 
 def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys of cryptography's
-    """Returns whether a key is long enough to be safe and short enough to be fast."""
+    """Returns whether an RSA key is long enough to be safe and short enough to be fast; other keys are."""
     numbers = key.public_numbers() if hasattr(key, "public_numbers") else None
     exponent = getattr(numbers, "e", None)
     return exponent is None or (key.key_size in RSA_BITS and exponent < _MAX_EXPONENT)
@@ -113,7 +112,7 @@ class Bearer:
     scheme = "Bearer"
     document = KeySet
     believed = 300.0
-    """As long as a key that its issuer has taken back may still be in memory."""
+    """As long as a key that its issuer has revoked may still be cached."""
 
     def __init__(self, trusted: Trusted, keys: Mapping[str, Published[KeySet]]) -> None:
         self._keys = keys
@@ -122,27 +121,27 @@ class Bearer:
             self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
 
     def read(self, credential: str, now: float) -> Identity:
-        """Checks a token.
+        """Returns the identity of a token.
 
         Raises:
-            InvalidToken: It is not accepted.
-            IssuerUnavailable: The issuer's keys are not there.
+            InvalidToken: The token is not accepted.
+            IssuerUnavailable: The issuer's keys cannot be loaded now.
         """
         _, users, expires = self.check(credential, now)
         return identity_of(users, expires)
 
     def check(self, credential: str, now: float) -> tuple[Mapping[str, Any], Sequence[User], float]:
-        """Checks a token; returns what it says, who its holder is, and when it ends in seconds since 1970.
+        """Checks a token; returns its claims, its users by application, and its expiry in seconds since 1970.
 
         Raises:
-            InvalidToken: It is not accepted.
-            IssuerUnavailable: The issuer's keys are not there.
+            InvalidToken: The token is not accepted.
+            IssuerUnavailable: The issuer's keys cannot be loaded now.
         """
         if len(credential) > MAX_TOKEN:
             raise InvalidToken(f"The token is longer than {MAX_TOKEN} characters.")
         try:
-            first, second, _ = credential.split(".")
-            header, claims = read_part(first), read_part(second)
+            header_part, claims_part, _ = credential.split(".")
+            header, claims = read_part(header_part), read_part(claims_part)
         except (ValueError, RecursionError) as error:
             raise InvalidToken("The token is not a signed JWT.") from error
         name, algorithm = _signed_by(header)
@@ -155,19 +154,18 @@ class Bearer:
         return claims, users, expires
 
     def _audience(self, claims: Mapping[str, Any]) -> Trusted:
-        """Returns the applications for which a token is meant."""
         name = claims.get("iss")
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
             raise InvalidToken("The token's issuer is not trusted here.")
         audience = claims.get("aud")
-        meant = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
-        found = [
-            (application, issuer) for application, issuer in trusted if any(each in meant for each in issuer.audiences)
+        audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+        matching = [
+            (application, issuer) for application, issuer in trusted if any(a in audiences for a in issuer.audiences)
         ]
-        if not found:
+        if not matching:
             raise InvalidToken("The token is for another audience.")
-        return found
+        return matching
 
     def _verify(self, token: str, issuer: str, name: str | None, algorithm: str) -> None:
         published = self._keys[issuer]
@@ -182,22 +180,21 @@ class Bearer:
 
 
 def _signed_by(header: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Returns key id and algorithm. A header with anything else is refused."""
     kind, algorithm, name = header.get("typ", "jwt"), header.get("alg"), header.get("kid")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
         raise InvalidToken("The token is of another type than JWT.")
     if not isinstance(algorithm, str) or algorithm not in _KNOWN:
         raise InvalidToken("The token is not signed with an algorithm that is accepted.")
     if not isinstance(name, str | None) or not header.keys().isdisjoint({"crit", "b64", "cty", "zip", "enc"}):
-        raise InvalidToken("The token's header asks for something that is not done here.")
+        raise InvalidToken("The token's header has a field that is not supported.")
     return name, algorithm
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
-    """Returns the expiry, in seconds since 1970."""
+    """Checks the times of a token; returns its expiry, with the leeway, in seconds since 1970."""
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times or not all(is_time(value) for value in times.values()):
-        raise InvalidToken("The token does not say when it ends, or its times are no seconds since 1970.")
+        raise InvalidToken("The token does not say when it ends, or its times are not seconds since 1970.")
     if times["exp"] + leeway <= now:
         raise InvalidToken("The token has expired.")
     if max(times.get("nbf", 0), times.get("iat", 0)) > now + leeway:
@@ -211,12 +208,11 @@ def _user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
         return user_name(issuer.issuer, user if isinstance(user, str) else "")
     except ValueError as error:
         raise InvalidToken(
-            f"The token's claim {issuer.user} is no text of 1 to {LONGEST_USER} characters, so it names no user."
+            f"The token's claim {issuer.user} is not a text of 1 to {LONGEST_USER} characters, so it names no user."
         ) from error
 
 
 def _roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the user's roles that the application knows."""
-    given = claims.get(issuer.roles_claim)
-    roles = given if isinstance(given, list) else [given]
+    claim = claims.get(issuer.roles_claim)
+    roles = claim if isinstance(claim, list) else [claim]
     return tuple(role for role in issuer.roles if role in roles)

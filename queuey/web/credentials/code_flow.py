@@ -1,11 +1,11 @@
 """Logins of users at an OpenID provider: the authorization code flow with PKCE (OpenID Connect Core, RFC 7636, 9700).
 
 The browser goes to the provider with a ``state``, a ``nonce`` and the challenge of a verifier, and comes back with a
-code. The service exchanges the code for an ID token, which is checked as every token is. Nothing is kept on the way:
-all three are made of a secret that only this browser has, in its cookie.
+code. The service exchanges the code for an ID token, which is checked as every token is. It stores nothing about a
+login under way: all three values are derived from a secret that only this browser has, in its cookie.
 
-oauthlib writes the requests and reads the answer of the browser. The provider is asked as for its keys, within bounds
-of time and size. See docs/decisions/0042.
+oauthlib builds the requests and parses the browser's response. Requests to the provider have the same bounds of time
+and size as those for its keys. See docs/decisions/0042.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ DISCOVERY = "/.well-known/openid-configuration"
 _PUBLIC_ERRORS = frozenset(
     {"access_denied", "login_required", "interaction_required", "account_selection_required", "consent_required"}
 )
-"""Answers by which a provider says that the user has not logged in; all others are faults of the configuration."""
+"""Errors by which a provider reports that the user has not logged in; all others are faults of the configuration."""
 
 
 class Discovered(NamedTuple):
-    """Addresses of a provider.
+    """Endpoints of a provider.
 
     Attributes:
-        authorization: Where the browser goes.
-        token: Where codes are exchanged.
-        names_itself: Each answer by the browser says which provider has made it (RFC 9207).
+        authorization: URL to which the browser goes.
+        token: URL at which codes are exchanged.
+        names_itself: Each response through the browser names the provider that has made it (RFC 9207).
     """
 
     authorization: str
@@ -61,23 +61,23 @@ def read_discovery(issuer: str, content: bytes) -> Discovered:
     """Reads a provider's discovery document.
 
     Raises:
-        ValueError: It is of another issuer, or names no addresses that are safe to use.
+        ValueError: It is of another issuer, or its endpoints are missing or not safe to use.
     """
-    found = read_object(content)
-    if found.get("issuer") != issuer:
+    document = read_object(content)
+    if document.get("issuer") != issuer:
         raise ValueError("it is of another issuer")
-    # A provider elsewhere has no business with what listens on this machine alone.
+    # A remote provider must not make this machine send requests to itself.
     local = _is_local(issuer)
     for name in ("authorization_endpoint", "token_endpoint"):
-        url = found.get(name)
+        url = document.get(name)
         if not isinstance(url, str) or not is_safe_url(url) or (_is_local(url) and not local):
             raise ValueError(f"its {name} is not an address of another machine that begins with https://")
-    names_itself = found.get("authorization_response_iss_parameter_supported") is True
-    return Discovered(found["authorization_endpoint"], found["token_endpoint"], names_itself)
+    names_itself = document.get("authorization_response_iss_parameter_supported") is True
+    return Discovered(document["authorization_endpoint"], document["token_endpoint"], names_itself)
 
 
 def _is_local(url: str) -> bool:
-    """Returns whether an address is one of this machine, however that is written; a name is not looked up."""
+    """Returns whether a URL is of this machine, in any notation of its address; names are not resolved."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     with suppress(OSError):
         host = str(getaddrinfo(host, None, flags=AI_NUMERICHOST)[0][4][0])  # 127.1 and 0x7f.1 are 127.0.0.1, too.
@@ -89,10 +89,10 @@ class Attempt(NamedTuple):
     """A login under way.
 
     Attributes:
-        state: Comes back with the browser.
-        nonce: Stands in the ID token.
-        verifier: Proves that the code was asked for here; only its hash passes through the browser.
-        following: The page to go on to.
+        state: Returned by the provider through the browser.
+        nonce: A claim of the ID token.
+        verifier: Proves that this service has started the login; only its hash passes through the browser.
+        following: The page to go to after the login.
     """
 
     state: str
@@ -102,13 +102,13 @@ class Attempt(NamedTuple):
 
 
 class Provider:
-    """An issuer at which users log in. Used by many threads.
+    """An issuer at which users log in. Thread-safe.
 
     Args:
-        issuer: The setting of one of the applications that trust it, with ``client``.
-        secret: Of the client; None: it is public.
+        issuer: The setting of an application that trusts the issuer, with ``client``.
+        secret: The client's secret, or None for a public client.
         bearer: Checks tokens.
-        fetch_seconds: For all of an answer.
+        fetch_seconds: Timeout for a whole response.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class Provider:
         """Begins a login.
 
         Args:
-            visitor: What only this browser knows.
-            following: The page to go on to after it.
+            visitor: A secret that only this browser has.
+            following: The page to go to after the login.
         """
         return self._attempt(visitor, secrets.token_urlsafe(16), following)
 
     def resume(self, visitor: str, state: str) -> Attempt | None:
-        """Returns the login with a state; None: this browser has begun no such login at this provider."""
+        """Returns the login with this state, or None if this browser has not begun it at this provider."""
         salt, _, page = state.partition(".")[0].partition("~")
         try:
             following = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
@@ -156,19 +156,19 @@ class Provider:
         return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), following)
 
     def address(self, attempt: Attempt, back: str) -> str:
-        """Returns where the browser goes to log in.
+        """Returns the URL at which the browser logs in.
 
         Args:
             attempt: From :meth:`begin`.
-            back: Where it comes back to, as the provider has it registered.
+            back: The redirect URI, as registered at the provider.
 
         Raises:
-            IssuerUnavailable: The provider's discovery document is not there.
+            IssuerUnavailable: The provider's discovery document cannot be loaded now.
         """
         client = WebApplicationClient(self._client)
         scheme, rest = self.discovery.get().authorization.split("://", 1)
-        # oauthlib knows nothing of providers on this machine; that this address is safe was checked.
-        made: str = client.prepare_request_uri(
+        # oauthlib accepts only https. The discovery has checked that this address is safe.
+        uri: str = client.prepare_request_uri(
             f"https://{rest}",
             redirect_uri=back,
             scope=self._scope,
@@ -177,19 +177,19 @@ class Provider:
             code_challenge=client.create_code_challenge(attempt.verifier, "S256"),
             code_challenge_method="S256",
         )
-        return scheme + made.removeprefix("https")
+        return scheme + uri.removeprefix("https")
 
     def finish(self, attempt: Attempt, answer: Mapping[str, str], back: str) -> UserLogin:
-        """Exchanges the code that the browser came back with, and returns who has logged in; blocks.
+        """Exchanges the code that the browser came back with, and returns the user who has logged in; blocks.
 
         Args:
-            attempt: Whose state the answer has.
-            answer: Fields of the address that the browser came back to.
-            back: That address.
+            attempt: The login with the state of the answer.
+            answer: Query fields with which the browser came back.
+            back: The redirect URI.
 
         Raises:
-            InvalidToken: The provider refuses, or what it says is not accepted.
-            IssuerUnavailable: The provider cannot be asked now.
+            InvalidToken: The provider refuses the login, or its token is not accepted.
+            IssuerUnavailable: The provider cannot be reached now.
         """
         code = self._code(attempt, answer)
         if not self._busy.acquire(blocking=False):
@@ -206,12 +206,12 @@ class Provider:
         return UserLogin(self.issuer, tuple((user.application, user.name, user.roles) for user in users))
 
     def _code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
-        names = answer.get("iss")
-        if names != self.issuer and (names is not None or self.discovery.get().names_itself):
+        claimed_issuer = answer.get("iss")
+        if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().names_itself):
             self._refuse("the answer is of another provider")
         try:
-            # As for address: the scheme says nothing here.
-            found = WebApplicationClient(self._client).parse_request_uri_response(
+            # As in address: oauthlib accepts only https.
+            parameters = WebApplicationClient(self._client).parse_request_uri_response(
                 f"https://localhost/?{urlencode(answer)}", attempt.state
             )
         except OAuth2Error as error:
@@ -219,11 +219,10 @@ class Provider:
             if why in _PUBLIC_ERRORS:
                 raise InvalidToken(f"You have not logged in at {self.host}: {why.replace('_', ' ')}.") from error
             self._refuse(f"it answers with the error {why[:80]!r}" if why else "it answers without a code")
-        code: str = found["code"]
+        code: str = parameters["code"]
         return code
 
     def _exchange(self, code: str, attempt: Attempt, back: str) -> str:
-        """Exchanges a code for an ID token."""
         client = WebApplicationClient(self._client)
         form = client.prepare_request_body(
             code=code, redirect_uri=back, code_verifier=attempt.verifier, include_client_id=self._secret is None
@@ -234,19 +233,18 @@ class Provider:
             status, content = fetch(endpoint, self._fetch_seconds, form, headers)
         except Exception as error:  # whatever the HTTP client raises
             logger.warning("Codes cannot be exchanged with %s: %s.", self.issuer, reason_of(error))
-            text = f"{self.host} does not answer as it should. Log in again, or with a key."
+            text = f"{self.host} did not send a valid response. Log in again, or with a key."
             raise IssuerUnavailable(text, retry_after=round(RETRY_INTERVAL)) from error
         try:
-            found: Mapping[str, Any] = read_object(content)
+            fields: Mapping[str, Any] = read_object(content)
         except (ValueError, RecursionError):
-            found = {}
-        token = found.get("id_token")
+            fields = {}
+        token = fields.get("id_token")
         if status != 200 or not isinstance(token, str):  # noqa: PLR2004 - OK
-            self._refuse(f"the answer to the code is {status} with the error {str(found.get('error'))[:80]!r}")
+            self._refuse(f"the answer to the code is {status} with the error {str(fields.get('error'))[:80]!r}")
         return token
 
     def _check(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
-        """Checks the claims that only ID tokens have."""
         audience = claims["aud"]
         if claims["iss"] != self.issuer:
             self._refuse("the token is of another issuer")
@@ -270,5 +268,4 @@ def _text(content: bytes) -> str:
 
 
 def _basic(client: str, secret: str) -> str:
-    """Returns the client's Authorization header; each part is percent-encoded (RFC 6749, 2.3.1)."""
     return "Basic " + b64encode(f"{quote_plus(client)}:{quote_plus(secret)}".encode()).decode()

@@ -1,15 +1,15 @@
 """Documents of issuers: loaded from a file or over HTTP, and refreshed.
 
-An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
-of its own, one at a time, within bounds of time and size. The first request that needs a document that is being loaded
-waits for a moment; others are refused at once and may be repeated. So whatever an issuer does, all that it costs is
-`WAIT_TIMEOUT` seconds in `RETRY_INTERVAL` of one of the threads that handle requests.
+An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in its own
+thread, one load at a time, within bounds of time and size. The first request that needs a document while it is loaded
+waits for a moment; others are refused at once and may be repeated. So whatever an issuer does, it costs at most
+`WAIT_TIMEOUT` seconds per `RETRY_INTERVAL` of one of the threads that handle requests.
 
 ====================  =========================================================================================
-not loaded            a request begins to load it, if the last attempt is `RETRY_INTERVAL` old; it waits or gets 503
-loaded                it is used; after `LOAD_INTERVAL` a request begins to load it again and does not wait
-something is missing  it is loaded again, if the last attempt is `RETRY_INTERVAL` old; the request waits or gets 503
-loading failed        the document loaded before is used until it is `MAX_AGE` old, then as if it was not loaded
+not loaded            a request starts a load, if the last one began `RETRY_INTERVAL` ago; it waits or gets 503
+loaded                the document is used; after `LOAD_INTERVAL` a request starts a load and does not wait
+key is missing        a request starts a load, if the last one began `RETRY_INTERVAL` ago; it waits or gets 503
+loading failed        the previous document is used until it is `MAX_AGE` old, then as if it was not loaded
 ====================  =========================================================================================
 """
 
@@ -30,31 +30,31 @@ from queuey.errors import IssuerUnavailable, SettingsError
 logger = logging.getLogger(__name__)
 
 LOAD_INTERVAL = 300.0
-"""Interval between loads, in seconds: a revoked key stays valid for so long."""
+"""Interval between loads, in seconds: a revoked key stays valid this long."""
 MAX_AGE = 3600.0
-"""Max age of a document that cannot be loaded again, in seconds."""
+"""Max age of a document whose reload fails, in seconds."""
 RETRY_INTERVAL = 10.0
-"""Interval between two attempts, in seconds."""
+"""Min interval between two loads, in seconds."""
 WAIT_TIMEOUT = 2.0
 """Timeout of a request that waits for a load, in seconds."""
 FETCH_TIMEOUT = 5.0
-"""Timeout of a whole answer, in seconds. A name resolver that hangs may take longer."""
+"""Timeout of a whole response, in seconds. A name resolver that hangs may take longer."""
 MAX_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
 
 class Published(Generic[T]):
-    """One document of an issuer. Used by many threads.
+    """A document of an issuer. Thread-safe.
 
     Args:
-        issuer: For messages.
+        issuer: The issuer, for messages.
         place: A URL, or the path of a file.
-        parse: Makes something of the document's bytes; raises ValueError if it cannot.
+        parse: Parses the document's bytes; raises ValueError if it cannot.
         what: The document, for messages.
-        clock: Seconds.
-        wait: Seconds that a request waits.
-        fetch: Seconds for all of an answer, whatever the server sends meanwhile.
+        clock: The monotonic clock, in seconds.
+        wait: Max seconds that a request waits for a load.
+        fetch: Timeout of a whole response, in seconds.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Published(Generic[T]):
         self._waited = False
 
     def start(self, *, ask: bool = True) -> None:
-        """Loads a file.
+        """Loads a file, or starts to load a URL.
 
         Args:
-            ask: Begin to load what is elsewhere.
+            ask: Load a URL; otherwise the first request does.
 
         Raises:
             SettingsError: The file cannot be used.
@@ -106,7 +106,7 @@ class Published(Generic[T]):
         """Returns the document.
 
         Raises:
-            IssuerUnavailable: It is not there, or too old.
+            IssuerUnavailable: The document is not loaded, or too old.
         """
         with self._change:
             age = self._clock() - self._loaded
@@ -119,10 +119,10 @@ class Published(Generic[T]):
             return self._value
 
     def newer_than(self, value: T) -> T:
-        """Returns the document after something was missing in it: a newer one, if there is one.
+        """Returns the document after a key was missing in ``value``: a newer one, if there is one.
 
         Raises:
-            IssuerUnavailable: The issuer cannot be asked for a newer one now.
+            IssuerUnavailable: No newer document can be loaded now.
         """
         with self._change:
             if self._value is value:
@@ -133,18 +133,18 @@ class Published(Generic[T]):
             return self._value
 
     def _begin(self) -> None:
-        """Starts to load, unless that is under way or ended a moment ago."""
+        """Starts a load, unless one is under way or began less than `RETRY_INTERVAL` ago."""
         now = self._clock()
         if self._loading or now - self._began < RETRY_INTERVAL:
             return
         self._loading, self._began, self._waited = True, now, False
         try:
             threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
-        except RuntimeError as error:  # The system has no thread left.
+        except RuntimeError as error:  # The system cannot start a thread.
             self._end(None, reason_of(error))
 
     def _wait(self) -> None:
-        """Waits for the load under way; only one request waits at a time."""
+        """Waits for the load under way; only one request waits, others raise."""
         if self._loading and not self._waited:
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)
@@ -157,16 +157,14 @@ class Published(Generic[T]):
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
-        """Loads the document in a thread; a file is loaded at the start without one."""
         value, failure = None, ""
         try:
             value = self._parse(_read(self._place, self._fetch_seconds))
-        except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread reports its end
+        except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread must report its end
             failure = reason_of(error)
         self._end(value, failure)
 
     def _end(self, value: T | None, failure: str) -> None:
-        """Stores the document or the error."""
         with self._change:
             if value is not None:
                 self._value, self._loaded = value, self._clock()
@@ -185,10 +183,10 @@ def _is_url(place: str) -> bool:
 
 def _read(place: str, seconds: float) -> bytes:
     if _is_url(place):
-        status, answered = fetch(place, seconds)
+        status, body = fetch(place, seconds)
         if status != 200:  # noqa: PLR2004 - OK
             raise ValueError(f"the answer is {status}")
-        return answered
+        return body
     with Path(place).open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -199,26 +197,26 @@ def _read(place: str, seconds: float) -> bytes:
 def fetch(
     url: str, seconds: float, form: str | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Requests exactly this address, without redirects; blocks.
+    """Requests exactly this URL, without redirects; blocks.
 
     Args:
-        url: Whom to ask.
-        seconds: For all of the answer.
-        form: To send by POST; None: a GET.
-        headers: Beside the usual ones.
+        url: The URL.
+        seconds: Timeout for the whole response.
+        form: Body of a POST, or None for a GET.
+        headers: Further headers.
 
     Returns:
         The status and the body.
 
     Raises:
-        ValueError: There was no whole answer in time, or it is compressed or too long.
-        Exception: Whatever the HTTP client raises.
+        ValueError: The response was not complete in time, or is compressed or too long.
+        Exception: Any error of the HTTP client.
     """
-    sent = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+    all_headers = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
     if form is not None:
-        sent["Content-Type"] = "application/x-www-form-urlencoded"
+        all_headers["Content-Type"] = "application/x-www-form-urlencoded"
     try:
-        return asyncio.run(_fetch(url, seconds, form, sent))
+        return asyncio.run(_fetch(url, seconds, form, all_headers))
     except TimeoutError:
         raise ValueError(f"there was no whole answer within {seconds:g} s") from None
 
@@ -243,19 +241,18 @@ async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[st
 
 
 def _context(url: str) -> ssl.SSLContext:
-    """Returns what an address is asked with; without TLS it trusts no server, because nothing is encrypted."""
+    """Returns the TLS context of a URL. One without TLS gets a context that trusts no server."""
     return _trusting() if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @cache
 def _trusting() -> ssl.SSLContext:
-    """Returns a context with the authorities that are known, which take about 40 ms of a processor to load."""
+    """Returns a context with the known authorities, which take about 40 ms of CPU to load."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
     return httpx2.create_ssl_context(trust_env=False)
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why an issuer cannot be reached, for the log."""
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -1,4 +1,4 @@
-"""Credentials of members of consumer groups: who joined, and the rights that this has later."""
+"""Credentials of members of consumer groups: who joined, and which rights the member has now."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OWNERS = owner_name("")
 def credential_of(digests: Iterable[bytes], caller: Caller) -> Credential:
     """Returns the credential of a caller, the same for as long as the caller has the same keys and names.
 
-    Its id has the number of keys, their digests, and the user's names: these stay when a token is renewed. A caller
-    without keys that speaks for an application has that name.
+    Its id has the number of keys, their digests, and the user's names, which do not change when a token is renewed. A
+    caller without keys that acts for an application has the application's name in it.
     """
     keys = sorted(set(digests))
     names = [name for name in caller.names if not (keys and name.startswith(_OWNERS))]
@@ -28,12 +28,11 @@ def credential_of(digests: Iterable[bytes], caller: Caller) -> Credential:
 
 
 def _rights(names: Iterable[str], grants: Iterable[Grant]) -> Caller:
-    """Returns a caller that is equal to another one if they have the same rights."""
     return Caller(frozenset(names), tuple(sorted(set(grants), key=repr)))
 
 
 class PresentRights:
-    """Returns what credentials may do now.
+    """Returns the present rights of credentials.
 
     Args:
         keys: Reads keys; blocks.
@@ -53,14 +52,14 @@ class PresentRights:
             StoreUnavailable: A key cannot be read now.
         """
         count = credential.id[0]
-        ends = range(1, 1 + count * _DIGEST, _DIGEST)
+        starts = range(1, 1 + count * _DIGEST, _DIGEST)
         try:
-            identities = [self._keys.find(credential.id[at : at + _DIGEST]) for at in ends]
+            identities = [self._keys.find(credential.id[start : start + _DIGEST]) for start in starts]
         except NotAuthenticated:
             return None
         if any(key.expires is not None and key.expires <= self._clock() for key in identities):
             return None
-        if len(credential.id) > ends.stop:
+        if len(credential.id) > starts.stop:
             return credential
         names = frozenset().union(*(key.names for key in identities))
         return Credential(credential.id, _rights(names, (grant for key in identities for grant in key.grants)))

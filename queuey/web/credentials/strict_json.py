@@ -1,7 +1,7 @@
-"""Reads the parts of signed tokens: JSON objects in base64url, each in one way only.
+"""Reads the parts of signed tokens: JSON objects in base64url, and only in their one unambiguous form.
 
-Lenient readers differ from each other in what they make of a name that stands twice or of characters that are not
-base64url. A token that two programs would understand differently is refused here.
+Lenient readers differ in how they read a repeated name, or characters that are not base64url. A token that two programs
+would read differently is refused here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read_part(part: str) -> dict[str, Any]:
         part: Text in base64url without padding.
 
     Raises:
-        ValueError: It is no object of JSON in UTF-8, or can be understood in more than one way.
+        ValueError: The part is not a JSON object in UTF-8, or is ambiguous.
     """
     if _BASE64.fullmatch(part) is None:
         raise ValueError("It is not base64url.")
@@ -34,23 +34,24 @@ def read_object(content: bytes) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-        ValueError: It is none in UTF-8, has a name twice, a number that is none, or too many objects and lists.
+        ValueError: It is not a JSON object in UTF-8, repeats a name, has a number that JSON does not have, or has too
+            many objects and lists.
     """
     text = content.decode("utf-8")
     if text.count("{") + text.count("[") > MAX_CONTAINERS:
         raise ValueError(f"It has more than {MAX_CONTAINERS} objects and lists.")
-    found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    if not isinstance(found, dict):
-        raise ValueError("It is no object.")  # noqa: TRY004 - of the text, not of an argument
-    return found
+    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    if not isinstance(value, dict):
+        raise ValueError("It is not an object.")  # noqa: TRY004 - about the text, not an argument
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("A name stands twice in an object.")
-    return found
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("An object has a name twice.")
+    return fields
 
 
 def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON.")
+    raise ValueError(f"{text} is not a JSON number.")

@@ -22,10 +22,10 @@ class User(NamedTuple):
     """The holder of a credential, as one application sees it.
 
     Attributes:
-        application: Of which the holder is a user.
+        application: The application whose user the holder is.
         issuer: The issuer that it trusts.
         name: The user's name, such as ``user:nhabavi2.ann``.
-        roles: That the issuer gives the user. Those that the setting does not know mean nothing.
+        roles: Roles from the issuer. Those that are not in the setting have no effect.
     """
 
     application: str
@@ -38,8 +38,8 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
     """Returns the identity that a credential gives its holder.
 
     Args:
-        users: Who that is to the applications; at least one.
-        expires: Seconds since 1970 when the credential ends.
+        users: The holder as each application sees it; at least one.
+        expires: Seconds since 1970 when the credential expires.
     """
     users = list(users)
     return Identity(
@@ -51,7 +51,7 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
 
 
 def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Identity:
-    """Returns the identity that a login gives now: nothing of applications whose users no longer log in that way.
+    """Returns the present identity of a login, without applications that no longer trust its issuer.
 
     Args:
         trusting: The setting ``users`` in force.
@@ -59,7 +59,7 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
         expires: Seconds since 1970 when the session ends.
 
     Raises:
-        NotAuthenticated: Nothing is left.
+        NotAuthenticated: No application trusts the issuer any more.
     """
     users = [
         User(application, issuer, name, roles)

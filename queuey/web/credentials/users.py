@@ -1,7 +1,7 @@
-"""Makes the readers of users' credentials that the setting ``users`` asks for, and the providers of their logins.
+"""Makes the readers of users' credentials for the setting ``users``, and the providers of their logins.
 
-The class of the readers of a scheme is an entry point of the group ``queuey.credentials``, named as the scheme. It is
-loaded only where there are such users, as it needs libraries that are extras.
+The reader class of a scheme is an entry point of the group ``queuey.credentials``, named after the scheme. It is loaded
+only if there are such users, because it needs optional libraries.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 ENTRY_POINTS = "queuey.credentials"
 EXTRAS = {"Bearer": "oidc", "BrowserID": "browserid"}
-"""By scheme: what installs the libraries that its reader needs."""
+"""The extra, by scheme, with the libraries that its reader needs."""
 
 
 def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
-    """Makes a reader for each scheme that some application's users have.
+    """Makes a reader for each scheme that the users of an application have.
 
     Args:
         users: The setting.
-        ask: Begin to ask issuers for their keys, so that the first request finds them.
+        ask: Start to load the issuers' keys, so that the first request finds them.
 
     Raises:
-        SettingsError: A library is not installed, or a file of keys cannot be used.
+        SettingsError: A library is not installed, or a key file cannot be used.
     """
     readers: list[CredentialReader] = []
     for scheme, extra in EXTRAS.items():
@@ -59,18 +59,18 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
 def providers_of(
     users: Users, readers: Iterable[object], environ: Mapping[str, str], *, ask: bool = True
 ) -> list[Provider]:
-    """Returns the login providers of the console: each issuer that has a client once, in the order of the setting.
+    """Returns the login providers of the console: each issuer with a client once, in the order of the setting.
 
     Args:
         users: The setting.
-        readers: Made of it.
+        readers: The readers of this setting.
         environ: May have secrets of clients.
-        ask: Begin to ask issuers for their discovery documents.
+        ask: Start to load the issuers' discovery documents.
 
     Raises:
         SettingsError: A library is not installed, or a secret cannot be read.
     """
-    issuers = {each.issuer: each for found in users.values() for each in found if each.client is not None}
+    issuers = {i.issuer: i for trusted in users.values() for i in trusted if i.client is not None}
     if not issuers:
         return []
     from queuey.web.credentials.bearer import Bearer  # noqa: PLC0415 - an extra
@@ -83,8 +83,8 @@ def providers_of(
         ) from error
     [bearer] = [reader for reader in readers if isinstance(reader, Bearer)]
     providers = [
-        Provider(each, None if each.secret is None else SecretName.parse(each.secret).read(environ), bearer)
-        for each in issuers.values()
+        Provider(issuer, None if issuer.secret is None else SecretName.parse(issuer.secret).read(environ), bearer)
+        for issuer in issuers.values()
     ]
     for provider in providers:
         provider.discovery.start(ask=ask)
@@ -92,7 +92,7 @@ def providers_of(
 
 
 def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, Published[T]]:
-    found = {issuer.issuer: Published(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
-    for each in found.values():
-        each.start(ask=ask)
-    return found
+    documents = {issuer.issuer: Published(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
+    for document in documents.values():
+        document.start(ask=ask)
+    return documents

@@ -1,11 +1,11 @@
-"""Serves requests in a server's event loop: the one way from a request to its response.
+"""The gateway: serves requests on a server's event loop, from the request to its response.
 
 :meth:`Gateway.answer` reads from top to bottom: which resource, whose request, how many it may make, its turn, its
 body, the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
 (:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs.
 
-A view that finds nothing to answer may wait (:mod:`queuey.web.admission.long_polls`), and a response may go on as a
-stream of events (:mod:`queuey.web.admission.event_streams`): meanwhile the request holds nothing that others could use.
+A view that finds no messages may wait (:mod:`queuey.web.admission.long_polls`), and a response may continue as a stream
+of events (:mod:`queuey.web.admission.event_streams`). Meanwhile the request holds nothing that others could use.
 
 Each request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
 (:mod:`queuey.web.admission.scheduling`). A body is read only when the caller is known or has been authorized.
@@ -63,7 +63,7 @@ from queuey.web.responses import (
 )
 
 NAME = "gateway"
-"""In the metrics: requests that it answers itself."""
+"""Resource in the metrics for requests that the gateway answers itself."""
 TURN_TIMEOUT = 0.05
 """Timeout for the running read to finish before the next one starts anyway, in seconds."""
 MAX_MEMORY = 256 * 1024 * 1024
@@ -78,7 +78,7 @@ TICK = 0.25
 
 
 class Gateway:
-    """Serves what :func:`queuey.web.make_app` makes."""
+    """Serves the application that :func:`queuey.web.make_app` makes."""
 
     def __init__(  # noqa: PLR0913 - what tests make small
         self,
@@ -99,24 +99,24 @@ class Gateway:
         origins: Mapping[str, Sequence[str]] = MappingProxyType({}),
         user_streams: int = MAX_USER_STREAMS,
     ) -> None:
-        """Prepares the pools; their threads start with the loop.
+        """Creates the pools; their threads start in :meth:`start`.
 
         Args:
             application: From :func:`queuey.web.make_app`.
-            threads: For requests that may block.
-            waiters: Long polls that one application alone may have.
-            max_body: Bytes of the longest body that any view takes; longer ones are not read.
-            deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
-            memory: Bytes of bodies and responses that may be held at the same moment.
-            page_bytes: Bytes that the response to a read may have.
-            arrival: Seconds within which a body has to arrive.
-            stall: Seconds within which a client has to take a piece of a long response.
-            beat: Seconds without an event after which a stream says that it is there.
-            patience: Seconds that a read waits for the one before it, where reads take turns.
+            threads: Threads for requests that may block.
+            waiters: Max long polls of one application.
+            max_body: Bytes of the longest body that any view accepts; longer ones are not read.
+            deadline: Seconds after which a coroutine's work is given up, as the store gives up blocking work.
+            memory: Max bytes of all bodies and responses at a time.
+            page_bytes: Max bytes of the response to a read.
+            arrival: Timeout for a body to arrive, in seconds.
+            stall: Timeout for a client to accept a piece of a long response, in seconds.
+            beat: Seconds without an event after which a stream sends a keep-alive.
+            patience: Seconds that a read waits for the running one, where reads take turns.
             max_wait: Seconds that a request waits for a thread and for memory.
-            rates: How many requests callers may make; None: any number.
-            origins: Those whose pages may speak with an application, by application.
-            user_streams: Streams that one user of an application may have.
+            rates: Rate limits of callers, or None for no limits.
+            origins: Origins whose pages may use an application, by application.
+            user_streams: Max streams of one user of an application.
         """
         self._deadline = deadline
         self._rates = rates
@@ -132,12 +132,12 @@ class Gateway:
         self._core = service.core
         self._store = service.store
         self._reads_wait = self._store.waits_for_network
-        self._most_reads = max(1, self._store.readers - 1)  # One is left for the next tenant.
+        self._most_reads = max(1, self._store.readers - 1)  # One reader is left for the next tenant.
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
-        self._scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network carries many at a time.
+        self._scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network store carries many at a time.
         self._threads = FairPool("queuey-request", threads, room, self._computing)
         self._polls = LongPolls(
             waiters,
@@ -157,7 +157,7 @@ class Gateway:
         self._contention: Contention
         self.sweep: Sweep
         self._calls: dict[Call, float] = {}
-        """Calls under way, with their deadlines, in order."""
+        """Running calls and their deadlines, in order of the deadlines."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called before the first request, in the loop's thread."""
@@ -183,7 +183,7 @@ class Gateway:
         self._core.adopt(None)
 
     async def answer(self, head: Head, exchange: Exchange) -> None:
-        """Answers a request. However it ends, nothing of what it has held stays taken."""
+        """Answers a request. However it ends, everything that it has held is released."""
         if not head.known:
             head.known.append((head.query.decode("latin-1"), read_headers(head.fields)))
         query, fields = head.known[0]
@@ -221,9 +221,9 @@ class Gateway:
     async def _go_on(
         self, request: Request, response: Response, pieces: AsyncGenerator[Body, None], exchange: Exchange
     ) -> None:
-        """Sends a response, and its pieces as they come. Without its end, the server drops the connection.
+        """Sends a response, and its pieces as they come. If it ends early, the server drops the connection.
 
-        A client that takes none for a while is given up. A stream waits here, so this has few frames and objects.
+        A client that accepts no piece for a while is given up. Streams wait here, so there are few frames and objects.
         """
         try:
             await exchange.begin(response, None)
@@ -247,7 +247,7 @@ class Gateway:
     async def _respond(
         self, request: Request, endpoint: Endpoint, match: Match, exchange: Exchange, foreign: list[str]
     ) -> Response:
-        """Returns the response, also to what is refused; ``foreign`` names headers that cannot be read."""
+        """Returns the response, also to a refused request; ``foreign`` names headers that cannot be read."""
         try:
             await self._let_in(request, endpoint, exchange, foreign)
             view = endpoint.view(request.method)
@@ -257,7 +257,7 @@ class Gateway:
                 request.client = self._clients.begin(exchange.receive if request.body is not None else None)
             try:
                 response = await self._run(endpoint, view, request, match)
-            except BodyWanted:  # Its caller was not known before.
+            except BodyWanted:  # The caller was not known before.
                 self._release_memory(request)
                 self._leave(request)
                 await self._bodies.take(request, exchange, self._loop)
@@ -272,7 +272,6 @@ class Gateway:
         return response
 
     async def _let_in(self, request: Request, endpoint: Endpoint, exchange: Exchange, foreign: list[str]) -> None:
-        """Finds out whose request it is, counts it, and takes in its body if the caller is known."""
         for facade in self._facades:
             if facade.admit(request):
                 break
@@ -281,7 +280,7 @@ class Gateway:
         is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
         tenant = request.path if is_for_monitor else self._authorization.tenant(request)
         if tenant is None and _needs_caller(request):
-            # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
+            # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
             await self._threads.run(stranger(request.address), partial(self._authorization.know, request))
             tenant = self._authorization.tenant(request)
         if tenant and request.verify is not None:
@@ -297,7 +296,7 @@ class Gateway:
             await self._bodies.take(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
-        """Checks a signature. Until it is right, the request and its body count for the address that sends them."""
+        """Checks a signature. Until it is verified, the request and its body count for the sender's address."""
         request.tenant = stranger(request.address)
         if not self._bodies.take_at_once(request, exchange):
             await self._bodies.take(request, exchange, self._loop)
@@ -306,7 +305,7 @@ class Gateway:
         try:
             request.verify(request)  # type: ignore[misc] # there is one
         except QueueyError:
-            self._contention.enter(request.tenant)  # Forged requests wait for their turn as those of a tenant do.
+            self._contention.enter(request.tenant)  # Forged requests contend as those of a tenant do.
             self._contention.leave(request.tenant)
             raise
         finally:
@@ -317,7 +316,6 @@ class Gateway:
             self._change_memory(request.tenant, -request.held)
 
     def _release(self, request: Request) -> None:
-        """Gives back what a request holds, but for the memory of its response."""
         self._leave(request)
         if request.client is not None:
             self._clients.end(request.client)
@@ -331,22 +329,15 @@ class Gateway:
         request.held = 0
 
     def _enter(self, request: Request) -> None:
-        """Counts a request that waits or runs, until :meth:`_leave`."""
         request.present = True
         self._contention.enter(request.tenant)
 
     def _leave(self, request: Request) -> None:
-        """Ends what :meth:`_enter` began, if anything."""
         if request.present:
             request.present = False
             self._contention.leave(request.tenant)
 
     def _count(self, rates: RateLimits, request: Request) -> None:
-        """Counts a request for its caller.
-
-        Raises:
-            TooManyRequests: It is one too many.
-        """
         caller = self._authorization.seen(request)
         if caller is not None and not caller.anonymous:
             facade = request.facade
@@ -356,8 +347,7 @@ class Gateway:
                 raise refusal
 
     async def _run(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
-        """Runs a view, in its turn."""
-        # A long batch in a thread is under way like a short post: what comes behind it waits for its commit.
+        # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
         if self._contention.several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
             await self._take_turn(request)
         began = time.monotonic()
@@ -375,13 +365,13 @@ class Gateway:
         return response
 
     async def _drive(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a part of a request; gives it up when its client has left, or when it takes too long."""
+        """Runs a part of a request; gives it up when the client has left, or when it takes too long."""
         request.turn_began = time.monotonic()
         try:
             self._core.requester = request
             try:
                 waits_for = work.send(None)
-            except StopIteration as end:  # There was nothing to wait for.
+            except StopIteration as end:  # The work did not have to wait.
                 return end.value  # type: ignore[no-any-return] # it has no type
             finally:
                 self._core.requester = None
@@ -401,14 +391,12 @@ class Gateway:
                     request.client.left = None
 
     async def _take_turn(self, request: Request) -> None:
-        """Waits until the loop's time is its tenant's."""
         request.turn = await self._scheduler.enter(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
             request.call.take_used()
 
     def _leave_turn(self, request: Request) -> None:
-        """Yields to the other requests of its tenant."""
         if request.turn is not None:
             call = request.call
             now = time.monotonic()
@@ -418,7 +406,6 @@ class Gateway:
             request.turn = None
 
     def _pause(self, request: Request) -> None:
-        """Gives back what a request holds that begins to wait for messages, but for its place."""
         request.is_paused = True
         self._release_memory(request)
         self._leave(request)
@@ -427,7 +414,6 @@ class Gateway:
             self._calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
-        """Waits until a request may go on that has waited for messages."""
         self._enter(request)
         if self._contention.several:
             await self._take_turn(request)
@@ -443,14 +429,14 @@ class Gateway:
 
     async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         if page:
-            # It is in a thread's turn from here on, and not in the loop's.
+            # From here on the request waits for a thread, not for the loop.
             self._release_memory(request)
             self._leave_turn(request)
         size = self._page_bytes if page else 0
         in_turn = partial(self._in_turn, request.client, work) if computes else work
         request.blocked = True
         try:
-            # Strangers are refused one after the other.
+            # Callers without a credential are refused one at a time.
             one_by_one = computes or request.tenant == ANONYMOUS
             result = await self._threads.run(request.tenant, in_turn, size, computes=one_by_one)
         finally:
@@ -459,36 +445,36 @@ class Gateway:
         return result
 
     def _in_turn(self, client: Client | None, work: Callable[[], T]) -> T:
-        """Does the work of a read, one at a time as long as each is short.
+        """Does the work of a read. Reads run one at a time as long as each is short.
 
-        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
-        the disk keeps the next waiting for no longer than the patience given, and that of another tenant not at all.
-        Threads that wait for a network do not disturb each other.
+        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. A read that waits for
+        the disk delays the next one by at most ``patience`` seconds, and one of another tenant not at all. If the store
+        waits for a network, reads do not disturb each other and run at once.
         """
         if client is not None:
             client.check()
         if self._reads_wait:
             return work()
-        mine = self._turn.acquire(timeout=0 if self._contention.several else self._patience)
+        is_locked = self._turn.acquire(timeout=0 if self._contention.several else self._patience)
         try:
             return work()
         finally:
-            if mine:
+            if is_locked:
                 self._turn.release()
 
     async def reserve(self, request: Request, size: int) -> None:
-        self._leave_turn(request)  # Others of its tenant may have the memory, and wait for their turn.
+        self._leave_turn(request)  # Other requests of its tenant may hold the memory, and wait for their turn.
         await self._threads.run(request.tenant, lambda: None, size)
         request.reserved += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
-        taken = self._memory.take(request.tenant, size)
-        if taken:
+        is_reserved = self._memory.take(request.tenant, size)
+        if is_reserved:
             request.reserved += size
-        return taken
+        return is_reserved
 
     def _keep_memory(self, request: Request, size: int) -> None:
-        """Gives back what was reserved for a body, but for the body itself if that is long."""
+        """Releases reserved memory, except this many bytes if the body is long."""
         size = size if size > PIECE_SIZE else 0
         self._change_memory(request.tenant, size - request.reserved)
         request.reserved = size
@@ -498,25 +484,22 @@ class Gateway:
         request.reserved = 0
 
     def _change_memory(self, tenant: str, difference: int) -> None:
-        """Notes that a tenant has more or less memory than before; waiting jobs get what has become free."""
         if difference:
             self._memory.change(tenant, difference)
         if difference < 0:
             self._threads.dispatch()
 
     async def _yield_between_pieces(self, tenant: str) -> None:
-        """Yields between two pieces of a response."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
     def _computing(self) -> int:
-        """Returns in how many threads a tenant may read: where reads compute, they hold up the others."""
+        """Returns in how many threads a tenant may read. Reads that compute delay other tenants."""
         return 1 if self._contention.several and not self._reads_wait else self._most_reads
 
     def _give_up_late_calls(self) -> None:
-        """Answers requests whose work has not ended in time. Is called every second."""
         now = time.monotonic()
         for call, deadline in list(self._calls.items()):
             if deadline > now:
@@ -525,16 +508,14 @@ class Gateway:
 
 
 def _needs_caller(request: Request) -> bool:
-    """Returns whether a request is one for which its caller has to be known."""
     return request.facade is not None or request.path.startswith("/v1/")
 
 
 def make_gateway(application: App, settings: Settings) -> Gateway:
-    """Returns the gateway of an application as the settings want it."""
     return Gateway(
         application,
         threads=settings.threads,
-        # With half as many for others there is still a quarter of the connections for everything else.
+        # Other applications get half as many more, so a quarter of the connections is left for short requests.
         waiters=min(settings.wait_slots, settings.connections // 2),
         max_body=settings.longest_body(max(settings.max_body, settings.max_batch_bytes)),
         deadline=settings.deadline,
@@ -546,7 +527,7 @@ def make_gateway(application: App, settings: Settings) -> Gateway:
 
 
 class Sweep:
-    """Calls functions at intervals, each by a callback of its own: if one raises, the others are still called."""
+    """Calls functions at intervals, each in its own callback: if one raises, the others are still called."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -555,7 +536,6 @@ class Sweep:
         self._timer = loop.call_later(TICK, self._tick)
 
     def every(self, seconds: float, call: Callable[[], object]) -> None:
-        """Calls a function now, and then at this interval in seconds."""
         self._calls.append((round(seconds / TICK), call))
         call()
 

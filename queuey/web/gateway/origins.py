@@ -1,7 +1,7 @@
-"""Pages of other origins: which of them a browser lets speak with an application's queues (WHATWG Fetch, CORS).
+"""CORS: which pages of other origins may use an application's queues from a browser (WHATWG Fetch).
 
-An origin is allowed by name, per application. No credential goes with a request by itself, as there are no cookies, so
-none is ever allowed here; a page sends its token in the header Authorization.
+Origins are allowed by name, per application. There are no cookies, so a browser adds no credential by itself, and
+credentialed requests are never allowed; a page sends its token in the Authorization header.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ASKED = (
     "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, "
     "X-TTL, X-Partition, X-Message-Key, X-Delay, X-After, X-Encoding"
 )
-"""Headers that a page may send, beside X-Header-… that are named."""
+"""Headers that a page may send, besides the X-Header-… headers that its preflight names."""
 MAX_AGE = 7200
 """Interval for which a browser caches a preflight, in seconds; Chromium's maximum."""
 MAX_NAMED = 16
@@ -25,7 +25,7 @@ OWN = "x-header-"
 
 
 class Origins:
-    """The origins of pages that each application allows.
+    """The origins that each application allows.
 
     Args:
         allowed: Origins by application, such as ``https://app.example.com``.
@@ -35,24 +35,23 @@ class Origins:
         self._allowed = {application: frozenset(origins) for application, origins in allowed.items()}
 
     def preflight(self, request: Request) -> Response | None:
-        """Answers a browser that asks before it sends a request for a page; None: this is no such question."""
+        """Answers a preflight from an allowed origin; returns None for any other request."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
         if request.headers.get("origin") not in self._allowed.get(_application(request.path), ()):
             return None
-        named = request.headers.get("access-control-request-headers", "").lower().split(",")
-        own = [name for name in map(str.strip, named) if name.startswith(OWN) and name.isascii()][:MAX_NAMED]
+        requested = request.headers.get("access-control-request-headers", "").lower().split(",")
+        custom = [name for name in map(str.strip, requested) if name.startswith(OWN) and name.isascii()][:MAX_NAMED]
         return Response(
             204,
             b"",
             *self.headers(request, ()),
             ("Access-Control-Allow-Methods", METHODS),
-            ("Access-Control-Allow-Headers", ", ".join([ASKED, *own])),
+            ("Access-Control-Allow-Headers", ", ".join([ASKED, *custom])),
             ("Access-Control-Max-Age", str(MAX_AGE)),
         )
 
     def headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:
-        """Returns the headers that let a page read an answer, and all headers that it has."""
         allowed = self._allowed.get(_application(request.path))
         if allowed is None:
             return ()
@@ -65,5 +64,4 @@ class Origins:
 
 
 def _application(path: str) -> str:
-    """Returns the application in a path of the API; blank: there is none."""
     return path.split("/", 3)[2] if path.startswith("/v1/") else ""

@@ -1,17 +1,17 @@
-"""Serving: what a worker of a service does from start to end (:mod:`queuey.web.http.processes` has their parent).
+"""Serving: what a worker of a service does from start to end. :mod:`queuey.web.http.processes` has the parent.
 
-The parent holds no store. Each worker is a fresh process (spawned, not forked) that opens its own store, serves, and
+The parent opens no store. Each worker is a fresh process (spawned, not forked) that opens its own store, serves, and
 stops in this order:
 
 1. SIGTERM arrives (from the parent, or because the parent is gone); long polls are answered;
 2. no connection is accepted any more, requests under way are finished, idle connections are closed;
-3. what other workers have asked is answered;
+3. requests of other workers are answered;
 4. the store is closed, which finishes the writes it has accepted;
 5. the process ends. If 2 and 3 are not done in time, 4 and 5 happen all the same.
 
-The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP has
-the certificate loaded again and stops nothing, as when a terminal is closed. A worker that dies is replaced; one that
-dies again at once ends the service with exit code 1, which its supervisor sees.
+On the first SIGTERM or SIGINT the parent stops the workers, waits, and exits with 0; on a second one it kills them.
+SIGHUP reloads the certificate and stops nothing, as when a terminal is closed. A worker that dies is replaced. If no
+worker can start, the service ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ logger = logging.getLogger(__name__)
 OTHER_FILES = 1024
 """Max open files besides connections: the store's files and its connections to Cassandra."""
 CLOSE_SHARE = 0.25
-"""Ratio of the shutdown timeout that is reserved for closing the store."""
+"""Share of the shutdown timeout that is reserved for closing the store."""
 LEAVE_SECONDS = 1.0
-"""Timeout for work in the background, and for answers to other workers, in seconds."""
+"""Timeout for background work, and for answers to other workers, in seconds."""
 HEARTBEAT_INTERVAL = 1.0
 """Interval of heartbeats, in seconds."""
 _KEPT_VARIABLES = frozenset(
@@ -72,9 +72,10 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     A Cassandra store need not be reachable: requests get 503 until it is.
 
     Args:
-        settings: Of the service.
-        includes: Add to it.
-        listens: At the host of the settings. False: a server of somebody else's does, at any host.
+        settings: The settings of the service.
+        includes: Further parts of the application.
+        listens: The service listens at the host of the settings. False if another server serves the application, at any
+            host.
 
     Raises:
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
@@ -84,7 +85,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     readers = readers_of(settings.users) if settings.users else []
     longest = settings.longest_body(settings.max_body)
     limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
-    served = [include for room in settings.rooms if (include := room.include(settings, readers)) is not None]
+    own_includes = [include for room in settings.rooms if (include := room.include(settings, readers)) is not None]
     return make_app(
         open_store(settings),
         limits=limits,
@@ -95,12 +96,11 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         private=frozenset(settings.users),
         own_api=settings.alone is None,
         on_loopback=listens and is_loopback(settings.host),
-        includes=[*served, *includes],
+        includes=[*own_includes, *includes],
     )
 
 
 def url_of(settings: Settings, port: int) -> str:
-    """Returns the URL under which programs on this machine reach the service."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared
     scheme = "http" if settings.tls_cert is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -110,7 +110,7 @@ def check_tls(settings: Settings) -> None:
     """Loads the certificate and its key, as the workers will.
 
     Raises:
-        OSError: A file is missing, unreadable, no PEM, or the two do not belong together (``ssl.SSLError``).
+        OSError: A file is missing, unreadable or not PEM, or the two do not belong together (``ssl.SSLError``).
     """
     if settings.tls_cert is not None and settings.tls_key is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -118,10 +118,10 @@ def check_tls(settings: Settings) -> None:
 
 
 def check_users(settings: Settings) -> None:
-    """Makes the readers of users' credentials as the workers will, and has rooms check theirs, but asks no issuer.
+    """Makes the readers of users' credentials as the workers will, and has rooms check theirs; asks no issuer.
 
     Raises:
-        SettingsError: A library is not installed, or a file of keys or a secret cannot be used.
+        SettingsError: A library is not installed, or a key file or a secret cannot be used.
     """
     readers = readers_of(settings.users, ask=False) if settings.users else []
     for room in settings.rooms:
@@ -129,20 +129,20 @@ def check_users(settings: Settings) -> None:
 
 
 def listen(settings: Settings) -> list[socket.socket]:
-    """Returns the sockets at which the workers listen.
+    """Returns the listening sockets of the workers.
 
     Raises:
-        OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
+        OSError: The host is unknown or not of this machine, or the port is in use or not allowed.
     """
     return processes.listen(settings.host, settings.port, max(1024, settings.connections), settings.workers)
 
 
 def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[], None], opener: Opener) -> int:
-    """Serves until a signal ends it, or no worker can start.
+    """Serves until a signal ends it, or until no worker can start.
 
     Args:
         settings: The settings in force.
-        listeners: From :func:`listen`.
+        listeners: The sockets from :func:`listen`.
         announce: Called once, when requests are answered.
         opener: Opens the store and builds the application in each worker; importable by name.
 
@@ -169,14 +169,14 @@ def run_worker(
         settings: The settings in force.
         opener: Opens the store and builds the application.
         identity: What all workers of this service have in common.
-        number: Of the worker, from 1.
-        listener: Where the service listens.
-        beats: Takes a byte each second, for the parent.
+        number: The worker's number, from 1.
+        listener: The listening socket.
+        beats: The pipe for heartbeats: a byte each second, for the parent.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    faulthandler.enable()  # The parent ends a worker that stands still by SIGABRT.
+    faulthandler.enable()  # The parent ends a stalled worker with SIGABRT.
     _allow_open_files(settings.connections)
-    # Blocked in all threads, so that one thread can take them one by one: see _stop_on_signal.
+    # Blocked in all threads, so that one thread receives them in order: see _stop_on_signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     configure_logging(settings.log_level, settings.log_format)
     try:
@@ -184,11 +184,11 @@ def run_worker(
     except QueueyError as error:
         logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
         raise SystemExit(1) from error
-    # Only now: the store's password may have been in a variable.
+    # Not earlier: the store's password may have been in a variable.
     _clear_environment()
     loop, stop, done = new_loop(), asyncio.Event(), threading.Event()
-    tell = functools.partial(loop.call_soon_threadsafe, stop.set)
-    threading.Thread(target=_stop_on_signal, args=(app, settings, tell, done), daemon=True).start()
+    stop_soon = functools.partial(loop.call_soon_threadsafe, stop.set)
+    threading.Thread(target=_stop_on_signal, args=(app, settings, stop_soon, done), daemon=True).start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         loop.run_until_complete(_serve(app, settings, listener, beats, identity._replace(number=number), stop))
@@ -214,7 +214,6 @@ async def _serve(
     identity: WorkerIdentity,
     stop: asyncio.Event,
 ) -> None:
-    """Serves until it is told to stop, and until the requests under way are answered."""
     from queuey.web.errors import refusal  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
@@ -224,12 +223,12 @@ async def _serve(
     certificate = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         certificate = Certificate(settings.tls_cert, settings.tls_key)
-    # Each request makes and drops many objects; those that exist by now live as long as the process.
+    # Requests create and drop many objects; those that exist by now live as long as the process.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gateway.start(loop)
-    # From here on use cases run in this loop, so nothing may begin any before.
+    # Use cases run in this loop from here on, so none may begin earlier.
     service = app.service
     service.join(identity)
     service.watch()
@@ -246,29 +245,27 @@ async def _serve(
 
 
 def _beat(beats: multiprocessing.connection.Connection) -> None:
-    """Tells the parent that the loop goes on."""
     with contextlib.suppress(OSError):
         beats.send_bytes(b".")
 
 
 def _allow_open_files(connections: int) -> None:
-    """Raises this process's own limit, as far as the system lets it: a connection is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    required = connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < required:
+        allowed = required if hard == resource.RLIM_INFINITY else min(required, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], done: threading.Event) -> None:
-    """Waits for SIGTERM, then makes sure that this process ends in time."""
+    """Waits for SIGTERM, stops the loop, and ends this process within the shutdown timeout."""
     signal.sigwait({signal.SIGTERM})
-    until = time.monotonic() + settings.shutdown_timeout
+    deadline = time.monotonic() + settings.shutdown_timeout
     app.service.stopping.set()
     stop()
     if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
         # The main thread closes the store. Usually the process, and this thread with it, ends long before.
-        time.sleep(max(0.0, until - time.monotonic()))
+        time.sleep(max(0.0, deadline - time.monotonic()))
     else:
         logger.warning("Some requests did not finish within the shutdown timeout; their connections are closed.")
         app.service.store.close(settings.shutdown_timeout * CLOSE_SHARE)
@@ -277,7 +274,6 @@ def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], do
 
 
 def _stop_with_parent() -> None:
-    """Stops this worker when its parent is gone, so that it does not go on serving unsupervised."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -285,17 +281,17 @@ def _stop_with_parent() -> None:
 
 
 def _clear_environment() -> None:
-    """Removes variables: what a worker starts, or shows of its environment, has no secrets."""
+    """Removes variables that may hold secrets, so that child processes and dumps do not get them."""
     for name in list(os.environ):
         if name not in _KEPT_VARIABLES and not name.startswith("PYTHON"):
             del os.environ[name]
 
 
 class QuietDriver(logging.Filter):
-    """Drops what cassandra-driver says at every attempt to connect, with tracebacks; the store says why, once.
+    """Drops the records that cassandra-driver logs at every attempt to connect; the store logs the reason once.
 
     Args:
-        level: Least severe level to write; ``debug`` keeps everything.
+        level: Least severe level to write; ``debug`` keeps all records.
     """
 
     def __init__(self, level: str) -> None:
@@ -307,12 +303,6 @@ class QuietDriver(logging.Filter):
 
 
 def logging_configuration(level: str, form: str) -> dict[str, Any]:
-    """Returns the dictConfig of a process of the service.
-
-    Args:
-        level: Least severe level to write.
-        form: ``text`` or ``json``.
-    """
     return {
         "version": 1,
         "disable_existing_loggers": False,

@@ -1,5 +1,5 @@
-"""The HTTP/1.1 server below the gateway: one task a connection, heads parsed by llhttp, everything else framed here.
+"""The HTTP/1.1 server below the gateway: one task per connection, heads parsed by llhttp, the rest framed here.
 
-:mod:`.heads` reads heads, :mod:`.connection` is one connection from its first byte to its last, :mod:`.listening` has
-all of one process, :mod:`.processes` has the processes of a service.
+:mod:`.heads` reads heads, :mod:`.connection` is one connection, :mod:`.listening` has all connections of one process,
+:mod:`.processes` has the processes of a service.
 """

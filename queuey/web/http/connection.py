@@ -1,8 +1,8 @@
-"""One connection, from its first byte to its last: requests in their order, each answered before the next is looked at.
+"""One connection, from its first byte to its last. Requests are answered one at a time, in their order.
 
-A task reads a head, has the application answer, writes, and waits for the next. Bytes that come meanwhile stay raw, up
-to :data:`MAX_RAW`, then reading pauses. So nothing that a client sends makes more work than one request at a time, and
-its end is noticed while its request is served. Nobody cancels the task: deadlines end what it waits for.
+A task reads a head, has the application answer, writes, and waits for the next. Bytes that arrive meanwhile stay raw,
+up to :data:`MAX_RAW`, then reading pauses. So whatever a client sends, it has one request under way at a time, and its
+disconnect is noticed while its request is served. Nobody cancels the task: deadlines end its waits.
 
 States::
 
@@ -10,7 +10,8 @@ States::
       │ 75 s                │ 10 s, malformed         └──(last request, body left unread)──► lingering ──► closed
       └──► closed           └──► lingering
 
-Lingering reads on and drops what comes, for two seconds at most: to close with bytes unread would take the answer away.
+A lingering connection reads and drops what arrives, for at most two seconds: closing with unread bytes would reset the
+connection and destroy the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_RAW = 64 * 1024
 MAX_UNSENT = 64 * 1024
 """Max bytes that wait to be sent before writing pauses."""
 MAX_KEPT = 16 * 1024
-"""Max bytes buffered until the end of a turn."""
+"""Max bytes buffered until the end of a turn of the loop."""
 MAX_DROPPED = 256 * 1024
 """Max bytes that a lingering connection drops."""
 MAX_TURN = 0.0004
@@ -41,7 +42,7 @@ MAX_LINE = 256
 """Max bytes of a chunk's size line."""
 LEFT: dict[str, Any] = {"type": "http.disconnect"}
 HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
-"""The client sends no more, and may still read."""
+"""The disconnect of a client that sends no more, but may still read."""
 NO_CONTENT = 204
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
@@ -50,7 +51,7 @@ _MOST_HEADS = 1000
 
 Answer = Callable[[Head, "Connection"], Awaitable[None]]
 WaitsFor = Literal["idle", "head", "full", "linger"]
-"""The next request, the rest of a head, room to send more, the end of lingering."""
+"""What a connection waits for: a request, the rest of a head, room to send more, the end of lingering."""
 
 
 class Broken(Exception):
@@ -62,12 +63,12 @@ class Host(Protocol):
 
     Attributes:
         loop: The event loop.
-        buffer: Holds what a connection has just received; all connections share it.
+        buffer: The receive buffer, which all connections share.
         scheme: ``http`` or ``https``.
-        is_closing: No connection takes another request.
-        date: The header line of an answer.
+        is_closing: Connections accept no further request.
+        date: The Date header line of responses.
         answer: Answers a request.
-        refusal: Makes the answer to malformed requests from a status and a reason.
+        refusal: Makes the response to a malformed request from a status and a reason.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -85,17 +86,17 @@ class Host(Protocol):
         """Removes a connection."""
 
     def wait(self, connection: Connection, what: WaitsFor | None) -> None:
-        """Moves a connection to the list of what it waits for, or to no list."""
+        """Moves a connection to the list of what it waits for, or to no list if ``what`` is None."""
 
     def flush_soon(self, connection: Connection) -> None:
         """Flushes a connection at the end of the turn, with all others."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection; the exchange that the application answers.
+    """One connection. It is also the exchange of each of its requests.
 
     Args:
-        connections: All of this process.
+        connections: All connections of this process.
     """
 
     __slots__ = (
@@ -133,16 +134,16 @@ class Connection(asyncio.BufferedProtocol):
         self.scheme = connections.scheme
         self.transport: asyncio.Transport
         self.keeps = True
-        """Another request may come."""
+        """Another request may follow."""
         self.late = False
-        """Wakes the waiter with a timeout."""
+        """The deadline of the present wait is over."""
         self.ended = False
         """The client sends no more."""
         self.is_lingering = False
         self.is_refused = False
-        """There is no place for it."""
+        """There are too many connections; it is answered with 503."""
         self.peer = ""
-        """The address of the other end, without the port; blank: not known."""
+        """The address of the other end, without the port; blank if unknown."""
         self._raw = b""
         self._out = b""
         self._searched = 0
@@ -160,7 +161,6 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See the base class."""
         self.transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
@@ -169,11 +169,9 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self.all.loop.create_task(self._live())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See the base class. One is enough for all connections: it is emptied at once."""
-        return self.all.buffer
+        return self.all.buffer  # It is emptied at once, so all connections share it.
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See the base class."""
         if self.is_lingering:
             self._dropped += nbytes
             if self._dropped > MAX_DROPPED:
@@ -188,14 +186,13 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def eof_received(self) -> bool:
-        """See the base class. What was received whole is still answered."""
+        """Returns whether the connection stays open; requests received whole are still answered."""
         self.ended = True
         self._wake()
         self._tell(HALF_CLOSED)
-        return not self.is_lingering and self.all.scheme == "http"  # TLS knows no half-closed connections.
+        return not self.is_lingering and self.all.scheme == "http"  # TLS has no half-closed connections.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See the base class."""
         self._lost = self.ended = True
         self._wake()
         self._tell(LEFT)
@@ -204,18 +201,15 @@ class Connection(asyncio.BufferedProtocol):
         self.all.leave(self)
 
     def pause_writing(self) -> None:
-        """See the base class."""
         if self._full is None:
             self._full = self.all.loop.create_future()
 
     def resume_writing(self) -> None:
-        """See the base class."""
         full, self._full = self._full, None
         if full is not None and not full.done():
             full.set_result(None)
 
     def expire(self) -> None:
-        """Ends what it waits for: its deadline is over."""
         if self._full is not None or self.is_lingering or self.transport.is_closing():
             self.transport.abort()
         else:
@@ -233,7 +227,6 @@ class Connection(asyncio.BufferedProtocol):
             leaving.set_result(message)
 
     def _more(self) -> asyncio.Future[None]:
-        """Returns what ends with more bytes, the end of the connection, or a deadline."""
         if self._is_paused:
             self._is_paused = False
             self.transport.resume_reading()
@@ -267,10 +260,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.abort()
 
     def _next_head(self) -> bytes | None:
-        """Returns the next head, without a byte if there will be none, or None if more bytes have to come.
+        """Returns the next head, or ``b""`` if there will be none, or None if more bytes have to arrive.
 
         Raises:
-            Refused: It is too long, or has not come in time, or there is no place for the connection.
+            Refused: The head is malformed, too long or too late, or there are too many connections.
         """
         self._head = None
         if self.is_refused:
@@ -291,9 +284,8 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _find_end(self, raw: bytes) -> int:
-        """Returns where the head ends in the bytes that have come, 0 if they have no end."""
         if raw[:2] == b"\r\n" and not self._searched:
-            raw = self._raw = raw[2:]  # One empty line before a request is in order.
+            raw = self._raw = raw[2:]  # One empty line before a request is allowed.
         end = raw.find(END, self._searched) + len(END)
         if len(END) <= end <= HEAD_BYTES:
             return end
@@ -316,40 +308,38 @@ class Connection(asyncio.BufferedProtocol):
         else:
             await self.all.answer(head, self)
         if self._unfinished:
-            self.transport.abort()  # Whoever reads it sees that it broke off.
+            self.transport.abort()  # The client sees that the response broke off.
             self.keeps = False
         elif self._full is not None:
             await self._drain()
 
     def _refuse(self, refused: Refused) -> None:
-        """Answers what is no request, and ends the connection."""
         self.keeps = self._has_body = False
         self.respond(self.all.refusal(refused.status, str(refused)), head=False)
         self._linger()
 
     def _linger(self, *, idle: bool = False) -> None:
-        """Ends the connection once the other end has had the time to read; at once if it was idle."""
+        """Ends the connection once the other end has had time to read; at once if it was idle."""
         if self._lost:
             return
         self.flush()
         self.is_lingering = True
         if self._is_paused:
             self.transport.resume_reading()
-        is_taken = not self.transport.get_write_buffer_size()
+        is_sent = not self.transport.get_write_buffer_size()
         if idle or self.ended or not self.transport.can_write_eof():
             self.all.wait(self, "full")
             self.transport.close()
         else:
-            self.all.wait(self, "linger" if is_taken else "full")
+            self.all.wait(self, "linger" if is_sent else "full")
             try:
                 self.transport.write_eof()
-            except OSError:  # It is gone, and that was not told yet.
+            except OSError:  # It is gone, and connection_lost was not called yet.
                 self.transport.abort()
 
     # The body
 
     def take_whole(self, size: int) -> bytes | None:
-        """Returns the body if all of its bytes have come, whose number the head has announced."""
         raw = self._raw
         if self._started or len(raw) < size:
             return None
@@ -357,7 +347,6 @@ class Connection(asyncio.BufferedProtocol):
         return raw[:size]
 
     def receive(self) -> Awaitable[dict[str, Any]]:
-        """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
         if self._has_body:
             return self._receive()
         leaving = self._leaving = self.all.loop.create_future()
@@ -366,7 +355,6 @@ class Connection(asyncio.BufferedProtocol):
         return leaving
 
     async def _receive(self) -> dict[str, Any]:
-        """Gives the next piece of the body."""
         head = self._head
         if head is not None and head.expects and not self._started and not self._raw:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -379,7 +367,6 @@ class Connection(asyncio.BufferedProtocol):
         return {"type": "http.request", "body": piece, "more_body": self._has_body}
 
     async def _piece(self) -> bytes:
-        """Returns what has come of the body, or of the chunk, and notes whether that was all."""
         while not self._raw:
             if self.ended:
                 raise Broken
@@ -407,7 +394,6 @@ class Connection(asyncio.BufferedProtocol):
         return piece
 
     async def _line(self) -> bytes:
-        """Returns the next line of a body in chunks."""
         while (end := self._raw.find(b"\r\n")) < 0:
             if self.ended or len(self._raw) > MAX_LINE or b"\n" in self._raw:
                 raise Broken
@@ -421,16 +407,15 @@ class Connection(asyncio.BufferedProtocol):
     # The answer
 
     def respond(self, response: Response, *, head: bool) -> None:
-        """See :class:`~queuey.web.responses.Exchange`."""
         if self._lost:
             return
         size, body = response.at_hand(head=head)
         self._write(self._head_of(response, size) + body)
 
     def _write(self, data: bytes) -> None:
-        """Sends something when all that is ready in this turn of the loop has been answered.
+        """Buffers bytes until everything that is ready in this turn of the loop has been answered.
 
-        What is sent together wakes the other end once; that costs as much as many a request.
+        One write wakes the other end once; a wake-up costs as much as many a request.
         """
         if not self._out:
             self.all.flush_soon(self)
@@ -439,19 +424,16 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Hands over what was written."""
         data, self._out = self._out, b""
         if data and not self._lost:
             self.transport.write(data)
 
     async def begin(self, response: Response, size: int | None) -> None:
-        """See :class:`~queuey.web.responses.Exchange`."""
         self._open_ended = size is None
         self._unfinished = True
         self._write(self._head_of(response, size))
 
     async def send(self, piece: bytes, *, more: bool) -> None:
-        """See :class:`~queuey.web.responses.Exchange`."""
         self._unfinished = more
         if self._open_ended and self._head is not None and not self._head.is_old:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
@@ -461,7 +443,6 @@ class Connection(asyncio.BufferedProtocol):
         await self._drain()
 
     async def _drain(self) -> None:
-        """Waits until the other end has taken what was sent, but for a little."""
         if self._full is not None and not self._lost:
             self.all.wait(self, "full")
             await self._full
@@ -486,7 +467,6 @@ class Connection(asyncio.BufferedProtocol):
         return b"%b%b%b\r\n" % (lines, length, self.all.date)
 
     def _take_rest(self) -> bool:
-        """Drops the rest of a body that was not wanted, if it is here; returns whether it was."""
         head = self._head
         if self._is_chunked or len(self._raw) < self._left or (head is not None and head.expects and not self._raw):
             return False
@@ -495,15 +475,10 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _note_head(status: int, headers: tuple[Header, ...]) -> bytes:
-    """Returns the first lines of an answer, and remembers them.
-
-    Raises:
-        ValueError: A header would end its line.
-    """
-    sent = with_cache_control(headers)
-    lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in sent])
-    if not lines.count("\n") == lines.count("\r") == len(sent) or "\0" in lines:
-        raise ValueError(f"a header of {headers!r} holds the end of a line")
+    all_headers = with_cache_control(headers)
+    lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in all_headers])
+    if not lines.count("\n") == lines.count("\r") == len(all_headers) or "\0" in lines:
+        raise ValueError(f"a header of {headers!r} has a line break")
     if len(_heads) >= _MOST_HEADS:
         _heads.clear()
     head = _heads[status, headers] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")

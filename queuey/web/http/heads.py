@@ -1,8 +1,8 @@
-"""The heads of requests (RFC 9112): parsed by llhttp, the parser of Node, with every leniency refused.
+"""The heads of requests (RFC 9112): parsed by llhttp, the parser of Node, with all its lenient modes off.
 
-A head is given whole, from its first line to its empty one, so the parser never sees what comes behind. What makes two
-readings of one stream possible is refused here: two lengths, a length beside chunks, folded lines, bare line feeds,
-other versions. The method is ours to judge: any token may be one.
+A head is parsed whole, from its first line to its empty one, so the parser never sees what follows. Everything that
+two programs could read differently is refused here: two lengths, a length beside chunks, folded lines, bare line feeds,
+other versions. The method is checked by the views: any token may be one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import httptools
 HEAD_BYTES = 128 * 1024
 """Max bytes of a request's head."""
 TARGET_BYTES = 64 * 1024
-"""Max bytes of the target."""
+"""Max bytes of the request target."""
 MOST_FIELDS = 100
 END = b"\r\n\r\n"
 
@@ -26,10 +26,10 @@ Field = tuple[bytes, bytes]
 
 
 class Refused(Exception):
-    """A head that is not understood, or that may be understood in two ways; the connection ends with its answer.
+    """A head that is malformed or ambiguous; the connection ends after its response.
 
     Attributes:
-        status: Of the answer.
+        status: The status of the response.
     """
 
     def __init__(self, why: str, status: int = 400) -> None:
@@ -38,19 +38,20 @@ class Refused(Exception):
 
 
 class Head:
-    """The head of a request. Nobody changes it: requests with the same head share it.
+    """The head of a request. It never changes after parsing: requests with the same head share it.
 
     Attributes:
-        method: As it was sent.
-        path: As it was sent, ``*`` for the server itself.
-        query: Behind the question mark.
-        fields: Names in small letters, and values.
-        length: Bytes of the body; None: it comes in chunks.
-        is_old: It is of HTTP/1.0.
-        keeps: The connection goes on after the answer.
-        expects: The client waits to be told that its body is wanted.
-        known: What the application has made of it, if it has: one for all heads that differ in their ``key`` alone.
-        key: The value of the header Idempotency-Key, if that is left out of ``fields``: it differs from head to head.
+        method: The method as it was sent.
+        path: The path as it was sent; ``*`` for the server itself.
+        query: The text after the question mark.
+        fields: Lower-case names, and values.
+        length: Bytes of the body, or None if it is chunked.
+        is_old: The version is HTTP/1.0.
+        keeps: The connection goes on after the response.
+        expects: The client waits for ``100 Continue`` before it sends the body.
+        known: Cache of the application, shared by all heads that differ only in their ``key``.
+        key: The value of the header Idempotency-Key if it is left out of ``fields``, because it differs in each
+            request.
     """
 
     __slots__ = ("expects", "fields", "is_old", "keeps", "key", "known", "length", "method", "path", "query")
@@ -66,11 +67,10 @@ class Head:
         self.key = b""
 
     def with_key(self, key: bytes) -> Head:
-        """Returns the same head with a key."""
-        twin = Head(self.method, (self.path, self.query), self.fields)
-        twin.length, twin.is_old, twin.keeps, twin.expects = self.length, self.is_old, self.keeps, self.expects
-        twin.known, twin.key = self.known, key
-        return twin
+        head = Head(self.method, (self.path, self.query), self.fields)
+        head.length, head.is_old, head.keeps, head.expects = self.length, self.is_old, self.keeps, self.expects
+        head.known, head.key = self.known, key
+        return head
 
 
 class _Fields:
@@ -83,11 +83,9 @@ class _Fields:
         self.found: list[Field] = []
 
     def on_url(self, url: bytes) -> None:
-        """Appends a part of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Appends a header field."""
         self.found.append((_NAMES.get(name) or name.lower(), value))
 
 
@@ -102,21 +100,21 @@ _ONCE = (b"host", b"content-length", b"transfer-encoding")
 
 
 _seen: dict[bytes, Head] = {}
-"""Those that were read lately: a client mostly sends the same head again and again."""
+"""Parsed heads by their bytes: a client mostly sends the same head again and again."""
 _MOST_SEEN = 1000
 _LONGEST_SEEN = 2048
 _KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([!-~]+)(?=\r\n[!-~\r])")
-"""A header as our own clients write it, with another value in each request, and as most others do."""
+"""The header as our clients and most others write it. Its value differs in each request."""
 
 
 def read_head(data: bytes) -> Head:
     """Reads a head.
 
     Args:
-        data: From the request line to the empty line.
+        data: The bytes from the request line to the empty line.
 
     Raises:
-        Refused: It is none.
+        Refused: The head is malformed or ambiguous.
     """
     head = _seen.get(data)
     if head is not None:
@@ -131,11 +129,10 @@ def read_head(data: bytes) -> Head:
 
 
 def _read(data: bytes) -> Head:
-    """Parses a head that may come again, and remembers it."""
     head = _seen.get(data)
     if head is None:
         head = _parse(data)
-        if len(data) <= _LONGEST_SEEN and b"Signature=" not in data:  # Another one in each request.
+        if len(data) <= _LONGEST_SEEN and b"Signature=" not in data:  # A signature differs in each request.
             if len(_seen) >= _MOST_SEEN:
                 _seen.clear()
             _seen[data] = head
@@ -152,24 +149,24 @@ def _parse(data: bytes) -> Head:
     fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
     try:
-        # Of a method that it does not know the parser would refuse the rest.
+        # The parser would refuse a head with a method that it does not know.
         parser.feed_data(b"GET" + data[len(method) :])
     except httptools.HttpParserUpgrade:
-        pass  # It is not taken up; the body, if there is one, belongs to this request.
+        pass  # Upgrades are ignored; a body belongs to this request.
     except httptools.HttpParserError as error:
         raise Refused(str(error).removesuffix(" []") or "It is not HTTP") from None
     line = data[: data.index(b"\r\n")]
     if not line.endswith((b" HTTP/1.1", b" HTTP/1.0")):
-        raise Refused("Only HTTP/1.1 and HTTP/1.0 are spoken here")
+        raise Refused("Only HTTP/1.1 and HTTP/1.0 are supported")
     return _checked(method.decode(), fields, is_old=line.endswith(b"0"))
 
 
 def _checked(method: str, read: _Fields, *, is_old: bool) -> Head:
-    """Makes sure of what the parser leaves open."""
+    """Checks what the parser leaves open, and returns the head."""
     if len(read.found) > MOST_FIELDS:
         raise Refused(f"More than {MOST_FIELDS} header fields", 431)
     if len(read.target) > TARGET_BYTES:
-        raise Refused(f"Longer than {TARGET_BYTES} bytes", 414)
+        raise Refused(f"The request target is longer than {TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
         raise Refused("CONNECT is not supported")
     head = Head(method, _target(read.target), read.found)
@@ -188,8 +185,7 @@ def _checked(method: str, read: _Fields, *, is_old: bool) -> Head:
 
 
 def _tokens(fields: list[Field]) -> set[bytes]:
-    """Returns what is said of the connection."""
-    return {one.strip().lower() for name, value in fields if name == b"connection" for one in value.split(b",")}
+    return {t.strip().lower() for name, value in fields if name == b"connection" for t in value.split(b",")}
 
 
 def _refuse_twice(names: list[bytes]) -> None:
@@ -209,7 +205,7 @@ def _target(target: bytes) -> tuple[bytes, bytes]:
         if not target.startswith(b"/"):
             target = b"/" + target
     if b"#" in target:
-        raise Refused("A path has no fragment")
+        raise Refused("Request target has a fragment")
     path, _, query = target.partition(b"?")
     return path, query
 
@@ -218,9 +214,9 @@ def _length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
     coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
         if length is not None or is_old:
-            raise Refused("Transfer-Encoding needs HTTP/1.1, and no Content-Length")
+            raise Refused("Transfer-Encoding needs HTTP/1.1 without Content-Length")
         if coding.strip().lower() != b"chunked":
-            raise Refused("Only chunked is understood")
+            raise Refused("Transfer-Encoding must be chunked")
         return None
     if length is None:
         return 0

@@ -1,7 +1,7 @@
-"""All connections of one process: taken in, swept once a second by their deadlines, and ended in order.
+"""All connections of one process: accepted, swept once a second by their deadlines, and ended in order.
 
-Connections wait in lists by what they wait for. All of one list have the same time, so the first one's deadline comes
-first, and no connection needs a timer of its own.
+Connections wait in lists by what they wait for. All connections of a list have the same timeout, so the first deadline
+comes first, and no connection needs its own timer.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from queuey.web.responses import Response
 log = logging.getLogger(__name__)
 
 TAKEN, GREETED = 32, 4
-"""Connections that are taken in in one turn of the loop, plain ones and those that cost a handshake.
+"""Max connections accepted in one turn of the loop, without and with TLS.
 
-A turn may take long: with one each, many new connections would wait for as many turns.
+A turn may take long: with one connection a turn, many new ones would wait for as many turns.
 """
 MAX_REFUSED = 64
-"""Max connections answered at a time with "too many connections"."""
+"""Max connections at a time that are answered with "too many connections"."""
 READ_BYTES = 64 * 1024
 """Max bytes read from a connection at a time."""
 SECONDS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
 """Timeouts of connections, by what they wait for."""
 HANDSHAKE, SHUTDOWN = 10.0, 2.0
-"""Seconds of TLS, at the beginning and at the end."""
+"""Timeouts of a TLS handshake and of a TLS shutdown, in seconds."""
 ACCEPT_RETRY = 1.0
-"""Interval before accepting again when there were too few file handles, in seconds."""
+"""Pause before accepting again after the process ran out of file handles, in seconds."""
 CERTIFICATE_INTERVAL = 60.0
 """Interval between checks of the certificate, and between reports of failed handshakes, in seconds."""
 TCP_NOTSENT_LOWAT = 25
-"""Number of the option on Linux; Python has it from 3.12 on."""
+"""The socket option on Linux; the socket module has it from Python 3.12 on."""
 UNSENT_BYTES = 128 * 1024
 """Max bytes that the system buffers for a connection beyond the other end's window."""
 
@@ -48,11 +48,11 @@ class Certificate:
     """A certificate and its key, loaded again when the files change.
 
     Args:
-        chain: File of the certificate, with those that it was signed by.
-        key: File of its key, without a password.
+        chain: File with the certificate and its intermediate certificates.
+        key: File with its key, without a password.
 
     Raises:
-        OSError: They cannot be used (``ssl.SSLError``: they do not belong together).
+        OSError: The files cannot be used (``ssl.SSLError`` if they do not belong together).
     """
 
     def __init__(self, chain: Path, key: Path) -> None:
@@ -61,11 +61,11 @@ class Certificate:
         self.context = self._load()
 
     def look(self, *, anyway: bool = False) -> None:
-        """Loads the files if they have changed; if they are bad, the one in force stays."""
+        """Loads the files if they have changed; if they cannot be used, the present certificate stays."""
         try:
-            seen = self._stamps()
-            if seen != self._seen or anyway:
-                self._seen = seen
+            stamps = self._stamps()
+            if stamps != self._seen or anyway:
+                self._seen = stamps
                 self.context = self._load()
                 log.info("The certificate was loaded again.")
         except OSError as error:
@@ -79,21 +79,21 @@ class Certificate:
         return context
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        found = [path.stat() for path in self._files]
-        return [(one.st_mtime_ns, one.st_size, one.st_ino) for one in found]
+        stats = [path.stat() for path in self._files]
+        return [(s.st_mtime_ns, s.st_size, s.st_ino) for s in stats]
 
 
 class Connections:
-    """The connections of a process, and where new ones come from.
+    """The connections of a process, and its listening socket.
 
     Args:
         loop: The event loop.
-        listener: A listening socket; its parent has it, too.
-        most: Connections at a time. Beyond that the one that has been idle, or shaking hands, for longest is closed; if
-            there is none, the new one is told to come again.
+        listener: A listening socket; the parent process has it, too.
+        most: Max connections. Beyond that, the one that has been idle or in its handshake for longest is closed; if no
+            connection can be closed, the new one is told to try again.
         answer: Answers a request.
-        refusal: Makes the answer to what is no request, of a status and a reason.
-        certificate: For TLS.
+        refusal: Makes the response to an invalid request from a status and a reason.
+        certificate: The certificate for TLS, or None for plain HTTP.
     """
 
     def __init__(
@@ -113,26 +113,25 @@ class Connections:
         self.is_closing = False
         self.date = b""
         self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in SECONDS}
-        """Connections with their deadlines, in order, by what they wait for."""
+        """Connections and their deadlines, in order of the deadlines, by what they wait for."""
         self._where: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
         self._most = most
         self._certificate = certificate
         self._greeting: set[asyncio.Task[None]] = set()
         self._coming: dict[Connection, tuple[float, asyncio.Task[None] | None]] = {}
-        """Those that are being set up, since when, and by what."""
+        """Connections being set up: when that began, and its task."""
         self._failed = 0
         self._looked = 0.0
         self._gone = asyncio.Event()
         self._written: list[Connection] = []
-        listener.setblocking(False)  # noqa: FBT003 - takes it so
+        listener.setblocking(False)  # noqa: FBT003 - positional only
 
     def start(self) -> None:
-        """Starts to accept connections. From now on :meth:`sweep` is to be called every second."""
+        """Starts to accept connections. From now on, :meth:`sweep` must be called every second."""
         self.loop.add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
-        """Stops accepting, closes idle connections and waits for the others."""
         self.is_closing = True
         self.loop.remove_reader(self._listener)
         self._listener.close()
@@ -143,23 +142,21 @@ class Connections:
             await self._gone.wait()
 
     def reload(self) -> None:
-        """Loads the certificate again."""
         if self._certificate is not None:
             self._certificate.look(anyway=True)
 
     def _accept(self) -> None:
-        """Accepts waiting connections."""
         for _ in range(TAKEN if self._certificate is None else GREETED):
             try:
-                taken, _ = self._listener.accept()
+                accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:
-                log.error("Connections cannot be taken in for a moment: %s", error)  # noqa: TRY400 - says why
+                log.error("No connection can be accepted for a moment: %s", error)  # noqa: TRY400 - says why
                 self.loop.remove_reader(self._listener)
                 self.loop.call_later(ACCEPT_RETRY, self._listen_again)
                 return
-            task = self.loop.create_task(self._greet(taken))
+            task = self.loop.create_task(self._greet(accepted))
             self._greeting.add(task)
             task.add_done_callback(self._greeted)
 
@@ -168,8 +165,7 @@ class Connections:
             self.loop.add_reader(self._listener, self._accept)
 
     async def _greet(self, taken: socket.socket) -> None:
-        """Makes a connection of a socket that was taken in."""
-        taken.setblocking(False)  # noqa: FBT003 - takes it so
+        taken.setblocking(False)  # noqa: FBT003 - positional only
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SECONDS["full"] * 1000))
@@ -195,7 +191,7 @@ class Connections:
                     ssl_handshake_timeout=HANDSHAKE,
                     ssl_shutdown_timeout=SHUTDOWN,
                 )
-        except OSError:  # Also of TLS, and of time.
+        except OSError:  # TLS errors and timeouts included.
             self._failed += 1
         finally:
             self._coming.pop(connection, None)
@@ -207,11 +203,11 @@ class Connections:
             log.error("A connection could not be set up.", exc_info=error)
 
     def _make_room(self) -> bool:
-        """Closes the connection that has waited longest, idle or in its handshake; returns whether there is one."""
+        """Closes the connection that has been idle or in its handshake for longest; returns whether it could."""
         idle = next(iter(self.waiting["idle"]), None)
         since, task = next(iter(self._coming.values()))
         if idle is not None and self.waiting["idle"][idle] - SECONDS["idle"] <= since:
-            self.leave(idle)  # Its end comes later, and its place is free now.
+            self.leave(idle)  # Frees its place now; connection_lost comes later.
             idle.transport.abort()
             return True
         if self._certificate is None or task is asyncio.current_task():
@@ -221,29 +217,25 @@ class Connections:
     # Called by connections
 
     def enter(self, connection: Connection) -> None:
-        """Knows a connection from now on."""
         self._coming.pop(connection, None)
         self._where[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        """Forgets a connection."""
         self.wait(connection, None)
         self._where.pop(connection, None)
         self._gone.set()
 
     def wait(self, connection: Connection, what: WaitsFor | None) -> None:
-        """Moves a connection to the list of what it waits for, or to no list."""
-        before = self._where.get(connection)
-        if before != what and connection in self._where:
-            if before is not None:
-                del self.waiting[before][connection]
+        previous = self._where.get(connection)
+        if previous != what and connection in self._where:
+            if previous is not None:
+                del self.waiting[previous][connection]
             if what is not None:
                 self.waiting[what][connection] = monotonic() + SECONDS[what]
                 connection.late = False
             self._where[connection] = what
 
     def flush_soon(self, connection: Connection) -> None:
-        """Flushes a connection at the end of the turn, with all others."""
         if not self._written:
             self.loop.call_soon(self._flush)
         self._written.append(connection)
@@ -254,7 +246,7 @@ class Connections:
             connection.flush()
 
     def sweep(self) -> None:
-        """Ends what has waited for too long."""
+        """Expires connections that have waited too long, renews the date, and checks the certificate."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
         now = monotonic()
         for waiting in self.waiting.values():

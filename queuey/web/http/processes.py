@@ -1,10 +1,10 @@
-"""The processes of a service: a parent that listens and watches, and workers that serve.
+"""The processes of a service: a parent that listens and supervises, and workers that serve.
 
-The parent binds the port once, with a socket for each worker, which that inherits (it is spawned, not forked): so the
-port never refuses a connection while a worker is replaced, and its successor takes in what has come meanwhile. Each
-worker says when it is up, and beats every second. One that ends is replaced, by the rule of :class:`Restarts`. One that
-has not beaten for :data:`HEARTBEAT_TIMEOUT` seconds is ended with a traceback, one a minute at most, because a disk
-that hangs stalls all of them.
+The parent binds the port once, with a socket for each worker, which inherits it (it is spawned, not forked). So the
+port never refuses a connection while a worker is replaced: its successor accepts those that have arrived meanwhile.
+Each worker sends a heartbeat every second, from the time it is up. A worker that ends is replaced, by the rule of
+:class:`Restarts`. A worker without a heartbeat for :data:`HEARTBEAT_TIMEOUT` seconds is ended with a traceback, at most
+one a minute, because a disk that hangs stalls all of them.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 STEADY_AFTER = 60.0
-"""Min lifetime of a worker in seconds after which its end counts as the first one again."""
+"""Min lifetime of a worker, in seconds, after which its next end counts as its first."""
 FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
-"""Min and max seconds before a worker starts again that has ended several times in a row."""
+"""Min and max pause before a worker restarts that has ended several times in a row, in seconds."""
 HEARTBEAT_TIMEOUT = 30.0
 """Timeout of a worker's heartbeat, in seconds."""
 TRACEBACK_TIMEOUT = 5.0
 """Timeout for a stalled worker to end with a traceback, in seconds; then it is killed."""
 STALL_INTERVAL = 60.0
-"""Interval between two workers that are ended because they stall, in seconds."""
+"""Min interval between ending two stalled workers, in seconds."""
 HARD_STOP_AFTER = 5.0
-"""Timeout beyond the shutdown timeout, in seconds; then the parent kills the rest."""
+"""Seconds after the shutdown timeout at which the parent kills the remaining workers."""
 REBIND_FOR = 2.0
-"""Timeout for the port, in seconds: workers of a service that was just killed release it a moment later."""
+"""Timeout for binding the port, in seconds: workers of a service that was just killed release it a moment later."""
 
 Work = Callable[[int, socket.socket, Connection], None]
-"""Main function of a worker: its number, its sockets, and the pipe for a byte each second."""
+"""Main function of a worker: its number, its socket, and the pipe for its heartbeats."""
 
 
 def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket]:
-    """Returns listening sockets of one port, one for each worker: the system shares connections out between them.
+    """Returns listening sockets of one port, one for each worker: the system distributes connections among them.
 
     Raises:
-        OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
+        OSError: The host is unknown or not of this machine, or the port is in use or not allowed.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    give_up = time.monotonic() + REBIND_FOR
+    deadline = time.monotonic() + REBIND_FOR
     while True:
-        found: list[socket.socket] = []
+        listeners: list[socket.socket] = []
         try:
-            # One that shares its port would share it with any service of this user.
-            with _bound(socket.socket(family, kind, protocol), address, shared=False) as alone:
-                alone.listen(1)
-                address = alone.getsockname()
+            # Sockets that share a port would also share it with another service of this user.
+            with _bound(socket.socket(family, kind, protocol), address, shared=False) as exclusive:
+                exclusive.listen(1)
+                address = exclusive.getsockname()
             for _ in range(count):
-                found.append(_bound(socket.socket(family, kind, protocol), address, shared=True))
-                found[-1].listen(backlog)
+                listeners.append(_bound(socket.socket(family, kind, protocol), address, shared=True))
+                listeners[-1].listen(backlog)
         except OSError as error:
-            for listener in found:
+            for listener in listeners:
                 listener.close()
-            if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise
         else:
-            return found
+            return listeners
         time.sleep(0.1)
 
 
@@ -90,21 +90,17 @@ def _bound(listener: socket.socket, address: Any, *, shared: bool) -> socket.soc
 
 
 def _beside(listener: socket.socket) -> socket.socket:
-    """Returns another socket that listens at the port of this one."""
     other = _bound(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
     other.listen(socket.SOMAXCONN)
     return other
 
 
 def address_of(listener: socket.socket) -> tuple[str, int]:
-    """Returns where a socket listens."""
     host, port = listener.getsockname()[:2]
     return str(ipaddress.ip_address(host)), int(port)
 
 
 class _Worker:
-    """A worker process, as the parent sees it."""
-
     def __init__(self, number: int, listener: socket.socket, work: Work) -> None:
         self.number = number
         self.began = time.monotonic()
@@ -118,21 +114,21 @@ class _Worker:
         sender.close()
 
     def read(self) -> None:
-        """Reads the worker's heartbeats."""
         try:
             while self.beats.poll():
                 self.beats.recv_bytes()
                 self.beat, self.is_up = time.monotonic(), True
         except (EOFError, OSError):
-            pass  # Its end is seen by itself.
+            pass  # The parent notices the exit by the sentinel.
 
 
 class Restarts:
     """Decides when workers that have ended start again.
 
-    A worker that a signal has ended starts again, whenever that was: the signal may come from an operator, or from a
-    system without memory. One that has ended by itself starts again if any worker of the service has ever been up: its
-    settings can be used. Else it waits for another worker to be up, and if none is left, the service cannot start.
+    A worker that a signal has ended always starts again: the signal may come from an operator, or from a system out of
+    memory. A worker that has ended by itself starts again if any worker of the service has ever been up, as this proves
+    that the settings can be used. Otherwise it waits until another worker is up; if none is left, the service cannot
+    start.
 
     After its first end a worker starts again at once, then after pauses that grow up to :data:`MAX_PAUSE`.
 
@@ -150,26 +146,24 @@ class Restarts:
 
         Args:
             number: The number of the worker.
-            code: Its exit code; below 0: that of a signal.
+            code: The exit code; negative for a signal.
             lifetime: Seconds from its start to its end.
-            now: The time.
+            now: Monotonic time, in seconds.
         """
-        row = self._ends[number] = 1 if lifetime >= STEADY_AFTER else self._ends[number] + 1
-        pause = min(FIRST_PAUSE * 2.0 ** min(row - 2, 10), MAX_PAUSE) if row > 1 else 0.0
+        ends_in_a_row = self._ends[number] = 1 if lifetime >= STEADY_AFTER else self._ends[number] + 1
+        pause = min(FIRST_PAUSE * 2.0 ** min(ends_in_a_row - 2, 10), MAX_PAUSE) if ends_in_a_row > 1 else 0.0
         self._due[number] = now + pause if code < 0 or self.was_up else math.inf
         return self._due[number] <= now
 
     def up(self, now: float) -> None:
-        """Records that a worker is up, so that workers that wait for it start."""
         self.was_up = True
         self._due = {number: now if due == math.inf else due for number, due in self._due.items()}
 
     def seconds(self, now: float) -> float:
-        """Returns the seconds until a worker starts again; infinity: none does."""
+        """Returns the seconds until the next restart, or infinity if none is due."""
         return max(0.0, min(self._due.values(), default=math.inf) - now)
 
     def pop_due(self, now: float) -> list[int]:
-        """Returns the workers to start now; each is returned once."""
         numbers = [number for number, due in self._due.items() if due <= now]
         for number in numbers:
             del self._due[number]
@@ -177,12 +171,12 @@ class Restarts:
 
 
 class Parent:
-    """Starts workers and keeps as many until a signal, or until none of them can start.
+    """Starts the workers and keeps them running until a signal, or until none of them can start.
 
     Args:
-        listeners: Where each of them listens. The socket of a worker that waits for its restart may be closed.
-        work: What each of them does; importable by name.
-        timeout: Seconds that they have for a stop.
+        listeners: The socket of each worker. The socket of a worker that waits for its restart may be closed.
+        work: Main function of the workers; importable by name.
+        timeout: Shutdown timeout of the workers, in seconds.
     """
 
     def __init__(self, listeners: MutableSequence[socket.socket], work: Work, timeout: float) -> None:
@@ -196,7 +190,7 @@ class Parent:
         self._signalled = False
 
     def run(self, announce: Callable[[], None]) -> int:
-        """Runs until the end; returns the exit code.
+        """Supervises the workers until the service ends; returns the exit code.
 
         Args:
             announce: Called once, when the first worker is up.
@@ -212,7 +206,7 @@ class Parent:
             if not announced and self._restarts.was_up:
                 announced = True
                 announce()
-            for worker in [one for one in self._workers.values() if one.process.exitcode is not None]:
+            for worker in [w for w in self._workers.values() if w.process.exitcode is not None]:
                 self._remove(worker)
             for number in self._restarts.pop_due(time.monotonic()):
                 self._start(number)
@@ -225,17 +219,16 @@ class Parent:
         return int(failed)
 
     def _remove(self, worker: _Worker) -> None:
-        """Removes a worker that has ended, and plans its restart."""
         self._read(worker)
         worker.beats.close()
         del self._workers[worker.number]
         if not self._stopping:
-            logger.error("Unexpected exit of worker %d, with code %s.", worker.number, worker.process.exitcode)
+            logger.error("Worker %d has ended unexpectedly, with exit code %s.", worker.number, worker.process.exitcode)
             self._plan(worker.number, worker.process.exitcode or 0, time.monotonic() - worker.began)
 
     def _plan(self, number: int, code: int, lifetime: float) -> None:
         at_once = self._restarts.end(number, code, lifetime, time.monotonic())
-        # The system would still give connections to a socket at which nobody accepts them.
+        # The system would still queue connections at a socket from which no process accepts them.
         if not at_once and any(worker.is_up for worker in self._workers.values()):
             self._listeners[number - 1].close()
 
@@ -245,7 +238,7 @@ class Parent:
         self._starting = True
         try:
             if self._listeners[number - 1].fileno() < 0:
-                self._listeners[number - 1] = _beside(next(one for one in self._listeners if one.fileno() >= 0))
+                self._listeners[number - 1] = _beside(next(s for s in self._listeners if s.fileno() >= 0))
             self._workers[number] = _Worker(number, self._listeners[number - 1], self._work)
         except OSError as error:
             logger.error("Worker %d cannot be started: %s", number, error)  # noqa: TRY400 - the system's limits
@@ -256,9 +249,8 @@ class Parent:
             self._end_workers()  # type: ignore[unreachable] # a signal may have come meanwhile
 
     def _watch(self) -> None:
-        """Waits for a beat, an end, a signal, or a second."""
         workers = list(self._workers.values())
-        # A worker that has ended has closed its end, which would be news for ever.
+        # The pipe of a worker that has ended would always be ready.
         beats = [worker.beats for worker in workers if worker.process.exitcode is None]
         timeout = min(1.0, self._restarts.seconds(time.monotonic()))
         wait([*beats, *(worker.process.sentinel for worker in workers)], timeout=timeout)
@@ -269,7 +261,7 @@ class Parent:
                 _send(worker, signal.SIGKILL)
             elif worker.is_up and now - worker.beat > HEARTBEAT_TIMEOUT and now - self._stalled > STALL_INTERVAL:
                 self._stalled, worker.stalls = now, True
-                logger.error("Worker %d has stood still for %d s and is replaced.", worker.number, HEARTBEAT_TIMEOUT)
+                logger.error("Worker %d sent no heartbeat for %d s and is replaced.", worker.number, HEARTBEAT_TIMEOUT)
                 _send(worker, signal.SIGABRT)
 
     def _read(self, worker: _Worker) -> None:
@@ -295,7 +287,6 @@ class Parent:
             _send(worker, signal.SIGTERM)
 
     def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
-        """Stops on the first signal and kills on the second."""
         if self._signalled:
             logger.warning("Second signal: stopping at once.")
             self._kill(128 + number)
@@ -304,7 +295,6 @@ class Parent:
         self._stop()
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Makes all workers reload their certificate."""
         for worker in self._workers.values():
             _send(worker, signal.SIGHUP)
 

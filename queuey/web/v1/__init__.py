@@ -1,6 +1,6 @@
-"""Version 1 of the API: everything the original Queuey served, and more, under ``/v1``, with ``/`` and ``/docs``.
+"""Version 1 of the API under ``/v1``, with ``/`` and ``/docs``: everything that the original Queuey served, and more.
 
-One include, which owns its views, and the table of its operations (:mod:`.spec`).
+It is one include with its own views. :mod:`.spec` has the table of operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queuey.web.v1.views import by_path
 
 SLASH = "{_:/?}"
 ORIGINAL = frozenset({QUEUE, APP, IDS})
-"""The resources that the original had, too: its clients know their 403 and 404."""
+"""Resources that the original Queuey had. They keep its 403 and 404, which its clients expect."""
 NAMES = {
     "/": "root",
     "/v1": "hello",
@@ -36,7 +36,7 @@ NAMES = {
     "/client/queuey.js": "client",
     "/client/queuey.d.ts": "client_types",
 }
-"""The names of resources in the metrics, where they are not the last word of the path."""
+"""Names of resources in the metrics. All others are named by the last word of their path."""
 
 
 def name_of(path: str) -> str:

@@ -41,30 +41,30 @@ from queuey.web.validators import Errors
 
 S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]
-"""Errors by queue."""
+"""Errors by the names of queues."""
 MAX_SIZE = 1 << 53
-"""Max bytes that a result may be said to have."""
+"""Max value in ``too_large``: bytes of a result that the caller did not send."""
 _JOB = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
-"""Max bytes of a job in an answer, about."""
+"""Max bytes of a job in an answer, approximately."""
 _STATES = api.MAX_STATES * api.MAX_STATE
 """Max bytes of the states in an answer."""
 
 
 class _Given(NamedTuple, Generic[S]):
-    """The body of a request about receipts, and its receipts parsed."""
+    """The body of a request about receipts, with its receipts parsed."""
 
     asked: S
     receipts: list[ClaimReceipt]
 
 
 class _Claimed(msgspec.Struct):
-    """What a claim has found: false if that is nothing.
+    """Messages that a claim got; false without messages.
 
     Attributes:
-        mark: End of the receipts (:func:`mark_of`).
-        messages: The messages.
-        name: The queue, if several were asked and one has messages.
-        result_ttl: The queue's option.
+        mark: Last part of the receipts (:func:`mark_of`).
+        messages: Claimed messages.
+        name: Queue of the messages, in a claim from several queues.
+        result_ttl: Option of the queue.
     """
 
     mark: str
@@ -77,7 +77,7 @@ class _Claimed(msgspec.Struct):
 
 
 class ClaimViews(Views):
-    """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
+    """Views of claims and jobs: ``/v1/{app}/{queue}/claims``, ``jobs``, ``size``, ``backlog`` and ``peek``."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
@@ -112,8 +112,8 @@ class ClaimViews(Views):
                 ack.texts = receipts
                 if "results" in body or "too_large" in body:
                     ack.results = _results_in(body, ack.texts, ack.receipts)
-            found = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
-            return _Claimed(mark_of(queue.qid), found, result_ttl=queue.result_ttl)
+            messages = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
+            return _Claimed(mark_of(queue.qid), messages, result_ttl=queue.result_ttl)
 
         try:
             claimed = await request.until_found(wait, attempt, ClaimUndecided)
@@ -123,8 +123,8 @@ class ClaimViews(Views):
         finally:
             request.in_doubt = ack.in_doubt
         acknowledged = _results(ack.texts, ack.settled or ())
-        more = _kept(claimed.result_ttl) if claimed.result_ttl else None
-        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, more)), JSON)
+        extra = _kept(claimed.result_ttl) if claimed.result_ttl else None
+        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, extra)), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         self._authorization.require_credential(request, await self._authorization.identify(request))
@@ -134,7 +134,7 @@ class ClaimViews(Views):
         accesses = await self._enter_each(request, match["app"], names, refused)
         wait, terms = self._terms_of(request, body)
         if terms["partitions"] is not None:
-            raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
+            raise InvalidRequest({"partitions": "Can only be given in a claim from one queue"})
         acknowledged = await self._acknowledge_each(request, accesses, receipts, refused, body)
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
@@ -149,16 +149,16 @@ class ClaimViews(Views):
             return _Claimed(mark_of(queue.qid), messages, queue.name, queue.result_ttl)
 
         claimed = await request.until_found(wait, attempt, ClaimUndecided)
-        more = {"queue_name": claimed.name, **_kept(claimed.result_ttl)}
+        extra = {"queue_name": claimed.name, **_kept(claimed.result_ttl)}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
-            more["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
-        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, more)), JSON)
+            extra["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
+        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, extra)), JSON)
 
     async def _enter_each(
         self, request: Request, application: str, names: Sequence[str], refused: Refusals
     ) -> list[QueueAccess]:
-        """Authorizes the caller for several queues; ``refused`` gets the errors of the others."""
+        """Authorizes the caller for each queue. Puts the errors of refused queues into ``refused``."""
         refused.clear()
         accesses = []
         for name in names:
@@ -178,7 +178,7 @@ class ClaimViews(Views):
     ) -> list[api.Settlement]:
         """Acknowledges receipts of several queues.
 
-        Receipts of queues that are gone meanwhile are left out: ``refused`` gets the errors.
+        Leaves out the receipts of a queue that fails meanwhile, and puts its error into ``refused``.
         """
         texts: list[str] = []
         settled: list[Settlement] = []
@@ -188,10 +188,10 @@ class ClaimViews(Views):
                 continue
 
             async def acknowledge(queue: Queue, given: object = given) -> list[Settlement]:
-                read = _receipts_in(f"acknowledge.{queue.name}", given, queue)
-                # Receipts of other queues have other marks, so a result is found with one queue alone.
-                results = _results_in(body, cast("list[str]", given), read)
-                return await self._service.claims.acknowledge(queue, read, results)
+                parsed = _receipts_in(f"acknowledge.{queue.name}", given, queue)
+                # Receipts of other queues have other marks, so each result belongs to one queue.
+                results = _results_in(body, cast("list[str]", given), parsed)
+                return await self._service.claims.acknowledge(queue, parsed, results)
 
             try:
                 settled += await access.apply(acknowledge)
@@ -203,14 +203,14 @@ class ClaimViews(Views):
         return _results(texts, settled)
 
     def _terms_of(self, request: Request, body: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
-        """Returns the seconds to wait, and what else query and body say as arguments of the use case."""
+        """Reads query and body. Returns the seconds to wait, and the other values as arguments of the use case."""
         names = self._query.names
         terms = {name: body[name] for name in names & body.keys() if body[name] is not None}
         if not terms:
             return self._terms(request)
         query = read_query(request, names)
         if twice := query.keys() & terms.keys():
-            raise InvalidRequest(dict.fromkeys(sorted(twice), "Is given twice, in the query and in the body"))
+            raise InvalidRequest(dict.fromkeys(sorted(twice), "Is given twice: in the query and in the body"))
         return self._read_terms(query | terms)
 
     def _read_terms(self, values: Mapping[str, object]) -> tuple[float, dict[str, Any]]:
@@ -218,7 +218,7 @@ class ClaimViews(Views):
         terms = self._query.read(values, errors)
         partitions = errors.take("partitions", read_partitions, terms.partitions)
         if partitions == ():
-            errors["partitions"] = "Names no partition"
+            errors["partitions"] = "Does not name a partition"
         errors.check()
         return terms.wait, {
             "limit": terms.limit,
@@ -249,13 +249,11 @@ class ClaimViews(Views):
 
     async def release(self, request: Request, match: Match) -> Response:
         def release(given: _Given[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
-            asked = given.asked
+            body = given.asked
             reason = (
-                None
-                if asked.reason is None
-                else ReleaseReason(asked.reason.error or "Released", asked.reason.text or "")
+                None if body.reason is None else ReleaseReason(body.reason.error or "Released", body.reason.text or "")
             )
-            return self._service.claims.release(queue, given.receipts, asked.delay, reason, retry=asked.retry)
+            return self._service.claims.release(queue, given.receipts, body.delay, reason, retry=body.retry)
 
         return await self._settle(request, match, api.Release, release)
 
@@ -269,8 +267,8 @@ class ClaimViews(Views):
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
-            given = await request.read(partial(self._read, request, kind, queue))
-            return _settled(given.asked.receipts, await settle(given, queue))
+            parsed = await request.read(partial(self._read, request, kind, queue))
+            return _settled(parsed.asked.receipts, await settle(parsed, queue))
 
         return await access.apply(call)
 
@@ -279,27 +277,27 @@ class ClaimViews(Views):
 
     def _read(self, request: Request, kind: type[S], queue: Queue) -> _Given[S]:
         errors = Errors()
-        asked = self.fields(kind).body(request, errors)
-        receipts = _parsed("receipts", asked.receipts or [], queue, errors)
-        if isinstance(asked, api.Release):
-            asked = cast("S", self._with_reason(asked, len(receipts), errors))
+        body = self.fields(kind).body(request, errors)
+        receipts = _parsed("receipts", body.receipts or [], queue, errors)
+        if isinstance(body, api.Release):
+            body = cast("S", self._with_reason(body, len(receipts), errors))
         errors.check()
-        return _Given(asked, receipts)
+        return _Given(body, receipts)
 
     def _with_reason(self, asked: api.Release, count: int, errors: Errors) -> api.Release:
-        """Reads why messages are released, and checks that they are not too many for that."""
+        """Reads the reason of a release, and checks that its receipts are not too many for a reason."""
         if not asked.retry and count > api.MAX_WITH_REASON:
-            errors.setdefault("retry", f"False is for at most {api.MAX_WITH_REASON} receipts at a time")
+            errors.setdefault("retry", f"False is allowed for at most {api.MAX_WITH_REASON} receipts at a time")
         if asked.reason is None:
             return asked
         if not isinstance(asked.reason, dict):
             errors["reason"] = "Is not an object with error and text"
             return asked
         if count > api.MAX_WITH_REASON:
-            errors["reason"] = f"Is for at most {api.MAX_WITH_REASON} receipts at a time"
-        own = Errors()
-        reason = self.fields(api.ReleaseReason).read(asked.reason, own)
-        errors.include(own, "reason.")
+            errors["reason"] = f"Is allowed for at most {api.MAX_WITH_REASON} receipts at a time"
+        reason_errors = Errors()
+        reason = self.fields(api.ReleaseReason).read(asked.reason, reason_errors)
+        errors.include(reason_errors, "reason.")
         return structs.replace(asked, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
@@ -313,24 +311,24 @@ class ClaimViews(Views):
         return await access.apply(call)
 
     def _states(self, request: Request, queue: Queue) -> dict[str, tuple[ClaimReceipt, bytes]]:
-        given = self.fields(api.States).json(request).get("states")
-        if not isinstance(given, dict):
-            text = validators.REQUIRED if given is None else "Is not an object with states by receipt"
+        values = self.fields(api.States).json(request).get("states")
+        if not isinstance(values, dict):
+            text = validators.REQUIRED if values is None else "Is not an object with states by receipt"
             raise InvalidRequest({"states": text})
-        if len(given) > api.MAX_STATES:
-            raise InvalidRequest({"states": f"Has {len(given)} receipts: at most {api.MAX_STATES} at a time"})
+        if len(values) > api.MAX_STATES:
+            raise InvalidRequest({"states": f"Has {len(values)} receipts: at most {api.MAX_STATES} at a time"})
         errors = Errors()
-        receipts = _parsed("states", list(given), queue, errors)
-        states = [encode(value) for value in given.values()]
-        for index, (value, state) in enumerate(zip(given.values(), states, strict=True)):
+        receipts = _parsed("states", list(values), queue, errors)
+        states = [encode(value) for value in values.values()]
+        for index, (value, state) in enumerate(zip(values.values(), states, strict=True)):
             if len(state) > api.MAX_STATE:
                 errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {api.MAX_STATE}"
             elif levels(value) > api.MAX_NESTED:
                 errors[f"states.{index}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
         errors.check()
-        return dict(zip(given, zip(receipts, states, strict=True), strict=True))
+        return dict(zip(values, zip(receipts, states, strict=True), strict=True))
 
-    # Acts of operators
+    # Actions of operators
 
     async def cancel(self, request: Request, match: Match) -> Response:
         job = await self._act(request, match, self._service.claims.cancel)
@@ -345,7 +343,7 @@ class ClaimViews(Views):
     ) -> JobStanding:
         partition, position = parse_place(match["id"])
         access = await self._authorization.admit(request, match, "claim")
-        if access.queue.principals:  # Those that may only read may record offsets, too, but end no jobs.
+        if access.queue.principals:  # A principal that may only read can record offsets, but must not end jobs.
             access = await self._enter(request, match)
         return await access.apply(partial(act, partition=partition, position=position))
 
@@ -371,7 +369,7 @@ class ClaimViews(Views):
         return api.Jobs(jobs=self._service.claims.outstanding(access, query.limit, states=query.states))
 
     async def show_jobs(self, request: Request, match: Match) -> Response:
-        """Shows jobs by their ids, at once or when one has ended."""
+        """Shows jobs by their ids, at once or after waiting until one of them has ended."""
         access = await self._authorization.admit(request, match, "read")
         query = self._jobs_by_id(request)
         poll = JobPoll(parse_locations(match["ids"], MAX_JOBS), states=query.states)
@@ -392,24 +390,24 @@ class ClaimViews(Views):
 
 
 def _several(body: Mapping[str, Any]) -> tuple[list[str], dict[str, object]]:
-    """Returns the queues of a claim of several, and the receipts by queue."""
+    """Returns the queues of a claim from several queues, and the receipts to acknowledge by queue."""
     names, receipts = body.get("queues"), body.get("acknowledge")
     errors = Errors()
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         errors["queues"] = validators.REQUIRED if names is None else "Is not a list of names"
     elif not 1 <= len(names) <= api.MAX_QUEUES or len(set(names)) < len(names):
-        errors["queues"] = f"Names not 1 to {api.MAX_QUEUES} different queues"
+        errors["queues"] = f"Must name 1 to {api.MAX_QUEUES} different queues"
     elif receipts is not None and not (isinstance(receipts, dict) and receipts.keys() <= set(names)):
-        errors["acknowledge"] = "Is not an object with receipts by queue, of those named"
+        errors["acknowledge"] = "Is not an object with receipts by the names in queues"
     errors.check()
     return names or [], receipts or {}
 
 
 def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
-    """Reads the receipts in a field.
+    """Parses the receipts in a field.
 
     Raises:
-        InvalidRequest: Naming each that is bad.
+        InvalidRequest: Receipts are not valid; the error names each of them.
     """
     errors = Errors()
     texts = errors.take(name, validators.items, value, api.MAX_CLAIMS)
@@ -421,10 +419,10 @@ def _receipts_in(name: str, value: object, queue: Queue) -> list[ClaimReceipt]:
 def _results_in(
     body: Mapping[str, object], texts: Sequence[str], receipts: Sequence[ClaimReceipt]
 ) -> dict[ClaimReceipt, JobResult]:
-    """Reads the results in a body, by those of its receipts that have one; what is too large by its size.
+    """Reads the results in a body, by receipt. A result that is too large is represented by its size in bytes.
 
     Raises:
-        InvalidRequest: They are not by receipt, too many, or nested too deeply.
+        InvalidRequest: The results are not an object by receipt, are too many, or are nested too deeply.
     """
     if body.get("results") is None and body.get("too_large") is None:
         return {}
@@ -467,8 +465,8 @@ def _kept(result_ttl: int) -> dict[str, object]:
 
 
 def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Reads receipts; bad ones are in ``errors`` by their index."""
-    found = []
+    """Parses receipts. Puts errors into ``errors`` by the index of the receipt."""
+    receipts = []
     mark = mark_of(queue.qid)
     for index, item in enumerate(texts):
         text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
@@ -478,28 +476,28 @@ def _parsed(name: str, texts: list[Any], queue: Queue, errors: Errors) -> list[C
             errors[f"{name}.{index}"] = f'"{validators.show(item)}" is not a receipt'
             continue
         if not receipt.number:
-            errors[f"{name}.{index}"] = f'"{item}" is of a claim with ttl=0, which only shows messages'
+            errors[f"{name}.{index}"] = f'"{item}" is from a claim with ttl=0, which only shows messages'
         elif marked != mark or receipt.partition > queue.partitions:
-            errors[f"{name}.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
+            errors[f"{name}.{index}"] = f'"{item}" is from another queue, or from before this one was purged'
             errors.depend_on_row = True
-        found.append(receipt)
-    return found
+        receipts.append(receipt)
+    return receipts
 
 
 @lru_cache(1024)
 def mark_of(qid: int) -> str:
-    """Returns the end of a queue's receipts; it differs between queues, and before and after a purge."""
+    """Returns the last part of a queue's receipts, which differs between queues and changes with a purge."""
     return f"{crc32(b'%d' % qid) & 0xFFFFFF:06x}"
 
 
 def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
-    """Answers with the results of receipts, which are given as texts in the same order.
+    """Answers with the results of receipts; ``texts`` has the receipts in the order of ``settlements``.
 
     Raises:
-        ClaimLost: Some were superseded.
+        ClaimLost: A receipt was superseded.
     """
     results = _results(texts, settlements)
-    if any(each.status is ReceiptStatus.SUPERSEDED for each in settlements):
+    if any(settlement.status is ReceiptStatus.SUPERSEDED for settlement in settlements):
         raise ClaimLost(results)
     return json_response(api.Settled(results=results))
 
@@ -508,9 +506,9 @@ def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[ap
     return [
         api.Settlement(
             receipt=text,
-            status="superseded" if each.status is ReceiptStatus.SUPERSEDED else "ok",
-            expires=each.expires or None,
-            cancelled=each.cancelled,
+            status="superseded" if settlement.status is ReceiptStatus.SUPERSEDED else "ok",
+            expires=settlement.expires or None,
+            cancelled=settlement.cancelled,
         )
-        for text, each in zip(texts, settlements, strict=True)
+        for text, settlement in zip(texts, settlements, strict=True)
     ]

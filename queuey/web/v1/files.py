@@ -1,4 +1,4 @@
-"""Views that are the same for everybody: of the service, its OpenAPI document, and the client for browsers."""
+"""Views that need no credential: the service, its OpenAPI document, and the browser client."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> byte
 
 
 ORIGIN = re.compile(r"https?://[\w.\[\]:-]{1,260}", re.ASCII)
-"""The addresses of a service that a page shows in a command: nothing that a shell would understand otherwise."""
+"""Addresses that the page may show in shell commands: they have no characters special to a shell."""
 
 
 _CLIENT = {name: (files("queuey.web") / "javascript" / name).read_bytes() for name in ("queuey.js", "queuey.d.ts")}
-"""The files of the client for browsers, read at the start: an installation beside a running service replaces them."""
+"""Files of the browser client, read at the start because an upgrade may replace them while the service runs."""
 
 LINKS = {
     "api": "/v1/",
@@ -58,7 +58,7 @@ class HelloView:
         self._id: str | None = None
 
     def show(self, request: Request, match: Match) -> Response:
-        """Returns what runs here. The store is asked once for its id."""
+        """Describes the service. Reads the store's id once."""
         if self._id is None:
             self._id = bridge.run(self._store.identity())
         return json_response(Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
@@ -73,19 +73,19 @@ class FileViews:
         self._on_loopback = on_loopback
 
     async def document(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document, with the address that the caller has used as the server's."""
+        """Serves the OpenAPI document, with the address of the request as its server."""
         servers = encode([{"url": request.origin}])
         return Response(200, b'{"servers":%b,%b' % (servers, _document(self._describe, self._limits)[1:]), JSON)
 
     def page(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document as a page, with forms that send requests if only this machine can see it.
+        """Serves the OpenAPI document as a page. On a loopback address, the page has forms that send requests.
 
-        The page is made once; what differs is the address that the caller has used.
+        The rendered page is cached; only the address of the request is inserted each time.
         """
         # The link to the document is relative, because a proxy may serve everything under a path.
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
         sends = self._on_loopback and _names_this_machine(request)
-        keeping = "no-store" if sends else "public, max-age=3600"
+        caching = "no-store" if sends else "public, max-age=3600"
         page = _page(self._describe, self._limits, link, sends=sends)
         if ORIGIN.fullmatch(request.origin):
             page = page.replace(api_page.ADDRESS.encode(), request.origin.encode())
@@ -94,7 +94,7 @@ class FileViews:
             page,
             ("Content-Type", "text/html; charset=utf-8"),
             ("Content-Security-Policy", api_page.policy(sends=sends)),
-            ("Cache-Control", keeping),
+            ("Cache-Control", caching),
             ("Vary", "X-Forwarded-Proto"),
             ("Cross-Origin-Opener-Policy", "same-origin"),
             ("X-Content-Type-Options", "nosniff"),
@@ -116,7 +116,7 @@ class FileViews:
 
 
 def _names_this_machine(request: Request) -> bool:
-    """Returns whether the request's host is a loopback address: a name that was bound to one again is none."""
+    """Returns whether the request's host is localhost or a loopback address. A name that resolves to one is not."""
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
     except ValueError:

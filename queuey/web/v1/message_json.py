@@ -1,8 +1,8 @@
-"""Messages as JSON, for responses.
+"""Renders messages as JSON for responses.
 
-Writing is fast, with one format string for a whole page. Most of a page repeats from message to message: the last
-digits of the ids, the second they fall into, the partition, the metadata. So each message costs one check whether that
-still holds, five values and one encoded body.
+One format string renders a whole page. Most parts repeat from message to message: the last digits of the id, the second
+of the timestamp, the partition, the metadata. So a message costs a check whether these have changed, five values and an
+encoded body.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
 _NEXT = b',{"message_id":"'
 EARLY = b',"early":true'
-"""A field of messages that lie above the horizon."""
+"""Field of messages above the horizon."""
 _CACHED_TAILS = 1024
 
 _tails: dict[Meta, bytes] = {}
 
 
 def _tail(meta: Meta) -> bytes:
-    """Returns what follows the body of a message with this metadata, the closing brace included."""
+    """Returns the JSON after the body of a message with this metadata, with the closing brace."""
     tail = _tails.get(meta)
     if tail is None:
         tail = b""
@@ -51,7 +51,7 @@ def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> 
 
     Args:
         messages: The messages.
-        more: Further fields of each, from a comma on; or nothing.
+        more: Further fields of each message, beginning with a comma; empty for none.
     """
     parts: list[bytes | int] = []
     pieces: list[bytes] = []
@@ -59,24 +59,24 @@ def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> 
     separator = _FIRST
     low: int | None = None
     high = -1
-    start = end = 0  # the ticks of the second that `middle` is about
+    start = end = 0  # ticks of the second in `middle`
     partition = 0
-    rest = middle = location = b""
+    id_tail = middle = location = b""
     for number, message in enumerate(messages):
         ticks = message.ticks
         if ticks >> 32 != high or message.low != low:
             high, low = ticks >> 32, message.low
-            rest = b'%b","timestamp":"' % last_digits(high, low)
+            id_tail = b'%b","timestamp":"' % last_digits(high, low)
             end = 0
         if not start <= ticks < end:
             seconds = (ticks - EPOCH_TICKS) // TICKS_PER_SECOND
             start = seconds * TICKS_PER_SECOND + EPOCH_TICKS
             end = start + TICKS_PER_SECOND
-            middle = b"%b%d." % (rest, seconds)
+            middle = b"%b%d." % (id_tail, seconds)
             if seconds < 0:
-                # Before 1970 the fraction counts away from zero, so nothing can be kept for the next message.
+                # Before 1970 the fraction counts away from zero, so `middle` is not reused for the next message.
                 whole, fraction = divmod(EPOCH_TICKS - ticks, TICKS_PER_SECOND)
-                middle, start, end = b"%b-%d." % (rest, whole), ticks - fraction, 0
+                middle, start, end = b"%b-%d." % (id_tail, whole), ticks - fraction, 0
         if message.partition != partition:
             partition = message.partition
             location = b'","partition":%d,"body":' % partition
@@ -111,7 +111,7 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
 def render_claims(
     claims: Sequence[ClaimDelivery], mark: str, acknowledged: object = None, more: Mapping[str, object] | None = None
 ) -> list[bytes]:
-    """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
+    """Returns the response to a claim, in pieces. Each receipt ends with the mark of the queue."""
     ending = mark.encode()
     parts = [
         b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
@@ -127,36 +127,35 @@ def render_claims(
         )
         for claim in claims
     ]
-    rest = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
-    end = b"]," + encode(rest)[1:] if rest else b"]}"
+    fields = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
+    end = b"]," + encode(fields)[1:] if fields else b"]}"
     return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], parts), end]
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
     cursors = b",".join(
-        b'"%d":null' % number if at is None else b'"%d":"%b"' % (number, ids.to_hex(at).encode())
-        for number, at in reading.next.items()
+        b'"%d":null' % number if position is None else b'"%d":"%b"' % (number, ids.to_hex(position).encode())
+        for number, position in reading.next.items()
     )
     name = b"" if queue_name is None else b',"queue_name":' + encode(queue_name)
     messages = render_messages(reading.messages)
     if reading.early:
         messages += [b","] * bool(reading.messages) + render_messages(reading.early, [EARLY] * len(reading.early))
-    rest = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
+    ending = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
         horizon_id(reading.horizon).encode(),
         cursors,
         reading.cursor.encode(),
         b"true" if reading.more else b"false",
         b"" if reading.cursor_safe else b',"cursor_safe":false',
     )
-    return [b'{"status":"ok"%b,"messages":[' % name, *messages, rest]
+    return [b'{"status":"ok"%b,"messages":[' % name, *messages, ending]
 
 
 def horizon_id(ticks: int) -> str:
-    """Returns the lowest id of an instant."""
     return ids.to_hex((ticks, LOW_MIN))
 
 
 @lru_cache(1024)
 def last_digits(high: int, low: int) -> bytes:
-    """Returns all but the first eight digits of an id: ids that are made together share them."""
+    """Returns the digits of an id after the first eight, which ids made together share."""
     return b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, ids.low_hex(low).encode())

@@ -1,4 +1,4 @@
-"""Views of messages: post, and everything by id. How a message is read from a request stands below the views."""
+"""Views of messages: post, and the operations by id. The parsers of posted messages follow the views."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
 
 def parse_locations(text: str, most: int) -> list[Location]:
-    """Reads the ids in a path: ``<id>`` in partition 1, or ``<partition>:<id>``.
+    """Parses the ids in a path, separated by commas: ``<id>`` in partition 1, or ``<partition>:<id>``.
 
     Raises:
-        InvalidRequest: One of them is malformed, or there are too many.
+        InvalidRequest: An id is malformed, or there are too many.
     """
     items = text.split(",")
     if len(items) > most:
-        message = f"{len(items)} message ids; {most} at most. Ask in several requests."
+        message = f"{len(items)} message ids; at most {most} are allowed. Send several requests."
         raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
     return [(1 if number is None else number, place) for number, place in map(parse_place, items)]
 
 
 def parse_place(text: str) -> tuple[int | None, Position]:
-    """Reads the id of a message, and its partition if one is named: ``<id>`` or ``<partition>:<id>``.
+    """Parses ``<id>`` or ``<partition>:<id>``; without a partition, the first value is None.
 
     Raises:
-        InvalidRequest: It is malformed.
+        InvalidRequest: The id is malformed.
     """
     match = _PLACE.fullmatch(text.strip())
     if match is not None:
@@ -82,7 +82,7 @@ def _is_batch(request: Request) -> bool:
 
 
 def raw_response(message: Message) -> Response:
-    """Answers with a body as it was posted. It is foreign content, so browsers must not interpret it."""
+    """Answers with a body as it was posted. It is untrusted, so the headers keep browsers from interpreting it."""
     body, meta = message.body, message.meta
     kind = None if meta is None else meta.content_type
     if kind is None:
@@ -106,21 +106,21 @@ def raw_response(message: Message) -> Response:
 
 
 def _header_text(text: str) -> str:
-    """Returns text as a header's value, all but printable ASCII percent-encoded: servers differ in what they send."""
-    return _NOT_IN_HEADER.sub(lambda found: quote(found[0]), text)
+    # Servers differ in how they send other characters than printable ASCII.
+    return _NOT_IN_HEADER.sub(lambda match: quote(match[0]), text)
 
 
 class MessageViews(Views):
-    """Views of ``POST /v1/{app}/{queue}`` of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
+    """Views of ``POST /v1/{app}/{queue}``, of ``/v1/{app}/{queue}/{ids}`` and of ``explain/{id}``."""
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores one message, or a batch if the body is JSON."""
+        """Stores one message, or a batch if the content type is JSON."""
         authorization = self._authorization
         access = authorization.admit_at_once(request, match, "send") or await authorization.admit(
             request, match, "send"
         )
-        named = request.headers.get("idempotency-key")
-        key = None if named is None else read_key(named)
+        header = request.headers.get("idempotency-key")
+        key = None if header is None else read_key(header)
         batch = _is_batch(request)
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
@@ -140,7 +140,7 @@ class MessageViews(Views):
     def _read(
         self, request: Request, body: bytes, queue: Queue, *, batch: bool
     ) -> tuple[Sequence[AnyDraft], Position | None]:
-        """Reads the messages of a post, and the id that theirs must be above."""
+        """Returns the messages of a post, and the id that their ids must be above."""
         errors = Errors()
         after = request.headers.get("x-after")
         position = errors.take("after", _position, after) if after else None
@@ -159,22 +159,21 @@ class MessageViews(Views):
 
     def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
         if request.has_own_headers or not request.headers.keys().isdisjoint(_OF_ONE_MESSAGE):
-            own = [name for name in request.headers if name in _OF_ONE_MESSAGE or name.startswith(OWN_HEADER)]
-            note_unknown(request, own, "header", "batch", ("x-after", "idempotency-key"))
+            misplaced = [name for name in request.headers if name in _OF_ONE_MESSAGE or name.startswith(OWN_HEADER)]
+            note_unknown(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
         drafts = read_batch(body, self._limits, queue, request)
         request.batch = len(drafts)
         return drafts
 
     def _located(self, request: Request, match: Match, action: Action) -> tuple[QueueAccess, list[Location]]:
-        """Returns the access to the queue, and the places of the messages, that a path names."""
         return self._enter(request, match, action, lambda: parse_locations(match["ids"], self._limits.max_ids))
 
     def _enter(self, request: Request, match: Match, action: Action, parse: Callable[[], T]) -> tuple[QueueAccess, T]:
-        """Authorizes the caller, and parses the path: an error there comes before a missing right."""
+        """Authorizes the caller, and parses the path. A parse error takes precedence over a missing right."""
         try:
             parsed = parse()
         except InvalidRequest:
-            self._authorization.find(request, match)  # That there is such a queue comes first.
+            self._authorization.find(request, match)  # A missing queue takes precedence over a parse error.
             raise
         return self._authorization.enter(request, match, action), parsed
 
@@ -214,7 +213,7 @@ _types: dict[str, Meta] = {}
 
 
 class _Item(PlainDraft, gc=False, forbid_unknown_fields=True):
-    """An item of the batches that most callers send. Any other one ends the decoding."""
+    """An item with only the common fields, which most batches have. Any other item ends the decoding."""
 
     message_key: None = None
     content_type: None = None
@@ -228,13 +227,13 @@ class _Batch(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _ItemBody(msgspec.Struct):
-    """The body of any item, as it was written."""
+    """The body of an item as JSON text."""
 
     body: msgspec.Raw = msgspec.Raw(b'""')
 
 
 class _LooseItem(_ItemBody):
-    """Any item at all. ``body`` keeps its text, so that a JSON value is stored exactly as it was written."""
+    """An item with any fields. ``body`` keeps its JSON text, so that a value is stored exactly as it was written."""
 
     ttl: Any = None
     partition: Any = None
@@ -246,7 +245,7 @@ class _LooseItem(_ItemBody):
 
 
 class _ExactItem(_LooseItem, forbid_unknown_fields=True):
-    """An item that has known fields alone."""
+    """An item with known fields only."""
 
 
 class _LooseBatch(msgspec.Struct):
@@ -254,7 +253,7 @@ class _LooseBatch(msgspec.Struct):
 
 
 class _ExactBatch(_LooseBatch, forbid_unknown_fields=True):
-    """A batch that has nothing beside its messages."""
+    """A batch with no other fields than ``messages``."""
 
 
 _JSON = "application/json"
@@ -264,12 +263,12 @@ _STORED_AS_ONE: Header = (
     '299 - "Stored as one message. For a batch, send it with the header Content-Type: application/json"',
 )
 _LARGE, _BRACES = 1024 * 1024, 64
-"""A batch of more bytes is decoded at once only if it has no more opening braces for each message that is allowed.
+"""A batch is decoded at once if it has at most this many bytes, or at most this many ``{`` per allowed message.
 
-Every message has one, and their texts may have others: what is decoded takes memory for each.
+Every message has one ``{``, and its text may have more. The bound limits the memory of decoded messages.
 """
 _BESIDE_BODY = 128 * 1024
-"""Max bytes of an item beside its body: far more than all fields may take, however they are escaped."""
+"""Max bytes of an item without its body: far more than valid fields take, even if every character is escaped."""
 _WRITTEN, _WRITTEN_MORE = 8, 32
 """Max JSON bytes per body byte (escaped as ``\\u0041``, or base64 of it), and a constant on top."""
 _decode_batch = msgspec.json.Decoder(_Batch).decode
@@ -280,7 +279,7 @@ _UNKNOWN = re.compile("unknown field `(.*?)`", re.DOTALL)
 
 
 def text_or_bytes(body: bytes) -> str | bytes:
-    """Returns the text that the bytes encode, or the bytes themselves if they encode none."""
+    """Returns the bytes decoded as UTF-8, or unchanged if they are not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -297,30 +296,30 @@ def _number(value: object, queue: Queue) -> int:
 def _content_type(value: object, longest: int) -> str:
     kind = validators.text(value, longest)
     if validators.CONTROL.search(kind) is not None:
-        raise validators.BadField("A content type has no control characters")
+        raise validators.BadField("A content type must not have control characters")
     return kind
 
 
 def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
-    """Reads the headers to keep with a message. They come back as HTTP headers, so they must be able to."""
+    """Reads the headers to keep with a message. Readers get them as HTTP headers, so they must be valid ones."""
     if not isinstance(value, dict):
         raise validators.BadField(f'"{validators.show(value)}" is not an object')
-    found = {}
+    headers = {}
     for name, text in value.items():
         if _NAME.fullmatch(name) is None:
             raise validators.BadField(f'"{validators.show(name)}" is not a header name')
         if validators.CONTROL.search(validators.text(text)) is not None:
-            raise validators.BadField("A header has no control characters")
-        found[name.lower()] = text
-    if len(found) > limits.max_headers:
+            raise validators.BadField("A header must not have control characters")
+        headers[name.lower()] = text
+    if len(headers) > limits.max_headers:
         raise validators.BadField(f"Longer than maximum length {limits.max_headers}")
-    if sum(len(name) + len(text.encode()) for name, text in found.items()) > limits.max_header_bytes:
+    if sum(len(name) + len(text.encode()) for name, text in headers.items()) > limits.max_header_bytes:
         raise validators.BadField(f"Longer than maximum length {limits.max_header_bytes} bytes")
-    return tuple(found.items())
+    return tuple(headers.items())
 
 
 def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json: bool = False) -> Meta | None:
-    """Returns metadata, the same object for the same content type alone. JSON is ``application/json`` unless named."""
+    """Returns metadata, cached if it is only a content type. JSON is ``application/json`` unless ``kind`` is given."""
     if headers or json:
         return Meta(kind or (_JSON if json else kind), headers or (), json)
     if not kind:
@@ -343,29 +342,30 @@ _OF_POSTS = ("x-partition", "x-message-key", "x-delay", "x-after", "idempotency-
 
 
 def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
-    """Reads a message from a request whose body it is.
+    """Reads a message whose body is the body of the request, and whose fields are headers.
 
     Args:
         request: The request.
-        body: Its body.
-        limits: What is allowed.
-        queue: Where it goes; None for a message that is put at given ids, which has no partition, key or delay.
+        body: Body of the request.
+        limits: Limits in force.
+        queue: Queue that the message is posted to; None for a message that is put at given ids or named, which has no
+            partition, key or delay.
 
     Raises:
-        InvalidRequest: Naming every bad field.
+        InvalidRequest: Fields are not valid; the error names every one.
     """
     get = request.headers.get
     kind = get("content-type")
     headers = _own_headers(request) if request.has_own_headers else None
     errors = Errors()
     if queue is None:
-        text = "Is only for messages that are posted to the queue, which get new ids"
+        text = "Is only allowed for messages posted to the queue, which get new ids"
         errors.update({name.removeprefix("x-").replace("-", "_"): text for name in _OF_POSTS if get(name)})
     is_plain = not errors and headers is None and request.headers.keys().isdisjoint(_OF_ONE_MESSAGE)
     meta = _types.get(kind) if kind else None
     if body and is_plain and (not kind or meta is not None):
         return Draft(text_or_bytes(body), meta=meta)
-    asked = (get("x-ttl"), get("x-partition"), get("x-message-key"), get("x-delay"))
+    fields = (get("x-ttl"), get("x-partition"), get("x-message-key"), get("x-delay"))
     encoding = get("x-encoding")
     draft = Draft(text_or_bytes(body))
     json = False
@@ -373,11 +373,11 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
         errors["body"] = validators.REQUIRED
     elif errors.take("encoding", validators.one_of, encoding, ("json",)):
         draft.body, json = _read_item_body(body, limits, errors, encoded=False)
-    draft.ttl = errors.take("ttl", validators.integer, asked[0], 1, MAX_TTL)
-    kept = errors.take("headers", _headers, headers, limits)
-    draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), kept, json=json)
+    draft.ttl = errors.take("ttl", validators.integer, fields[0], 1, MAX_TTL)
+    custom = errors.take("headers", _headers, headers, limits)
+    draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), custom, json=json)
     if queue is not None:
-        _, partition, key, delay = asked
+        _, partition, key, delay = fields
         _place(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
     errors.check()
     return draft
@@ -386,7 +386,6 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
 def _place(
     draft: Draft, partition: object, key: object, delay: object, *, queue: Queue, limits: Limits, errors: Errors
 ) -> None:
-    """Reads where a message goes and when it is due."""
     draft.partition = errors.take("partition", _number, partition, queue)
     draft.key = errors.take("message_key", validators.text, key, limits.max_message_key)
     draft.delay = errors.take("delay", validators.decimal, delay, 0, MAX_TTL) or 0.0
@@ -400,7 +399,7 @@ def _decode(
     unknown: list[str],
     index: int | None = None,
 ) -> T:
-    """Decodes a batch, or an item of one; the first field that means nothing is appended to ``unknown``."""
+    """Decodes a batch, or an item of one. Appends the name of the first unknown field to ``unknown``."""
     exact, loose = decoders
     try:
         return exact(raw)
@@ -411,11 +410,11 @@ def _decode(
 
 
 def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> Sequence[AnyDraft]:
-    """Reads the messages of a JSON body, and records in the request which fields mean nothing.
+    """Reads the messages of a JSON body. Records unknown fields in the request, for the header ``Warning``.
 
     Raises:
-        InvalidRequest: Naming every bad field of every item.
-        TooLarge: Too many messages, or one of them too long.
+        InvalidRequest: Fields are not valid; the error names every field of every item.
+        TooLarge: The batch has too many messages, or one of them is too long.
     """
     if len(body) > _LARGE and body.count(b"{") > _BRACES * limits.max_batch:
         return _read_loose_batch(body, limits, queue, request)
@@ -440,7 +439,7 @@ def read_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> S
 
 
 def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Request) -> list[Draft]:
-    """Reads a batch item by item, taking numbers as text and any JSON value as a body."""
+    """Reads a batch item by item. Accepts numbers as text, and any JSON value as a body."""
     unknown: list[str] = []
     try:
         raw = _decode(_BATCH_DECODERS, body, unknown).messages
@@ -475,28 +474,28 @@ def _over(errors: Errors) -> InvalidRequest:
 
 def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, errors: Errors, unknown: list[str]) -> Draft:
     draft = Draft("")
-    own = Errors()
+    item_errors = Errors()
     size = memoryview(raw).nbytes
     try:
         if size > _BESIDE_BODY and size - memoryview(_decode_item_body(raw).body).nbytes > _BESIDE_BODY:
-            errors[str(index)] = f"Longer than maximum length {_BESIDE_BODY} bytes beside its body"
+            errors[str(index)] = f"Longer than maximum length {_BESIDE_BODY} bytes without its body"
             return draft
         item = _decode(_ITEM_DECODERS, raw, unknown, index)
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft
-    own.take("encoding", validators.one_of, item.encoding, ("base64",))
-    draft.body, json = _read_item_body(bytes(item.body), limits, own, encoded=item.encoding == "base64")
-    draft.ttl = own.take("ttl", validators.integer, item.ttl, 1, MAX_TTL)
-    _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=own)
-    kind = own.take("content_type", _content_type, item.content_type, limits.max_content_type)
-    draft.meta = _meta(kind, own.take("headers", _headers, item.headers, limits), json=json)
-    errors.include(own, f"{index}.")
+    item_errors.take("encoding", validators.one_of, item.encoding, ("base64",))
+    draft.body, json = _read_item_body(bytes(item.body), limits, item_errors, encoded=item.encoding == "base64")
+    draft.ttl = item_errors.take("ttl", validators.integer, item.ttl, 1, MAX_TTL)
+    _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
+    kind = item_errors.take("content_type", _content_type, item.content_type, limits.max_content_type)
+    draft.meta = _meta(kind, item_errors.take("headers", _headers, item.headers, limits), json=json)
+    errors.include(item_errors, f"{index}.")
     return draft
 
 
 def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool) -> tuple[str | bytes, bool]:
-    """Returns an item's body and whether it is the text of a JSON value."""
+    """Returns a body, and whether it is the text of a JSON value. ``encoded`` bodies are decoded from base64."""
     longer = f"Longer than maximum length {limits.max_body} bytes"
     if len(raw) > _WRITTEN * limits.max_body + _WRITTEN_MORE:
         errors["body"] = longer

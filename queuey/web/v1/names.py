@@ -20,7 +20,7 @@ from queuey.web.v1.views import Views
 
 class NameNotFound(NotFound):
     code = "InvalidName"
-    form = 'No message is named "{name}" now. Create one: POST or PUT to this address.'
+    form = 'No message has the name "{name}". Create one: POST or PUT to this address.'
 
 
 class NameViews(Views):
@@ -55,7 +55,7 @@ class NameViews(Views):
 
     def _draft(self, request: Request) -> Draft:
         if "idempotency-key" in request.headers:
-            text = "Is not for named messages: POST stores one once without it, and PUT may be repeated"
+            text = "Is not allowed for named messages: POST stores a message once without it, and PUT can be repeated"
             raise InvalidRequest({"idempotency_key": text})
         return read_single(request, read_body(request, self._limits.max_body), self._limits, None)
 
@@ -68,5 +68,5 @@ def _name(match: Match) -> str:
 
 
 def _stored(changed: Changed, status: int) -> Response:
-    assert changed.location is not None  # noqa: S101 - it was stored, or found
+    assert changed.location is not None  # noqa: S101 - the message was stored or found
     return Response(status, render_posted([changed.location]), JSON)

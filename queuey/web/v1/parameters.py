@@ -1,6 +1,6 @@
-"""What operations of version 1 share in its OpenAPI document: parameters, headers, bodies and error responses.
+"""Shared parts of the OpenAPI document of version 1: parameters, headers, bodies and error responses.
 
-The header ``Idempotency-Key`` is read here, too: a name for a post, so that it can be repeated without storing twice.
+Also parses the header ``Idempotency-Key``. It names a post, so that repeating the post stores nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
 from queuey.web.responses import Header
 
 REPLAYED: Header = ("Idempotent-Replayed", "true")
-"""Marks the answer to a post that was carried out before."""
+"""Header of the answer to a post that was carried out before."""
 
 KEY_PATTERN = r'[!#-+\--:<-\[\]-~]{1,255}|"(?:[ !#-\[\]-~]|\\["\\]){1,255}"'
-"""A bare key has no quotation marks, commas, semicolons and backslashes: of several headers it would be made of all.
+"""A key, bare or quoted.
 
-A quoted one is a string of structured header fields (RFC 9651). Both name the same key.
+A bare key has no quotation marks, commas, semicolons or backslashes: several headers, which are joined by commas, are
+not a key. A quoted key is a string of structured header fields (RFC 9651). Both forms name the same key.
 """
 _KEY = re.compile(KEY_PATTERN)
 _ESCAPED = re.compile(r"\\(.)")
@@ -37,19 +38,19 @@ SECURITY = {
 }
 ABOUT = (
     "Send, read and claim messages, and manage queues, from any language that speaks HTTP.\n\n"
-    "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. Every other answer is "
-    "one of those named here. The header `Warning` names unknown fields of a query or body, and headers without a "
-    "meaning at an operation; with `strict=1` they get 400. On a post it says that a body that looks like a batch was "
-    "stored as one message, because it was not sent as `application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and "
-    "`/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to methods that are not named here, and 403 to requests "
-    "without a credential. All other resources support OPTIONS, and HEAD wherever there is GET; other methods get 405 "
-    "with `Allow`, and requests without a credential get 401."
+    "Malformed HTTP gets a status of 400 to 431 without a body, and the connection is closed. All other answers are "
+    "listed here. The header `Warning` names unknown fields of a query or body, and headers that the operation does "
+    "not support; with `strict=1` they get 400. After a post it warns if a body that looks like a batch was stored as "
+    "one message, because it was not sent as `application/json`. `/v1/{app}`, `/v1/{app}/{queue}` and "
+    "`/v1/{app}/{queue}/{ids}` answer 404, with `Allow`, to methods that are not listed here, and 403 to requests "
+    "without a credential. All other resources support OPTIONS, and HEAD wherever they support GET; other methods get "
+    "405 with `Allow`, and requests without a credential get 401."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 STRICT = Parameter(
     name="strict",
     place="query",
-    about="1: unknown fields of the query get 400; else the header `Warning` names them",
+    about="`1`: unknown fields of the query get 400; otherwise the header `Warning` names them",
     schema=BOOLEAN,
 )
 KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
@@ -58,9 +59,9 @@ EVENTS: Content = {"text/event-stream": {}}
 STREAM = (
     "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
     "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
-    "`bye`: the stream ends, with the reason. HEAD answers with the head alone."
+    "`bye`: the stream ends, with the reason. HEAD returns the headers only."
 )
-OF_ALL = f"Without `queues`: all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
+OF_ALL = f"Without `queues`, follows all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
 RAW_HEADERS = {
     "X-Message-Id": "The message's id",
     "X-Timestamp": "Its time",
@@ -91,7 +92,7 @@ WITH_BODY = (*TOO_LONG, 415)
 
 
 def read_key(value: str) -> str:
-    """Returns the key of a post, given the value of the header ``Idempotency-Key``.
+    """Parses the value of the header ``Idempotency-Key``.
 
     Raises:
         InvalidRequest: The key is malformed.
@@ -104,7 +105,6 @@ def read_key(value: str) -> str:
 
 
 def _pattern(pattern: str) -> dict[str, Any]:
-    """Returns the schema of text that matches as a whole."""
     return {"type": "string", "pattern": f"^{pattern}$"}
 
 
@@ -117,13 +117,16 @@ PATH_PARAMETERS = (
         about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
         schema=_pattern(f"{ID}(,{ID})*"),
     ),
-    Parameter(name="id", place="path", about="`<id>`: in every partition; or `<partition>:<id>`", schema=_pattern(ID)),
+    Parameter(name="id", place="path", about="`<id>` in any partition, or `<partition>:<id>`", schema=_pattern(ID)),
     Parameter(
         name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME}
     ),
     Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
     Parameter(name="schedule", place="path", about="Schedule", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
     Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
+    Parameter(
+        name="member", place="path", about="Member of a group: the `member` of its join", schema=_pattern("[^/]+")
+    ),
 )
 
 
@@ -135,7 +138,7 @@ def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
     return Parameter(name=name, place="header", about=about, schema=schema)
 
 
-TTL = _header("X-TTL", "Seconds to live; else the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
+TTL = _header("X-TTL", "Seconds to live; by default the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
 ENCODING = _header(
     "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
 )
@@ -144,15 +147,15 @@ POST_HEADERS = (
     _header("X-Partition", "Partition to write to", _number(1, MAX_PARTITIONS)),
     _header(
         "X-Message-Key",
-        "Picks the partition by hash; not with X-Partition",
+        "The hash of the key chooses the partition; not together with X-Partition",
         ANY_TEXT | {"x-limit": "max_message_key"},
     ),
     _header("X-Delay", "Seconds until the message is due", _number(0, MAX_TTL, kind="number")),
-    _header("X-After", "The new ids are above this one", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
+    _header("X-After", "Id of a message that the new ids are above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
     ENCODING,
     _header(
         "Idempotency-Key",
-        "A post repeated with its key stores nothing, and gets the first answer",
+        "Names the post: repeated with the same key, it stores nothing and gets the first answer",
         _pattern(f"({KEY_PATTERN})"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Views of queues themselves: create, list, update, delete, purge, info."""
+"""Views of queues: create, list, update, delete, purge, describe and explain; also of rights and moves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _principals(value: object, most: int) -> tuple[Principal, ...]:
 
 
 def _backoff(value: object) -> Backoff:
-    """Reads delays: an object, or text such as ``first=5,most=600``."""
+    """Parses the delays of retries: an object, or text such as ``first=5,most=600``."""
     if isinstance(value, str):
         value = {name.strip(): number.strip() for name, _, number in (pair.partition("=") for pair in value.split(","))}
     try:
@@ -54,23 +54,23 @@ def _fields(limits: Limits) -> Fields[api.QueueFields]:
 
 
 def read_spec(given: Mapping[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
-    """Reads the options of a queue; the old spelling ``principles`` and the right one mean the same."""
-    asked = _fields(limits).read(given, errors)
-    old = errors.take("principles", _principals, asked.principles, limits.max_principals)
-    new = errors.take("principals", _principals, asked.principals, limits.max_principals)
+    """Reads the options of a queue. ``principles`` is an old misspelling of ``principals``, and has the same effect."""
+    requested = _fields(limits).read(given, errors)
+    old = errors.take("principles", _principals, requested.principles, limits.max_principals)
+    new = errors.take("principals", _principals, requested.principals, limits.max_principals)
     if old is not None and new is not None and old != new:
         errors["principals"] = "Differs from principles"
-    options = {name: getattr(asked, name) for name in QueueOptions.__struct_fields__}
-    backoff = errors.take("backoff", _backoff, asked.backoff)
+    options = {name: getattr(requested, name) for name in QueueOptions.__struct_fields__}
+    backoff = errors.take("backoff", _backoff, requested.backoff)
     return QueueSpec(**options | {"backoff": backoff}, principals=old if new is None else new)
 
 
 def _resets(given: dict[str, Any]) -> list[str]:
-    """Returns the fields given as null, under their own names."""
-    names = {name for name, value in given.items() if value is None}
-    if "principles" in names:
-        names.add("principals")
-    return [name for name in RESETTABLE if name in names]
+    """Returns the options given as null, under their correct names."""
+    options = {name for name, value in given.items() if value is None}
+    if "principles" in options:
+        options.add("principals")
+    return [name for name in RESETTABLE if name in options]
 
 
 def _principal_text(queue: Queue) -> str | None:
@@ -82,7 +82,7 @@ def _state(queue: Queue) -> dict[str, Any]:
 
 
 def _listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.ListedQueue
-    """Returns a queue with all details: of the options those that differ from the defaults."""
+    """Returns a queue with its details. Leaves out options that have their defaults."""
     options = {name: value for name, default in DEFAULTS.items() if (value := getattr(queue, name)) != default}
     return api.ListedQueue(
         queue_name=queue.name,
@@ -99,16 +99,16 @@ def _fits(name: object) -> bool:
 
 
 class QueueViews(Views):
-    """Views of ``/v1/{app}``, of a queue's row, and of ``messages`` and ``info`` under it."""
+    """Views of ``/v1/{app}`` with rights and caller, and of a queue with its ``messages``, ``info`` and ``explain``."""
 
     def create(self, request: Request, match: Match) -> Response:
-        """Creates a queue, or finds the one that has every field given."""
+        """Creates a queue, or returns the existing one if it has all given options."""
         check = self._authorization.creation(request, match["app"])
-        given = read_fields(request, self._limits.max_body)
-        self.fields(api.NewQueue).note_unknown(request, given)
+        body = read_fields(request, self._limits.max_body)
+        self.fields(api.NewQueue).note_unknown(request, body)
         errors = Errors()
-        name = errors.take("queue_name", validators.text, given.get("queue_name"))
-        spec = read_spec(given, errors, self._limits)
+        name = errors.take("queue_name", validators.text, body.get("queue_name"))
+        spec = read_spec(body, errors, self._limits)
         errors.check()
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
@@ -118,14 +118,14 @@ class QueueViews(Views):
 
     def list(self, request: Request, match: Match) -> Response:
         patterns = self._authorization.patterns(request, match["app"], "measure")
-        asked = self.fields(api.QueueListQuery).query(request)
-        details = asked.include_count or asked.details
-        limit = asked.limit or self._limits.default_list
-        queues, following = self._service.queues.list(match["app"], start=asked.offset, limit=limit, patterns=patterns)
+        query = self.fields(api.QueueListQuery).query(request)
+        details = query.include_count or query.details
+        limit = query.limit or self._limits.default_list
+        queues, following = self._service.queues.list(match["app"], start=query.offset, limit=limit, patterns=patterns)
         items = []
         for queue in queues:
-            count = self._service.queues.count(queue) if asked.include_count else None
-            if asked.include_count and count is None:
+            count = self._service.queues.count(queue) if query.include_count else None
+            if query.include_count and count is None:
                 continue
             items.append(_listed(queue, count) if details else api.ListedQueue(queue_name=queue.name))
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
@@ -134,15 +134,14 @@ class QueueViews(Views):
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
-        most = self._limits.max_queues_per_read
-        if not isinstance(names, list) or len(names) > most or not all(map(_fits, names)):
-            text = f"Not a list of at most {most} names of at most {api.MAX_ASKED} characters"
+        max_names = self._limits.max_queues_per_read
+        if not isinstance(names, list) or len(names) > max_names or not all(map(_fits, names)):
+            text = f"Is not a list of at most {max_names} names of at most {api.MAX_ASKED} characters"
             raise InvalidRequest({"queues": text})
         rights = [api.QueueRights(name, self._authorization.rights(request, match["app"], name)) for name in names]
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
-        """Describes the caller and its rights in this application."""
         self._service.queues.require_application(match["app"])
         caller = self._authorization.caller(request)
         rights = [
@@ -158,21 +157,21 @@ class QueueViews(Views):
 
     def applications(self, request: Request, match: Match) -> Response:
         self._authorization.oversee(request)
-        asked = self.fields(api.ListQuery).query(request)
-        limit = asked.limit or self._limits.default_list
-        names, following = self._service.queues.applications(start=asked.offset, limit=limit)
+        query = self.fields(api.ListQuery).query(request)
+        limit = query.limit or self._limits.default_list
+        names, following = self._service.queues.applications(start=query.offset, limit=limit)
         return json_response(api.ApplicationList(applications=list(names), next=following))
 
     def update(self, request: Request, match: Match) -> Response:
-        """Changes the given fields; null resets one."""
+        """Changes the given options. A null resets an option."""
         access = self._authorization.enter(request, match, "admin")
-        given = read_fields(request, self._limits.max_body)
-        self.fields(api.QueueFields).note_unknown(request, given)
+        body = read_fields(request, self._limits.max_body)
+        self.fields(api.QueueFields).note_unknown(request, body)
         errors = Errors()
-        spec = read_spec(given, errors, self._limits)
+        spec = read_spec(body, errors, self._limits)
         errors.check()
         access = self._authorization.enter(request, match, "admin", dead_letter=spec.dead_letter)
-        queue = self._service.queues.update(access, spec, _resets(given))
+        queue = self._service.queues.update(access, spec, _resets(body))
         principles = list(map(format_principal, queue.principals))
         return json_response(api.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
@@ -193,13 +192,13 @@ class MoveViews(Views):
     """Views of ``/v1/{app}/_moves`` and of the moves under it."""
 
     def begin(self, request: Request, match: Match) -> Response:
-        """Begins a move, or finds the one that is under way between the same queues."""
+        """Starts a move, or returns the one that is running between the same queues."""
         self._authorization.require_credential(request, self._authorization.caller(request))
         errors = Errors()
-        asked = self.fields(NewMove).body(request, errors)
+        body = self.fields(NewMove).body(request, errors)
         errors.check()
-        enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (asked.source, asked.target)]
-        for end in ends:  # That both exist comes before what the caller may do with them.
+        enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (body.source, body.target)]
+        for end in ends:  # A missing queue takes precedence over a missing right.
             self._authorization.find(request, end)
         source, target = ends
         enter(request, source, "read")

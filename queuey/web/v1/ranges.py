@@ -1,4 +1,4 @@
-"""Views of range reads: of one queue, and of several in one call."""
+"""Views of range reads of one queue, and of several in one request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json
 
 Ranges = list[tuple[str, Range]]
-"""Names of queues, and what is read of each."""
+"""Names of queues, with the range to read of each."""
 BOUNDS = ("since", "after", "before", "until")
 
 
@@ -35,7 +35,7 @@ def _bound(value: object) -> Bound:
 
 
 def read_partitions(value: object) -> tuple[int, ...] | None:
-    """Reads the partitions to read: a comma list, ``*`` for all (None), in JSON also a list."""
+    """Parses the partitions to read: a comma list, in JSON also a list. Returns None for ``*``, which means all."""
     if isinstance(value, list):
         items = [str(item) if isinstance(item, int) else "" for item in value]
     else:
@@ -47,13 +47,16 @@ def read_partitions(value: object) -> tuple[int, ...] | None:
     for item in map(str.strip, items):
         if not (item.isascii() and item.isdigit()):
             raise validators.BadField(f'"{validators.show(value)}" is not a list of partitions')
-        # A number too long to be a partition is as empty as any other that does not exist.
+        # A number too long to be a partition becomes 0, which is as empty as any partition that does not exist.
         numbers.append(int(item) if len(item) < 5 else 0)  # noqa: PLR2004
     return tuple(numbers)
 
 
 def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Reads the partitions to read; None: all. Bad ones are in ``errors``."""
+    """Parses the partitions to read as :func:`read_partitions` does, or returns ``otherwise`` without any.
+
+    Puts a parse error into ``errors``.
+    """
     if named is None:
         return otherwise
     try:
@@ -64,7 +67,7 @@ def take_partitions(named: object, errors: Errors, otherwise: tuple[int, ...] | 
 
 
 def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, errors: Errors) -> Range:
-    """Reads the positions and flags of a range; bad fields are in ``errors``."""
+    """Reads the positions and flags of a range. Puts bad fields into ``errors``."""
     since, after, before, until = (errors.take(name, _bound, getattr(asked, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(given.get("partitions"), errors, (1,))
@@ -89,14 +92,14 @@ def read_range(asked: RangeFields, given: Mapping[str, Any], limits: Limits, err
 
 
 def _early(value: object, errors: Errors) -> tuple[bool, Bound]:
-    """Reads whether early messages are asked for, and above which."""
+    """Returns whether early messages are requested, and the bound that they must be above."""
     if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
         return True, errors.take("early", _bound, value)
     return validators.boolean(value), None
 
 
 class _Answer(NamedTuple):
-    """Readings and the response that shows them; false if there is nothing to answer yet."""
+    """Readings and the response that shows them. False if the request should wait for more."""
 
     readings: Sequence[Reading | QueueyError]
     response: Response
@@ -113,12 +116,11 @@ class RangeViews(Views):
         self._asked = Queries(self._read_query).read
 
     async def read(self, request: Request, match: Match) -> Response:
-        """Reads a range of one queue, and waits for messages if it is to."""
         authorization = self._authorization
         access = authorization.admit_at_once(request, match, "read")
         if access is None:
             access = await authorization.admit(request, match, "read")
-        wanted, wait = self._asked(request)
+        requested, wait = self._asked(request)
         reader = self._service.reader
 
         async def attempt(waiter: Waiter | None) -> _Answer:
@@ -126,34 +128,34 @@ class RangeViews(Views):
             if waiter is not None:
                 current = await self._authorization.admit(request, match, "read")
             if request.reserve_at_once(SHORT_BYTES):
-                reading = await current.apply(lambda queue: reader.read_short(queue, wanted, waiter))
+                reading = await current.apply(lambda queue: reader.read_short(queue, requested, waiter))
             if reading is not None:
                 return _shown(reading)
             return await request.in_pool(
-                lambda: _shown(reader.read(current, wanted, waiter=waiter)), computes=True, page=True
+                lambda: _shown(reader.read(current, requested, waiter=waiter)), computes=True, page=True
             )
 
         return (await request.until_found(wait, attempt)).response
 
     def _read_query(self, request: Request) -> tuple[Range, float]:
-        """Returns the range that the query asks for, and the seconds to wait for messages."""
-        given = read_query(request, self.fields(RangeQuery).names)
+        """Returns the range in the query, and the seconds to wait for messages."""
+        query = read_query(request, self.fields(RangeQuery).names)
         errors = Errors()
-        asked = self.fields(RangeQuery).read(given, errors)
-        wanted = read_range(asked, given, self._limits, errors)
+        fields = self.fields(RangeQuery).read(query, errors)
+        requested = read_range(fields, query, self._limits, errors)
         errors.check()
-        return wanted, asked.wait
+        return requested, fields.wait
 
     async def read_many(self, request: Request, match: Match) -> Response:
-        """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
+        """Reads ranges of several queues. An error of one queue does not affect the others."""
 
         def begin() -> tuple[Ranges, float, _Answer | None]:
             ranges, wait = self._ranges(request, match)
             return ranges, wait, None if wait else self._read_each(request, match["app"], ranges, None)
 
         async def attempt(waiter: Waiter | None) -> _Answer:
-            read = partial(self._read_each, request, match["app"], ranges, waiter)
-            return await request.in_pool(read, computes=True, page=True)
+            read_each = partial(self._read_each, request, match["app"], ranges, waiter)
+            return await request.in_pool(read_each, computes=True, page=True)
 
         ranges, wait, answer = await request.in_pool(begin, computes=True, page=True)
         if answer is None:
@@ -161,29 +163,29 @@ class RangeViews(Views):
         return answer.response
 
     def _ranges(self, request: Request, match: Match) -> tuple[Ranges, float]:
-        """Returns the queues and ranges that the body asks for, and the seconds to wait for messages."""
+        """Returns the queues and ranges in the body, and the seconds to wait for messages."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(request)
-        given = self.fields(ManyRanges).json(request)
-        if not isinstance(given.get("queues"), list):
+        body = self.fields(ManyRanges).json(request)
+        if not isinstance(body.get("queues"), list):
             raise bad_json('It has no list "queues"')
         errors = Errors()
-        asked = self.fields(ManyRanges).read(given, errors)
-        ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked.queues or [])]
+        fields = self.fields(ManyRanges).read(body, errors)
+        ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(fields.queues or [])]
         errors.check()
-        return ranges, asked.wait
+        return ranges, fields.wait
 
     def _read_each(self, request: Request, application: str, ranges: Ranges, waiter: Waiter | None) -> _Answer:
-        """Reads each queue that the caller may read; the others get their errors."""
+        """Reads the queues that the caller may read, and answers with errors for the others."""
         sources: list[Source | QueueyError] = []
-        for name, wanted in ranges:
+        for name, requested in ranges:
             access = self._authorization.enter_to_read(request, application, name)
-            sources.append(Source(access, wanted) if isinstance(access, QueueAccess) else access)
+            sources.append(Source(access, requested) if isinstance(access, QueueAccess) else access)
         readable = [source for source in sources if isinstance(source, Source)]
-        # A request that will get an error does not wait.
+        # A request with an error for a queue does not wait.
         waiter = waiter if len(readable) == len(sources) else None
-        found = iter(self._service.reader.read_many(readable, waiter=waiter) if readable else [])
-        results = [source if isinstance(source, QueueyError) else next(found) for source in sources]
+        readings = iter(self._service.reader.read_many(readable, waiter=waiter) if readable else [])
+        results = [source if isinstance(source, QueueyError) else next(readings) for source in sources]
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), result in zip(ranges, results, strict=True):
             if len(pieces) > 1:
@@ -196,11 +198,11 @@ class RangeViews(Views):
         if not isinstance(item, dict):
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()
-        own = Errors()
-        named = self.fields(QueueRange).read(item, own)
-        wanted = read_range(named, item, self._limits, own)
-        errors.include(own, prefix)
-        return named.queue_name, wanted
+        item_errors = Errors()
+        fields = self.fields(QueueRange).read(item, item_errors)
+        requested = read_range(fields, item, self._limits, item_errors)
+        errors.include(item_errors, prefix)
+        return fields.queue_name, requested
 
 
 def _shown(reading: Reading) -> _Answer:

@@ -1,7 +1,7 @@
-"""Schedules: views, and how callers save them: a plan in JSON is read, checked with the caller's rights, and merged.
+"""Views of schedules, and saving them: reading a plan in JSON, checking the caller's rights, and merging the plan.
 
-A schedule goes on when the credential that made it has ended. So it takes the right to administer its queue, besides
-the right to send there: a credential that may only send leaves nothing behind.
+A schedule continues after the credential that created it has ended. So saving needs the right to administer the queue
+besides the right to send to it: a credential that may only send has no effect after its end.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from queuey.web.validators import Errors, read_object
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
 _NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
 Build = Callable[[Plan | None, float], Plan]
+"""Returns the new plan, given the present one and the current time in seconds since 1970."""
 MaySee = Callable[[str], bool]
-"""Tells if the caller may know of the schedules of a queue."""
+"""Returns whether the caller may see the schedules of a queue."""
 
 
 class ScheduleViews(Views):
@@ -45,7 +46,7 @@ class ScheduleViews(Views):
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
-        # Times as many as JSON may take for it, and the other fields.
+        # Characters may be escaped in JSON, and the plan has other fields.
         self._most = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
         self._saver = ScheduleSaver(service, authorization)
 
@@ -55,8 +56,8 @@ class ScheduleViews(Views):
         return json_response(_shown(report), 201 if new else 200)
 
     def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
-        found, more = self._service.schedules.list(application, may_see, start=query.start)
-        return api.ScheduleList(schedules=[api.ListedSchedule(**_fields(report)) for report in found], more=more)
+        reports, more = self._service.schedules.list(application, may_see, start=query.start)
+        return api.ScheduleList(schedules=[api.ListedSchedule(**_fields(report)) for report in reports], more=more)
 
     def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
         return _shown(self._service.schedules.show(application, schedule, may_see))
@@ -70,7 +71,7 @@ class ScheduleViews(Views):
         return json_response(_shown(await self._service.schedules.fire(application, name, may_see)))
 
     def _runnable(self, request: Request, application: str) -> MaySee:
-        """Returns a test of queue names: the caller may administer the queue and send to it."""
+        """Returns a predicate of queue names: the caller may administer the queue and send to it."""
         administers = self._authorization.matching(request, application, "admin")
         sends = self._authorization.matching(request, application, "send")
         return lambda queue: administers(queue) and sends(queue)
@@ -129,7 +130,7 @@ def _message(draft: Draft) -> ScheduledMessage:
 
 
 class _MessageText(msgspec.Struct):
-    """The message of a plan as it was written."""
+    """The message of a plan as JSON text."""
 
     message: msgspec.Raw
 
@@ -147,18 +148,18 @@ class ScheduleSaver:
         self._fields = Fields(api.SchedulePlan, self._limits)
 
     def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
-        """Makes a schedule, or changes what is given of one, as JSON; returns it, and whether it is new."""
+        """Creates a schedule, or changes the fields given in JSON. Returns it, and whether it is new."""
         application, name = match["app"], match["schedule"]
-        given = read_object(text)
-        _check_names(name, given)
-        queue = self._target(request, match, given, may_see)
-        build = self._builder(request, given, text, queue)
+        fields = read_object(text)
+        _check_names(name, fields)
+        queue = self._target(request, match, fields, may_see)
+        build = self._builder(request, fields, text, queue)
         return self._service.schedules.put(application, name, build, may_see)
 
     def _target(self, request: Request, match: Match, given: dict[str, Any], may_see: MaySee) -> Queue | None:
-        """Checks that the caller may administer the schedule's queue and send to it; returns its row.
+        """Checks that the caller may administer the schedule's queue and send to it. Returns the queue.
 
-        None: the queue does not matter, as the schedule is paused and nothing else.
+        Returns None, without a check, if the request only pauses the schedule.
         """
         if given.get("queue") is not None:
             name = validators.text(given["queue"]) if isinstance(given["queue"], str) else ""
@@ -166,7 +167,7 @@ class ScheduleSaver:
             try:
                 name = self._service.schedules.show(match["app"], match["schedule"], may_see).plan.queue
             except ScheduleNotFound:
-                # A caller that may not know of the schedule is told as much when the schedule is put.
+                # A caller that may not see the schedule gets the error when the schedule is saved.
                 name = ""
         if not name:
             raise InvalidRequest({"queue": validators.REQUIRED})
@@ -177,21 +178,21 @@ class ScheduleSaver:
         return self._authorization.enter(request, where, "send").queue
 
     def _builder(self, request: Request, given: dict[str, Any], text: bytes, queue: Queue | None) -> Build:
-        """Reads the given fields of a plan; returns a function that merges them into the present plan.
+        """Reads the given fields of a plan. Returns a function that merges them into the present plan.
 
         Args:
-            request: Where unknown fields of the message are recorded.
+            request: The request, in which unknown fields of the message are recorded.
             given: The fields.
-            text: The fields as JSON, because a message keeps the text of its values.
-            queue: The row of the schedule's queue; None: it does not matter.
+            text: The fields as JSON text, because a message keeps the text of its value.
+            queue: The schedule's queue; None if the request only pauses the schedule.
 
         Raises:
-            InvalidRequest: Naming every bad field.
+            InvalidRequest: Fields are not valid; the error names every one.
         """
         errors = Errors()
-        asked = self._fields.read(given, errors)
-        cron, every = asked.cron, asked.every
-        zone = errors.take("timezone", _zone, asked.timezone)
+        fields = self._fields.read(given, errors)
+        cron, every = fields.cron, fields.every
+        zone = errors.take("timezone", _zone, fields.timezone)
         message = None
         if given.get("message") is not None and queue is not None:
             message = _read_message(request, text, queue, self._limits, errors)
@@ -202,7 +203,7 @@ class ScheduleSaver:
                 _require(given, "queue", "message", "cron" if every is None else "every")
             timetable = _timetable(None if before is None else before.timetable, cron, zone, every, now)
             if before is None:
-                assert queue is not None  # noqa: S101 - the fields are there
+                assert queue is not None  # noqa: S101 - _require has checked the fields
                 assert message is not None  # noqa: S101
                 plan = Plan(queue.name, timetable, kept(message))
             elif queue is not None and given.get("queue") is None and before.queue != queue.name:
@@ -212,9 +213,9 @@ class ScheduleSaver:
             if queue is not None:
                 plan = replace(plan, queue=queue.name, message=plan.message if message is None else kept(message))
                 self._check_message(queue, plan.message.draft)
-            if asked.paused is not None:
-                plan = replace(plan, paused=asked.paused)
-            return plan if asked.missed is None else replace(plan, missed=asked.missed)
+            if fields.paused is not None:
+                plan = replace(plan, paused=fields.paused)
+            return plan if fields.missed is None else replace(plan, missed=fields.missed)
 
         return build
 
@@ -228,12 +229,12 @@ class ScheduleSaver:
 def _check_names(name: str, given: dict[str, Any]) -> None:
     errors = Errors()
     if _NAME.fullmatch(name) is None:
-        errors["schedule"] = f"Has 1 to {MAX_NAME} letters, digits and ._:@-, and is not . or .."
+        errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."
     for field in given.keys() - _FIELDS:
-        errors[validators.show(field)] = f"No field of a schedule. They are: {', '.join(sorted(_FIELDS))}."
+        errors[validators.show(field)] = f"Is not a field of a schedule. Use: {', '.join(sorted(_FIELDS))}."
     for field in ("cron", "every"):
         if given.get("cron") is not None and given.get("every") is not None:
-            errors[field] = "Give one of cron and every"
+            errors[field] = "Give either cron or every"
     if given.get("every") is not None and given.get("timezone") is not None:
         errors["timezone"] = "Belongs to cron"
     errors.check()
@@ -255,10 +256,10 @@ def _require(given: dict[str, Any], *fields: str) -> None:
 def _timetable(
     before: Timetable | None, cron: str | None, zone: str | None, every: int | None, now: float
 ) -> Timetable:
-    """Returns a timetable; an interval that does not change keeps its instants.
+    """Returns the new timetable. An unchanged interval keeps its instants.
 
     Raises:
-        InvalidRequest: The cron expression is none.
+        InvalidRequest: The cron expression is not valid.
     """
     if every is not None:
         return before if before is not None and before.every == every else Timetable(every=every, anchor=int(now))
@@ -276,14 +277,13 @@ def _timetable(
 
 
 def _read_message(request: Request, text: bytes, queue: Queue, limits: Limits, errors: Errors) -> Draft | None:
-    """Reads the message of a plan as an item of a batch."""
     item = bytes(_decode_message(text).message)
     try:
-        [read] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
+        [parsed] = read_batch(b'{"messages":[%b]}' % item, limits, queue, request)
     except InvalidRequest as error:
-        # Fields of the batch's only item, or the item itself.
-        errors.update({f"message{field.removeprefix('0')}": each for field, each in error.fields.items()})
+        # The errors are about the batch's only item (0), or its fields (0.ttl).
+        errors.update({f"message{field.removeprefix('0')}": text for field, text in error.fields.items()})
         return None
-    if read.delay:
+    if parsed.delay:
         errors["message.delay"] = "A schedule's message has no delay"
-    return Draft(read.body, read.ttl, read.partition, read.meta, key=read.key)
+    return Draft(parsed.body, parsed.ttl, parsed.partition, parsed.meta, key=parsed.key)

@@ -1,4 +1,4 @@
-"""The table of all operations of version 1. Its routes and its OpenAPI document are made from it."""
+"""The table of all operations of version 1, from which its routes and its OpenAPI document are made."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
 SCHEDULE = APP + "/_schedules/{schedule}"
 CONSUMERS = APP + "/_groups/{group}"
-MEMBER = CONSUMERS + "/members/{id}"
+MEMBER = CONSUMERS + "/members/{member}"
 IDS, NAMED, GROUP, MOVE, JOB = (
     QUEUE + "/{ids}",
     QUEUE + "/named/{name}",
@@ -65,21 +65,21 @@ TAGS = {
         RangeViews,
         StreamViews,
     ),
-    Tag("Named messages", "Messages that are found and replaced by a name of yours."): (NameViews,),
-    Tag("Unread", "What each user has read, on all devices."): (UnreadViews,),
-    Tag("Jobs", "Claim messages as work, acknowledge or release them, and see what became of them."): (ClaimViews,),
+    Tag("Named messages", "Messages that you find and replace by a name of your choice."): (NameViews,),
+    Tag("Unread", "What each user has read, across all devices."): (UnreadViews,),
+    Tag("Jobs", "Claim messages as jobs, acknowledge or release them, and see what became of them."): (ClaimViews,),
     Tag("Groups", "Consumers that share the partitions of queues."): (GroupViews,),
     Tag("Offsets", "How far a consumer group has processed a queue, and its lag."): (OffsetViews,),
-    Tag("Schedules", "Messages that are posted at certain times."): (ScheduleViews,),
+    Tag("Schedules", "Post messages at scheduled times."): (ScheduleViews,),
     Tag("Moves", "Move the messages of one queue to another."): (MoveViews,),
     Tag("Access", "Who the caller is, and what it may do."): (QueueViews.me, QueueViews.rights),
     Tag("Service", "The service itself, its API document and its browser client. No key is needed."): (
         HelloView,
         FileViews,
     ),
-    Tag("Operators", "For the operators of a service, with a key of `@all`."): (QueueViews.applications,),
+    Tag("Operators", "For operators of the service, with a key of `@all`."): (QueueViews.applications,),
 }
-"""The groups of operations, and whose views they are; a view that is named itself has no other group."""
+"""Tags of operations, with the views that have them: classes, or single views, whose class does not count then."""
 _TAG_NAMES = {owner.__qualname__: tag.name for tag, owners in TAGS.items() for owner in owners}
 
 
@@ -94,10 +94,10 @@ def _operation(
     also: Sequence[int] = (),
     **more: Any,  # noqa: ANN401 - other fields of an operation
 ) -> Operation:
-    """Returns the operation of a request (``GET /path``).
+    """Returns the operation of a request line such as ``GET /path``.
 
-    ``answer`` is the type of the JSON that 200 comes with, or all answers by status; ``body`` that of a JSON body, or
-    all bodies by media type; ``also`` has statuses of errors beside the usual ones.
+    ``answer`` is the type of the JSON answer with status 200, or all answers by status. ``body`` is the type of a JSON
+    body, or all bodies by media type. ``also`` has the error statuses besides the usual ones.
     """
     method, path = request.split(" ")
     success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
@@ -119,7 +119,6 @@ def _by_receipts(what: str, summary: str, view: Callable[..., Any], body: Any) -
 
 
 def _open(path: str, summary: str, answer: Any, view: Callable[..., Any], *errors: int) -> Operation:  # noqa: ANN401 - a msgspec type
-    """Returns an operation for everybody, which needs no store but for the given errors."""
     return _operation(f"GET {path}", summary, answer, view, errors=(400, *errors), anonymous=True)
 
 
@@ -171,10 +170,10 @@ OPERATIONS = (
     _operation(
         f"POST {QUEUE}",
         "Post messages, one with any body or a batch as JSON",
-        {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
+        {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, with this key"})},
         MessageViews.post,
-        about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with this key is being carried out; 422, the "
-        "key belongs to another post.",
+        about=f"{KEPT_HEADERS} With an Idempotency-Key, 409 means that a post with this key is still running, and 422 "
+        "that the key belongs to another post.",
         parameters=POST_HEADERS,
         body={JSON: messages.MessagesToPost, **ANY_BODY},
         also=(409, 422),
@@ -184,7 +183,7 @@ OPERATIONS = (
         "Read messages, or with `Accept: text/event-stream` follow the queue",
         {200: ResponseSpec({JSON: messages.RangeRead, **EVENTS})},
         StreamViews.read,
-        about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read), "
+        about="A stream takes `since` (also `now`), `partitions` (default: all), `limit` (messages per read), "
         f"`read_marks` and `last_event_id`. {STREAM}",
         query=messages.RangeQuery,
         parameters=(LAST_EVENT,),
@@ -233,7 +232,7 @@ OPERATIONS = (
         "Create named message",
         _new(messages.Posted, 201, 200),
         NameViews.create,
-        about=f"201: stored. 200: the same message has the name. 409: another one has it. {KEPT_HEADERS}",
+        about=f"201: stored. 200: the same message has the name already. 409: another message has it. {KEPT_HEADERS}",
         also=(409,),
         **STORED,
     ),
@@ -242,7 +241,8 @@ OPERATIONS = (
         "Replace named message",
         messages.Posted,
         NameViews.replace,
-        about=f"The message that has the name is removed; a caller that has claimed it gets 409 at ack. {KEPT_HEADERS}",
+        about="Removes the message that has the name. A caller that has claimed it gets 409 when it acknowledges it. "
+        f"{KEPT_HEADERS}",
         also=(409,),
         **STORED,
     ),
@@ -264,8 +264,8 @@ OPERATIONS = (
         progress.RecordedOffsets,
         OffsetViews.record,
         about="409: an offset is not the expected one (`partitions` shows which), or the queue has 1,000 groups. While "
-        "the group has members only they commit, with `commits`: 409, the member does not own the partitions "
-        "`not_owned`; all others were recorded. 404 `MemberGone`: join again.",
+        "the group has members, only they can commit, with `commits`. Then 409 means that the member does not own the "
+        "partitions in `not_owned`; all others were recorded. 404 `MemberGone`: join again.",
         body={JSON: (progress.NewOffsets, groups.MemberCommits)},
         also=(409,),
     ),
@@ -293,8 +293,8 @@ OPERATIONS = (
         "Send heartbeat, of a member",
         groups.HeartbeatAnswer,
         GroupViews.heartbeat,
-        about="Names what the member owns and what it gives back. The answer comes at once if there is anything to do, "
-        "otherwise after `wait` seconds. 404 `MemberGone`: join again.",
+        about="Reports the partitions that the member owns and gives back. The answer comes at once if the member has "
+        "something to do, otherwise after `wait` seconds. 404 `MemberGone`: join again.",
         body=groups.Heartbeat,
         also=(409,),
         reads=True,
@@ -313,7 +313,7 @@ OPERATIONS = (
         "Delete consumer group",
         values.Done,
         GroupViews.delete,
-        about="Its offsets stay. 409: it has members.",
+        about="Keeps the group's offsets. 409: the group has members.",
         also=(409,),
     ),
     _operation(
@@ -321,7 +321,7 @@ OPERATIONS = (
         "Mark messages as read",
         messages.ReadMark,
         UnreadViews.mark,
-        about="The mark is the caller's own. It does not go back without `back`. 409: 10,000 others have a mark.",
+        about="The mark belongs to the caller. It moves back only with `back`. 409: 10,000 others have a mark.",
         body=messages.NewReadMark,
         also=(409,),
     ),
@@ -330,7 +330,7 @@ OPERATIONS = (
         "Count unread messages",
         messages.UnreadQueues,
         UnreadViews.count,
-        about="Without `queues`: all that the credential may read, up to {max_queues_per_stream}.",
+        about="Without `queues`, counts in all that the credential may read, up to {max_queues_per_stream}.",
         body=messages.UnreadAsked,
         body_may_be_empty=True,
         page=True,
@@ -340,8 +340,8 @@ OPERATIONS = (
         "Claim messages",
         claims.Claims,
         ClaimViews.claim,
-        about="409: the queue's consistency level does not allow claims. A superseded receipt fails no request. "
-        "Repeating the request is safe.",
+        about="409: the queue's consistency level does not allow claims. A superseded receipt does not fail the "
+        "request. Repeating the request is safe.",
         query=claims.ClaimQuery,
         body=claims.ClaimRequest,
         body_may_be_empty=True,
@@ -353,8 +353,8 @@ OPERATIONS = (
         "Claim from several queues, the first that has messages",
         claims.ClaimsOfOne,
         ClaimViews.claim_first,
-        about="Up to 10 queues, in order of preference. `wait` waits for all of them. `refused` has those that cannot "
-        "be claimed from; if that is all of them, the status is that of the first.",
+        about="Up to 10 queues, in order of preference. `wait` waits for all of them. `refused` has the queues that "
+        "cannot be claimed from. If that is all of them, the status is that of the first.",
         query=claims.SeveralClaimsQuery,
         body=claims.ClaimOfSeveral,
         also=(409,),
@@ -400,7 +400,7 @@ OPERATIONS = (
         "Show jobs, by id",
         jobs.JobInfos,
         ClaimViews.show_jobs,
-        about="Of up to 100 jobs what became of them. `wait` waits until one of them has ended.",
+        about="Shows what became of up to 100 jobs. `wait` waits until one of them has ended.",
         query=jobs.JobsById,
         also=(409,),
         reads=True,
@@ -410,8 +410,8 @@ OPERATIONS = (
         "Cancel job",
         claims.CancelledJob,
         ClaimViews.cancel,
-        about="A job that waits or is delayed is removed. A claimed one is not delivered again, and its worker learns "
-        "of that when it renews the claim (`cancelled`).",
+        about="Removes a job that waits or is delayed. A claimed job is not delivered again, and its worker gets "
+        "`cancelled` when it renews the claim.",
         also=(409,),
     ),
     _operation(
@@ -419,7 +419,7 @@ OPERATIONS = (
         "Retry job now",
         claims.RetriedJob,
         ClaimViews.retry,
-        about="A job that was released with a delay, or is delayed, can be claimed at once.",
+        about="Makes a job claimable at once that is delayed, or was released with a delay.",
         also=(409,),
     ),
     _operation(
@@ -438,22 +438,22 @@ OPERATIONS = (
         queues.QueueExplanation,
         QueueViews.explain,
         "measure",
-        about="What decides over reads and claims of the queue, and what they see now.",
+        about="Shows what determines reads and claims of the queue, and what they get now.",
     ),
     _operation(
         "GET " + QUEUE + "/explain/{id}",
         "Explain message",
         messages.Explanation,
         MessageViews.explain,
-        about="Why a message is not read or claimed. The answer is 200 even if the message does not exist.",
+        about="Shows why a message is not read or claimed. The answer is 200 even if the message does not exist.",
     ),
     _operation(
         f"POST {APP}/_moves",
         "Move messages to another queue",
         {202: ResponseSpec({JSON: progress.MoveState}, {"Location": "Address of the move"})},
         MoveViews.begin,
-        about="Starts a job that moves the messages that the queue has now. While it runs, the same request returns "
-        "the same job. 409: the queue is being moved to another one, or its consistency level does not allow claims.",
+        about="Starts to move the messages that the queue has now. While the move runs, the same request returns it "
+        "again. 409: the queue is being moved to another one, or its consistency level does not allow claims.",
         body=progress.NewMove,
         also=(409,),
     ),
@@ -472,8 +472,8 @@ OPERATIONS = (
         "Create or change schedule",
         _new(schedules.ScheduleState, 201, 200),
         ScheduleViews.put,
-        about="Posts a message at certain times, even after the credential that created it has expired. "
-        "409: another request changes it at the same moment. 429: the application has 1,000 schedules.",
+        about="The schedule posts a message at certain times, even after the credential that created it has expired. "
+        "409: another request is changing it. 429: the application has 1,000 schedules.",
         body=schedules.SchedulePlan,
         also=(409,),
     ),
@@ -492,7 +492,7 @@ OPERATIONS = (
         "Run schedule now",
         schedules.ScheduleState,
         ScheduleViews.run,
-        about="Posts its message once more, even if it is paused. `last` has the outcome.",
+        about="Posts the schedule's message now, even if it is paused. `last` has the outcome.",
     ),
     _open("/", "Show service", queues.Hello, HelloView.show, 500, 503),
     _open("/v1", "Show API", queues.Hello, HelloView.show, 500, 503),
@@ -501,8 +501,8 @@ OPERATIONS = (
     ),
     _open(
         "/docs",
-        "Get API page, made of the OpenAPI document",
-        {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Only what is in the page"})},
+        "Get API page, made from the OpenAPI document",
+        {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Allows only what is in the page"})},
         FileViews.page,
     ),
     _client("queuey.js", "Get browser client", "text/javascript"),
@@ -519,13 +519,13 @@ VIEWS = (
     ScheduleViews,
     UnreadViews,
 )
-"""The classes of views that need a service and its authorization alone."""
+"""Classes of views that take a service and its authorization."""
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=list[Example])
-"""Of every operation one, in an order in which they can be sent."""
+"""One request of each operation, in an order in which they can be sent."""
 
 
 def document(limits: Limits | None = None) -> dict[str, Any]:
-    """Returns the OpenAPI document of version 1 with the limits in force, or the usual ones; without an address."""
+    """Returns the OpenAPI document of version 1 with the given limits, or the default ones. It names no server."""
     api = Api(
         title="Queuey",
         version=__version__,

@@ -1,7 +1,7 @@
-"""Views of streams: messages of one or many queues as they come, as server-sent events (WHATWG HTML, 9.2).
+"""Views of streams: new messages of one or many queues as server-sent events (WHATWG HTML, 9.2).
 
-``id`` of an event is the cursor behind it: a reader that sends the last one that it has got
-(``Last-Event-ID``) goes on from there, on any process.
+The ``id`` of an event is the cursor behind it. A reader that sends the last one it received (``Last-Event-ID``)
+continues from there, on any process.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LAST_EVENT = "last_event_id"
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("Cache-Control", "no-cache, no-store"),
-    # Of nginx and those that follow it: events are passed on as they come.
+    # Makes nginx and compatible proxies pass events on without buffering.
     ("X-Accel-Buffering", "no"),
 )
 LISTING_INTERVAL = 0.3
-"""Interval before the next try of a stream that has to list its queues, in seconds."""
+"""Interval before the next attempt of a stream that has to list its queues, in seconds."""
 Refused = list[tuple[str, QueueyError]]
-"""Names of queues that cannot be read, or not any more, with the errors."""
+"""Names and errors of queues that cannot be read, or not any more."""
 Page = Callable[[Request, Match], Awaitable[Response]]
 
 
@@ -51,9 +51,9 @@ class StreamViews(Views):
     """Views of ``GET /v1/{app}/{queue}``, and of ``/v1/{app}/_stream``.
 
     Args:
-        service: Has the queues.
-        authorization: Lets callers in.
-        page: The view of a queue that gives a page.
+        service: The use cases.
+        authorization: Checks the rights of callers.
+        page: View that reads a page of a queue.
     """
 
     def __init__(self, service: Service, authorization: Authorization, page: Page) -> None:
@@ -61,22 +61,21 @@ class StreamViews(Views):
         self._page = page
 
     async def read(self, request: Request, match: Match) -> Response:
-        """Streams one queue if the request accepts events, else reads a page of it."""
+        """Streams the queue if the request accepts events, or else reads a page."""
         return await (self.one if wants_events(request) else self._page)(request, match)
 
     async def one(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "read")
-        given = read_query(request, self.fields(StreamFields).names)
-        stream, marks = self._begin(request, StreamFields, given, access.queue.name)
+        query = read_query(request, self.fields(StreamFields).names)
+        stream, marks = self._begin(request, StreamFields, query, access.queue.name)
         source = EventsOfOne(self._service, self._authorization, request, match, stream, marks)
         return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
     async def many(self, request: Request, match: Match) -> Response:
-        """Streams the named queues, or all that the caller may read."""
         await self._authorization.identify(request)
-        given = self._asked(request)
-        names = self._names(given.get("queues"))
-        stream, marks = self._begin(request, StreamAsked, given, None)
+        terms = self._asked(request)
+        names = self._names(terms.get("queues"))
+        stream, marks = self._begin(request, StreamAsked, terms, None)
         stream.is_of_all = names is None
         source = EventsOfMany(self._service, self._authorization, request, match, stream, marks)
         source.names = names
@@ -85,17 +84,16 @@ class StreamViews(Views):
     def _asked(self, request: Request) -> dict[str, Any]:
         if request.method == "POST":
             return self.fields(StreamAsked).json(request, b"{}")
-        given: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
-        if given.get("queues"):
-            given["queues"] = [unquote(name) for name in given["queues"].split(",")]
-        return given
+        query: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
+        if query.get("queues"):
+            query["queues"] = [unquote(name) for name in query["queues"].split(",")]
+        return query
 
     def _names(self, asked: object) -> list[str] | None:
-        """Reads the names of queues; None: all."""
         if asked is None or asked == "":
             return None
         if not isinstance(asked, list) or not all(isinstance(name, str) and name for name in asked):
-            raise bad_json('"queues" is no list of names')
+            raise bad_json('"queues" is not a list of names')
         check_number(asked, self._limits.max_queues_per_stream)
         return list(dict.fromkeys(asked))
 
@@ -104,31 +102,31 @@ class StreamViews(Views):
     ) -> tuple[Stream, bool]:
         """Returns a new stream, and whether it reports read marks."""
         errors = Errors()
-        asked = self.fields(kind).read(given, errors)
+        fields = self.fields(kind).read(given, errors)
         partitions = take_partitions(given.get("partitions"), errors, None)
-        last = request.headers.get("last-event-id") or asked.last_event_id
+        last = request.headers.get("last-event-id") or fields.last_event_id
         field = LAST_EVENT if last else "since"
         streams = self._service.streams
-        cursor = errors.take(field, _cursor, last or asked.since, queue, streams.reader.now) or Cursor()
+        cursor = errors.take(field, _cursor, last or fields.since, queue, streams.reader.now) or Cursor()
         errors.check()
-        limit = asked.limit or self._limits.default_limit
-        return Stream(streams, cursor, limit, partitions, queue, early=asked.early), asked.read_marks
+        limit = fields.limit or self._limits.default_limit
+        return Stream(streams, cursor, limit, partitions, queue, early=fields.early), fields.read_marks
 
 
 class QueueEvents(ABC):
     """Events of one stream of queues (:class:`queuey.web.admission.event_streams.Source`).
 
     Args:
-        service: Has the queues.
-        authorization: Lets the reader in.
-        request: The request for the stream.
-        match: The parts of its path.
-        stream: Its progress.
-        marks: Whether it reports its reader's marks.
+        service: The use cases.
+        authorization: Checks the rights of the reader.
+        request: Request for the stream.
+        match: Parts of its path.
+        stream: Progress of the stream.
+        marks: Whether the stream reports changes of the reader's marks.
     """
 
     named = True
-    """Events name their queues."""
+    """Whether events name their queues."""
 
     def __init__(
         self,
@@ -176,7 +174,7 @@ class QueueEvents(ABC):
             reader = self._authorization.reader(self.request, self._match["app"])
             self._stream.follow_marks(MarkNews(self._service.unread, reader, turn.wake))
         events = [event(identity=self._stream.text), *await self._next(turn, refused)]
-        self.request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
+        self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
         return events
 
     async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
@@ -185,22 +183,21 @@ class QueueEvents(ABC):
         return await self._next(turn, await self._admit(turn))
 
     def explain(self, error: Exception) -> Body:
-        """Returns why the stream ends, as a problem (RFC 9457)."""
+        """Returns the error that ends the stream, as a problem (RFC 9457)."""
         return error_response(error, self.request).body
 
     @abstractmethod
     async def _admit(self, turn: LongPoll) -> Refused:
-        """Admits the reader to the queues, as they are now. Returns queues that are gone, or that it may not read."""
+        """Authorizes the reader for the current queues. Returns queues that are gone or that it may not read."""
 
     async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
-        """Returns the events since the last try."""
         stream, request = self._stream, self.request
         for name, _ in refused:
             stream.drop(name)
-        found, lost = await self._read(turn)
+        messages, lost = await self._read(turn)
         if lost and not self.named:
             raise lost[0][1]
-        events = _rendered(found, named=self.named)
+        events = _rendered(messages, named=self.named)
         for name, error in (*refused, *lost):
             stream.drop(name)
             events.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
@@ -210,11 +207,10 @@ class QueueEvents(ABC):
         return events
 
     async def _read(self, turn: LongPoll) -> Found:
-        """Returns new messages, and the queues that cannot be read any more."""
         woken = turn.take_woken()
         try:
-            if self.request.reserve_at_once(SHORT_BYTES) and (found := await self._stream.read_short(turn)):
-                return found
+            if self.request.reserve_at_once(SHORT_BYTES) and (result := await self._stream.read_short(turn)):
+                return result
             read = partial(self._stream.read, woken, turn)
             return await self.request.in_pool(read, computes=True, page=True)
         except BaseException:
@@ -223,7 +219,7 @@ class QueueEvents(ABC):
 
 
 class EventsOfOne(QueueEvents):
-    """Events of the queue in the path, which they do not name."""
+    """Events of the queue in the path. They do not name it."""
 
     named = False
 
@@ -236,7 +232,7 @@ class EventsOfMany(QueueEvents):
     """Events of named queues, or of all that the reader may read.
 
     Attributes:
-        names: The queues, or None for all.
+        names: Names of the queues, or None for all.
     """
 
     names: Sequence[str] | None = None
@@ -248,20 +244,19 @@ class EventsOfMany(QueueEvents):
 
     async def _next(self, turn: LongPoll, refused: Refused) -> list[bytes]:
         events = await super()._next(turn, refused)
-        if self.names is not None:  # Queues that are gone do not come back.
+        if self.names is not None:  # A named queue that is gone is not followed again.
             self.names = list(self._stream.queues)
         return events
 
     def _admit_each(self) -> Refused:
-        """Admits the reader to the queues, in a thread."""
         application, stream = self._match["app"], self._stream
         self._service.queues.require_application(application)
         stream.look()
         names = self.names
         if names is None:
-            most = self._service.limits.max_queues_per_stream
-            names = self._authorization.readable(self.request, application, most + 1)
-            check_number(names, most)
+            max_queues = self._service.limits.max_queues_per_stream
+            names = self._authorization.readable(self.request, application, max_queues + 1)
+            check_number(names, max_queues)
         refused: Refused = []
         for name in names:
             access = self._authorization.enter_to_read(self.request, application, name)
@@ -278,7 +273,6 @@ class EventsOfMany(QueueEvents):
 
 
 def check_number(names: Sequence[str], most: int) -> None:
-    """Refuses too many queues for one stream."""
     if len(names) > most:
         raise InvalidRequest({"queues": f"Longer than maximum length {most}: name fewer, or use several streams"})
 
@@ -295,6 +289,6 @@ def _cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
 def _rendered(events: Sequence[Event], *, named: bool) -> list[bytes]:
     pieces = []
     for cursor, queue, message, early in events:
-        more = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]
-        pieces.append(event(identity=cursor, data=b"".join(render_messages([message], more))))
+        fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]
+        pieces.append(event(identity=cursor, data=b"".join(render_messages([message], fields))))
     return pieces

@@ -22,7 +22,7 @@ from queuey.web.validators import Errors, bad_json
 
 
 def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
-    """Reads an id, or ids by partition; an instant names no message that anybody has seen."""
+    """Parses an id, or ids by partition. An instant is refused, because it does not name a message."""
     text = validators.text(value)
     try:
         bound = parse_bound(text)
@@ -37,7 +37,7 @@ def _ends(value: object, end: Callable[[Mark], Position]) -> Marks:
 
 
 def _take_ends(asked: api.NewReadMark, errors: Errors) -> Marks:
-    """Reads up to where messages are read; bad fields are in ``errors``."""
+    """Returns the positions up to which messages are read. Puts bad fields into ``errors``."""
     until = errors.take("until", _ends, asked.until, lambda mark: mark.end)
     cursor = errors.take("cursor", _ends, asked.cursor, lambda mark: mark.start)
     if until is not None and cursor is not None:
@@ -48,11 +48,10 @@ def _take_ends(asked: api.NewReadMark, errors: Errors) -> Marks:
 
 
 def _texts(marks: Marks) -> dict[int, str]:
-    return {number: ids.to_hex(at) for number, at in marks.items()}
+    return {number: ids.to_hex(position) for number, position in marks.items()}
 
 
 def unread_fields(unread: Unread) -> dict[str, Any]:
-    """Returns the fields of one queue in answers and events."""
     return {"read": _texts(unread.marks), "unread": unread.count, "more": unread.more}
 
 
@@ -61,34 +60,34 @@ class UnreadViews(Views):
         access = self._authorization.enter(request, match, "read")
         reader = self._authorization.reader(request, match["app"])
         errors = Errors()
-        asked = self.fields(api.NewReadMark).body(request, errors)
-        ends = _take_ends(asked, errors)
+        body = self.fields(api.NewReadMark).body(request, errors)
+        ends = _take_ends(body, errors)
         errors.check()
-        marked = self._service.unread.mark(access, reader, ends, back=asked.back)
+        marked = self._service.unread.mark(access, reader, ends, back=body.back)
         return json_response(api.ReadMark(read=_texts(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
-        """Counts unread messages of several queues; an error of one does not keep the rest from being counted."""
+        """Counts unread messages of several queues. An error of one queue does not affect the others."""
         self._service.queues.require_application(match["app"])
         reader = self._authorization.reader(request, match["app"])
-        given = self.fields(api.UnreadAsked).json(request, b"{}")
+        body = self.fields(api.UnreadAsked).json(request, b"{}")
         errors = Errors()
-        limit = self.fields(api.UnreadAsked).read({"limit": given.get("limit")}, errors).limit or DEFAULT_COUNTED
-        names = self._names(request, match["app"], given.get("queues"), errors)
+        limit = self.fields(api.UnreadAsked).read({"limit": body.get("limit")}, errors).limit or DEFAULT_COUNTED
+        names = self._names(request, match["app"], body.get("queues"), errors)
         errors.check()
         entered = [self._authorization.enter_to_read(request, match["app"], name) for name in names]
-        accesses = [each for each in entered if isinstance(each, QueueAccess)]
+        accesses = [access for access in entered if isinstance(access, QueueAccess)]
         counts = iter(self._service.unread.unread(accesses, reader, limit))
-        found = [next(counts) if isinstance(each, QueueAccess) else each for each in entered]
-        return json_response(api.UnreadQueues(queues=tuple(map(_shown, names, found))))
+        results = [next(counts) if isinstance(access, QueueAccess) else access for access in entered]
+        return json_response(api.UnreadQueues(queues=tuple(map(_shown, names, results))))
 
     def _names(self, request: Request, application: str, asked: object, errors: Errors) -> Sequence[str]:
-        most = self._limits.max_queues_per_stream
-        names = self._authorization.readable(request, application, most + 1) if asked is None else asked
+        max_queues = self._limits.max_queues_per_stream
+        names = self._authorization.readable(request, application, max_queues + 1) if asked is None else asked
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            raise bad_json('"queues" is no list of names')
-        if len(names) > most:
-            errors["queues"] = f"Longer than maximum length {most}: name fewer in each of several calls"
+            raise bad_json('"queues" is not a list of names')
+        if len(names) > max_queues:
+            errors["queues"] = f"Longer than maximum length {max_queues}: send several requests with fewer names"
         return list(dict.fromkeys(names))
 
 

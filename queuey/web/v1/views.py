@@ -1,4 +1,4 @@
-"""Operations of version 1, and the views that answer them."""
+"""The declaration of operations of version 1, and the base class of their views."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Operation(openapi.Operation, frozen=True, kw_only=True):
-    """A method of a path.
+    """An HTTP method of a path.
 
     Attributes:
-        view: A method of a class of views. With an ``action`` it is called as ``view(access, *names, query)`` and
-            returns the struct of the answer, or a response: see :meth:`Views.dispatch`. Without
-            one it takes a request and the parts of its path, authorizes the caller itself, and returns a response.
-        action: What the caller must be allowed to do with the queue that the path names, or with some queue of the
-            application.
-        page, reads: As of :class:`~queuey.web.endpoint.View`.
+        view: Method of a class of views. With an ``action`` it is called as ``view(access, *names, query)`` and
+            returns the struct of the answer, or a response: see :meth:`Views.dispatch`. Without an action it takes a
+            request and the parts of its path, authorizes the caller itself, and returns a response.
+        action: Action that the caller must be allowed on the queue in the path, or on some queue of the application.
+        page, reads: See :class:`~queuey.web.endpoint.View`.
     """
 
     view: Callable[..., Any]
@@ -41,7 +40,7 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
     reads: bool = False
 
     def bind(self, owners: Iterable[Any]) -> View:
-        """Returns the view of one of the owners, as the endpoint wants it."""
+        """Returns the endpoint's view, bound to the owner whose class has the method ``view``."""
         name = self.view.__name__
         [owner] = [owner for owner in owners if getattr(type(owner), name, None) is self.view]
         answer = getattr(owner, name)
@@ -51,18 +50,17 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
         return View(answer, asks=asks, page=self.page, reads=self.reads, headers=self._headers())
 
     def _headers(self) -> frozenset[str]:
-        """Returns the names of known headers; a message in the body may have headers of its own."""
         names = {parameter.name.lower() for parameter in self.parameters if parameter.place == "header"}
-        # A message refuses those that it cannot have, instead of ignoring them.
+        # Any operation with a message accepts all headers of messages here; its view refuses those it does not allow.
         return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER) if "*/*" in self.body else ())
 
 
 def by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:
-    """Returns the views of each path by method, in the order of matching: fixed words before names in braces.
+    """Returns the views of each path by method. Paths are in the order of matching: fixed words before placeholders.
 
     Args:
-        operations: In any order.
-        owners: Has an object of each class of views.
+        operations: Operations in any order.
+        owners: An object of each class of views.
     """
     views: dict[str, dict[str, View]] = {}
     for operation in operations:
@@ -71,7 +69,7 @@ def by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tupl
 
 
 class Views:
-    """Views that share a service; the beginning of all that need one."""
+    """Base class of views that use a service."""
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service
@@ -80,23 +78,22 @@ class Views:
         self._fields: dict[type, Fields[msgspec.Struct]] = {}
 
     def fields(self, kind: type[S]) -> Fields[S]:
-        """Returns what reads a struct within the limits in force."""
-        found = self._fields.get(kind)
-        if found is None:
-            found = self._fields[kind] = Fields(kind, self._limits)
-        return found  # type: ignore[return-value] # of this kind
+        reader = self._fields.get(kind)
+        if reader is None:
+            reader = self._fields[kind] = Fields(kind, self._limits)
+        return reader  # type: ignore[return-value] # of this kind
 
     def dispatch(self, operation: Operation, view: Callable[..., Any]) -> Handler:
-        """Returns what authorizes the caller, reads the request, calls the view, and answers with its result.
+        """Returns a handler that authorizes the caller, reads the request, calls the view, and answers with its result.
 
-        The view gets the access to the queue that the path names; of an application a test of queue names, and the
-        application's name. Then follow the other names in the path, and the struct of the query or the JSON object in
-        the body. A coroutine reads no body: its callers are looked up, and its rows used, on the event loop.
+        The view gets the access to the queue in the path; if the path only has an application, a predicate of queue
+        names and the application's name. The other names in the path follow, then the struct of the query or the JSON
+        object in the body. A view that is a coroutine runs on the event loop, and its operation has no body.
         """
         action, of_queue = operation.action, "{queue}" in operation.path
         assert action is not None  # noqa: S101 - only such operations are dispatched
         names = re.findall(r"{(\w+)}", operation.path)[2 * of_queue :]
-        read = self._reader(operation)
+        read_input = self._reader(operation)
 
         def enter(request: Request, match: Match) -> QueueAccess | Callable[[str], bool]:
             if of_queue:
@@ -104,7 +101,7 @@ class Views:
             return self._authorization.matching(request, match["app"], action)
 
         def call(access: object, request: Request, match: Match) -> Any:  # noqa: ANN401 - what a view returns
-            return view(access, *map(match.__getitem__, names), *(() if read is None else (read(request),)))
+            return view(access, *map(match.__getitem__, names), *(() if read_input is None else (read_input(request),)))
 
         def answer(request: Request, match: Match) -> Response:
             return _response(call(enter(request, match), request, match))
@@ -116,7 +113,7 @@ class Views:
         return answer_on_loop if iscoroutinefunction(view) else answer
 
     def _reader(self, operation: Operation) -> Callable[[Request], Any] | None:
-        """Returns what reads the query or the body of an operation that has one."""
+        """Returns the function that reads the query or body, or None if the operation has neither."""
         if operation.query is not None:
             return Queries(self.fields(operation.query).query).read
         return self.fields(operation.body[JSON]).json if JSON in operation.body else None

@@ -1,1 +1,1 @@
-"""Views of consumer groups: their offsets in queues, and groups whose members the service knows."""
+"""Views of consumer groups: their offsets in queues, and groups whose members the service manages."""

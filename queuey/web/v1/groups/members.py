@@ -1,6 +1,6 @@
-"""Views of consumer groups whose members the service knows: ``/v1/{app}/_groups``.
+"""Views of consumer groups whose members the service manages: ``/v1/{app}/_groups``.
 
-The id of a member is a secret: it is in no log, metric or error.
+The id of a member is a secret. It must not appear in a log, metric or error.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class GroupViews(Views):
         return json_response(await self._service.groups.join(match["app"], match["group"], terms), 201)
 
     async def heartbeat(self, request: Request, match: Match) -> Response:
-        names = match["app"], match["group"], match["id"]
+        names = match["app"], match["group"], match["member"]
         credential = self._authorization.former_member(request)
         try:
             credential = await self._authorization.member(request)
             beat = await request.read(partial(self._read_heartbeat, request))
             ends = (await self._authorization.identify(request)).expires
-            # A token that ends while its member waits would end the membership.
+            # The wait ends before the token expires, because that would end the membership.
             remaining = beat.wait if ends is None else max(ends - time.time(), 0.0)
             poll = request.waiting(wait := min(beat.wait, self._limits.max_wait, remaining))
             poll.is_heartbeat = True
@@ -61,7 +61,7 @@ class GroupViews(Views):
                     answer = await self._service.groups.heartbeat(*names, credential, beat, poll, last=last)
                     last = answer is None and not await _waits(poll)
         except NotAuthenticated:
-            # With its credential the membership ends, and others need not wait for the end of the session.
+            # The membership ends with its credential, so others need not wait for the session to time out.
             if credential is not None:
                 with suppress(QueueyError):
                     await self._service.groups.leave(*names, credential, returns=False, said=False)
@@ -71,14 +71,14 @@ class GroupViews(Views):
     async def leave(self, request: Request, match: Match) -> Response:
         credential = await self._authorization.member(request)
         returns = self.fields(api.LeaveQuery).query(request).returns
-        await self._service.groups.leave(match["app"], match["group"], match["id"], credential, returns=returns)
+        await self._service.groups.leave(match["app"], match["group"], match["member"], credential, returns=returns)
         return json_response(Done())
 
     async def show(self, request: Request, match: Match) -> Response:
         return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
-        """Returns a page of a group, for callers who may see it; with ``few``, searches no queues."""
+        """Returns a page of a group, if the caller may see it. With ``few``, does not search for queues."""
         refused = None
         try:
             await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
@@ -95,28 +95,28 @@ class GroupViews(Views):
             return allowed(queue, caller, "measure")
 
         try:
-            shown = await self._service.groups.show(
+            info = await self._service.groups.show(
                 match["app"], match["group"], visible, start=query.start, lag=query.lag, few=few
             )
         except GroupNotFound as error:
             raise refused or error from None
         if refused is not None and not is_consumer:
             raise refused
-        return shown
+        return info
 
     async def list(self, request: Request, match: Match) -> Response:
         return json_response(await self.names(request, match, self.fields(api.GroupListQuery).query(request)))
 
     async def names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
-        """Returns a page of the list of groups, for callers who may see it."""
+        """Returns a page of the list of groups, if the caller may see it."""
         await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
         return await self._service.groups.names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
         application, group = match["app"], match["group"]
         administers = await request.in_pool(partial(self._authorization.matching, request, application, "admin"))
-        shown = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
-        if shown.hidden_queues:
+        info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
+        if info.hidden_queues:
             raise NotAllowed("The group has queues that the credential does not administer.")
         await self._service.groups.forget(application, group)
         return json_response(Done())
@@ -144,7 +144,7 @@ class GroupViews(Views):
 
 
 async def _waits(poll: LongPoll) -> bool:
-    """Waits for a heartbeat's next attempt; returns False if that is the last one. Without a place it is."""
+    """Waits for a heartbeat's next attempt. Returns False if that is the last one, also if too many requests wait."""
     with suppress(TooManyWaiters):
         if await poll.next():
             return True
@@ -154,7 +154,7 @@ async def _waits(poll: LongPoll) -> bool:
 
 
 def _texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
-    """Reads names or patterns of queues; returns them sorted, each once."""
+    """Reads names or patterns of queues. Returns them sorted and without repetitions."""
     texts = set()
     for number, value in enumerate(values or ()):
         text = errors.take(f"{field}.{number}", validators.plain_text, value, longest)
@@ -166,7 +166,6 @@ def _texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -
 
 
 def _partitions(value: object) -> api.Partitions:
-    """Reads partitions of queues and the epochs of their ownership."""
     try:
         return msgspec.convert(value, api.Partitions, str_keys=True)
     except msgspec.ValidationError as error:

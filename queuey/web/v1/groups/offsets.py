@@ -1,4 +1,4 @@
-"""Views of consumer offsets."""
+"""Views of the offsets of consumer groups in queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def _position(value: object) -> ids.Position:
 
 
 def _partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
-    """Returns what is asked of each partition."""
     partitions = body.get(field)
     if not isinstance(partitions, dict):
         raise bad_json(f'It has no object "{field}"')
@@ -37,7 +36,7 @@ def _partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, An
 
 
 def _is_number(number: str, field: str, errors: Errors) -> bool:
-    """Returns whether a text can number a partition; one that cannot is noted in ``errors``."""
+    """Returns whether a text is the number of a partition. Puts an error into ``errors`` if it is not."""
     if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
         return True
     errors[field] = f'"{number[:40]}" is not a partition'
@@ -45,7 +44,7 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
 
 
 def _change(number: str, item: object, errors: Errors, of: str = "partitions") -> OffsetChange | None:
-    """Reads one partition's compare-and-set; bad values are noted in ``errors``."""
+    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``."""
     field = f"{of}.{number[:40]}"
     if not _is_number(number, field, errors):
         return None
@@ -61,7 +60,7 @@ def _change(number: str, item: object, errors: Errors, of: str = "partitions") -
 
 
 class _Commits(NamedTuple):
-    """A member's commits: offsets, and by partition their epochs and notes."""
+    """A member's commits: offsets, and their epochs and notes by partition."""
 
     changes: list[OffsetChange]
     epochs: dict[int, int]
@@ -79,7 +78,7 @@ def _read_note(value: object) -> bytes:
 
 
 def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commits:
-    """Reads the commits of a member; ``of_all`` is the epoch of commits without one."""
+    """Reads the commits of a member. ``of_all`` is the epoch of commits without one of their own."""
     commits = _Commits([], {}, {})
     for number, item in _partitions(body, "commits").items():
         field = f"commits.{number[:40]}"
@@ -96,10 +95,9 @@ def _commits(body: dict[str, Any], of_all: int | None, errors: Errors) -> _Commi
 
 
 def _changes(body: dict[str, Any]) -> list[OffsetChange]:
-    """Reads offsets that anybody records."""
     errors = Errors()
-    read = (_change(number, item, errors) for number, item in _partitions(body).items())
-    changes = [change for change in read if change is not None]
+    parsed = (_change(number, item, errors) for number, item in _partitions(body).items())
+    changes = [change for change in parsed if change is not None]
     _check_once(changes, "partitions", errors)
     errors.check()
     return changes
@@ -120,7 +118,7 @@ class OffsetViews(Views):
         return self._service.offsets.progress(access, group)
 
     async def record(self, request: Request, match: Match) -> Response:
-        """Records offsets of anybody, or the commits of a member of the group, which carry their epochs."""
+        """Records offsets in ``partitions``, or the commits of a member of the group, which have epochs."""
         access = await self._authorization.admit(request, match, "claim")
         body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
         if "commits" not in body and "member" not in body:
@@ -131,7 +129,7 @@ class OffsetViews(Views):
         errors = Errors()
         terms = fields.read(body, errors)
         if "partitions" in body:
-            errors["partitions"] = "A member commits with commits: each of them names its epoch"
+            errors["partitions"] = "A member must use commits, in which each offset has its epoch"
         errors.check()
         commits = _commits(body, terms.epoch, errors)
         _check_once(commits.changes, "commits", errors)
