@@ -1,6 +1,6 @@
-"""Dead letters over HTTP: stored with the reason, listed, and sent back when it is gone.
+"""Dead letters over HTTP: stores them with a reason, lists them, and sends them back.
 
-Their format is in :mod:`queuey.deadletters`.
+For their format see :mod:`queuey.deadletters`.
 """
 
 from __future__ import annotations
@@ -86,16 +86,16 @@ _SPECIAL = re.compile(r"[*?\[]")
 async def bury(
     client: AsyncClient, queue: str, message: Message, cause: Cause, *, dead_queue: str | None = None, ttl: int = TTL
 ) -> str:
-    """Stores a message as a dead letter, once if this is repeated. The message itself stays where it is.
+    """Stores a copy of a message as a dead letter. Idempotent. The message itself is not changed.
 
-    The queue of dead letters is created, with as many partitions as the queue has, if it is not there. In a queue of
-    another name than ``<queue>.dead``, a dead letter overwrites nothing and gets an id of its own.
+    If the dead-letter queue does not exist, it is created with as many partitions as the queue. In ``<queue>.dead``,
+    the dead letter has the message's id; in any other queue it gets a new id and overwrites nothing.
 
     Returns:
         The queue of the dead letter.
 
     Raises:
-        ClientError: It could not be stored; ``temporary`` says whether trying again is of use.
+        ClientError: The dead letter was not stored. See ``temporary`` for whether a retry may succeed.
     """
     target = queue_for(queue, dead_queue)
     plain = isinstance(message.body, str | bytes)
@@ -115,15 +115,15 @@ async def bury(
 
 
 def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they are") -> dict[str, str]:
-    """Returns the headers of the dead letter that a message of this queue becomes."""
-    place = queue, message.partition, message.id
-    return headers_of(place, message.content_type, message.headers, cause, way, message.key)
+    """Returns the headers of the dead letter for a message of this queue."""
+    origin = queue, message.partition, message.id
+    return headers_of(origin, message.content_type, message.headers, cause, way, message.key)
 
 
 async def _body(
     client: AsyncClient, queue: str, location: MessageLocation, text: str | bytes, *, is_json: bool
 ) -> dict[str, Any]:
-    """Returns the body of a message as an option of a send: JSON as it was written, or ``text`` if that is gone."""
+    """Returns a message's body as a send option: the original JSON, or ``text`` if the message does not exist."""
     if not is_json:
         return {"body": text}
     with suppress(MessageNotFound):
@@ -132,9 +132,9 @@ async def _body(
 
 
 async def _store(client: AsyncClient, queue: str, target: str, message: Message, dead: dict[str, Any]) -> None:
-    """Stores the dead letter, given as options of a send; if its queue is missing or too small, fixes that once.
+    """Stores a dead letter, given as send options. Creates its queue or adds partitions to it if needed.
 
-    In ``<queue>.dead`` it lies where the message was. Elsewhere, and without the right to overwrite, it is posted.
+    In ``<queue>.dead``, writes it at the message's id. In another queue, or without the right to overwrite, posts it.
     """
     own = target == queue_for(queue)
     for last in (False, False, True):
@@ -161,7 +161,7 @@ async def _store(client: AsyncClient, queue: str, target: str, message: Message,
 
 
 async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
-    """Posts a dead letter under a key of its own; if its partition is not there, into any."""
+    """Posts a dead letter with an idempotency key made from its content. Uses any partition if its own is missing."""
     key = f"dead-{blake2b(msgspec.msgpack.encode(outgoing), digest_size=16).hexdigest()}"
     try:
         await client.send_many(target, [outgoing], idempotency_key=key)
@@ -176,11 +176,10 @@ async def _create(client: AsyncClient, queue: str, target: str, partition: int) 
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
     except QueueExists:
-        return  # another program created it first, with other fields
+        return  # Another program created the queue first, with other fields.
 
 
 async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
-    """Returns the number of partitions and the consistency of a queue."""
     info = await _info(client, queue)
     return (info.partitions, info.consistency) if info else (1, None)
 
@@ -189,33 +188,33 @@ async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
 
 
 def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
-    """Reads a message of a queue of dead letters; None: it is none."""
+    """Reads a message of a dead-letter queue. Returns None if it is not a dead letter."""
     plain = isinstance(message.body, str | bytes)
     body = message.body if plain else json.dumps(message.body)
-    lies = lies_in, message.partition, message.id
+    location = lies_in, message.partition, message.id
     kind = message.content_type
-    return dead_letter_from(message.headers, body, lies=lies, content_type=kind, json=not plain, key=message.key)
+    return dead_letter_from(message.headers, body, lies=location, content_type=kind, json=not plain, key=message.key)
 
 
 async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
-    """Returns the queues that hold the dead letters that are meant, sorted; those that never had any have none.
+    """Returns the existing dead-letter queues that a filter selects, sorted.
 
-    Patterns find only queues that the credential lists (:meth:`queuey.client.QueuePage.lists_all`).
+    Patterns find only queues that the credential may list (:meth:`queuey.client.QueuePage.lists_all`).
 
     Raises:
-        ClientError: The service refuses or is away.
+        ClientError: The service refuses the call or is unavailable.
     """
     if wanted.dead_queue:
-        found, places = set[str](), {wanted.dead_queue}
+        existing, candidates = set[str](), {wanted.dead_queue}
     else:
-        found, places = await _matching(client, wanted.patterns)
+        existing, candidates = await _matching(client, wanted.patterns)
         for name in wanted.queues:
-            places |= queues_for(name, await _chosen(client, name))
-    return sorted(found | {name for name in places - found if await _info(client, name)})
+            candidates |= queues_for(name, await _chosen(client, name))
+    return sorted(existing | {name for name in candidates - existing if await _info(client, name)})
 
 
 async def _chosen(client: AsyncClient, queue: str) -> str:
-    """Returns the ``dead_letter`` of a queue; nothing if the caller may not know: perhaps of ``….dead`` only."""
+    """Returns a queue's ``dead_letter``, or an empty text if the queue does not exist or the caller may not see it."""
     try:
         info = await _info(client, queue)
     except NotAllowed:
@@ -224,89 +223,88 @@ async def _chosen(client: AsyncClient, queue: str) -> str:
 
 
 async def _matching(client: AsyncClient, patterns: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Returns the queues of dead letters whose names match, and those that queues which match name as theirs."""
-    found, named = set(), set()
+    """Returns the dead-letter queues that match a pattern, and the ``dead_letter`` of all queues that match one."""
+    existing, configured = set(), set()
     for pattern in patterns:
-        begins = _SPECIAL.split(pattern, 1)[0]
-        async for queue in client.queues(start=begins or None):
-            if not queue.name.startswith(begins):
+        prefix = _SPECIAL.split(pattern, 1)[0]
+        async for queue in client.queues(start=prefix or None):
+            if not queue.name.startswith(prefix):
                 break
             if fnmatchcase(queue.name, queue_for(pattern)):
-                found.add(queue.name)
+                existing.add(queue.name)
             if queue.dead_letter and fnmatchcase(queue.name, pattern):
-                named.add(queue.dead_letter)
-    return found, named
+                configured.add(queue.dead_letter)
+    return existing, configured
 
 
 async def dead_letters(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[DeadLetter]:
-    """Iterates over dead letters, queue after queue and partition after partition, in the order of their ids.
+    """Iterates over dead letters by queue, then by partition, then in the order of their ids.
 
     Raises:
-        ClientError: The service refuses or is away.
+        ClientError: The service refuses the call or is unavailable.
 
     Example:
         >>> async for one in dead_letters(client, DeadLetterFilter(queues=("reports",), error="ValueError")):
         ...     print(one.partition, one.id, one.cause.text)
     """
     async for page in _pages(client, wanted):
-        for each in page:
-            yield each
+        for dead_letter in page:
+            yield dead_letter
 
 
 async def redrive(
     client: AsyncClient, wanted: DeadLetterFilter, *, dry_run: bool = False, ttl: int | None = None
 ) -> Redriven:
-    """Sends dead letters back to the end of the partitions that they came from, and removes them here.
+    """Sends dead letters back to the end of their original partitions, and removes them from their queue.
 
-    At least once: each is sent, then removed, so that one whose removal failed is sent again next time; so is one
-    whose sending ended in doubt.
+    Delivery is at least once: each dead letter is sent, then removed. If the removal fails, or the send ends in doubt,
+    the next call sends it again.
 
     Args:
-        client: Of the application.
-        wanted: Selects them.
-        dry_run: Change nothing.
-        ttl: Their TTL in seconds; None: the queue's default.
+        client: A client of the application.
+        wanted: Selects the dead letters.
+        dry_run: Only report what would be done.
+        ttl: TTL of the messages in seconds. By default the queue decides.
 
     Raises:
-        ClientError: A temporary one. Those not yet sent stay where they are; a note counts the others. What the
-            service will never take stays, and is in ``left``.
+        ClientError: A temporary error. Dead letters that were not sent stay in their queue; a note on the error counts
+            the others. Permanently refused ones stay, too, but do not raise: they are counted in ``left``.
 
     Example:
         >>> await redrive(client, DeadLetterFilter(queues=("reports",)), dry_run=True)
         Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
     """
-    done = Redriven()
+    total = Redriven()
     targets: dict[str, Target] = {}
     queues: dict[str, tuple[int, str] | None] = {}
     hidden: set[str] = set()
     try:
         async for page in _pages(client, wanted):
-            looked = await look_up(client, {one.queue for one in page} - queues.keys() - hidden)
-            targets |= looked.found
-            queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in looked.found.items()}
-            queues |= dict.fromkeys(looked.absent)
-            hidden |= looked.hidden
-            unseen = Counter(f"the credential may not see queue {one.queue}" for one in page if one.queue in hidden)
-            seen = [one for one in page if one.queue not in hidden]
-            going, staying = by_origin(seen, queues, wanted.dead_queue)
-            done += staying + Redriven(left=dict(unseen))
+            lookup = await look_up(client, {letter.queue for letter in page} - queues.keys() - hidden)
+            targets |= lookup.found
+            queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in lookup.found.items()}
+            queues |= dict.fromkeys(lookup.absent)
+            hidden |= lookup.hidden
+            refused = Counter(f"the credential may not see queue {d.queue}" for d in page if d.queue in hidden)
+            visible = [letter for letter in page if letter.queue not in hidden]
+            going, staying = by_origin(visible, queues, wanted.dead_queue)
+            total += staying + Redriven(left=dict(refused))
             for name, indexes in going.items():
-                mine = [seen[index] for index in indexes]
-                done += Redriven({name: len(mine)}) if dry_run else await _send_back(client, targets[name], mine, ttl)
+                dead = [visible[index] for index in indexes]
+                total += Redriven({name: len(dead)}) if dry_run else await _send_back(client, targets[name], dead, ttl)
     except ClientError as error:
-        error.add_note(f"at least {sum(done.sent.values()) + len(error.receipts)} dead letters were sent back before")
+        error.add_note(f"at least {sum(total.sent.values()) + len(error.receipts)} dead letters were sent back before")
         raise
-    return done
+    return total
 
 
 async def _send_back(client: AsyncClient, queue: Target, chosen: list[DeadLetter], ttl: int | None) -> Redriven:
-    """Sends dead letters to their queue and removes those that were stored."""
     refusal = None
     try:
-        stored = len(await client.send_many(queue.name, [await _outgoing(client, queue, one, ttl) for one in chosen]))
+        stored = len(await client.send_many(queue.name, [await _outgoing(client, queue, d, ttl) for d in chosen]))
     except ClientError as error:
         stored, refusal = len(error.receipts), error
-    await client.delete(chosen[0].lies_in, [(one.stored_partition, one.stored_id) for one in chosen[:stored]])
+    await client.delete(chosen[0].lies_in, [(d.stored_partition, d.stored_id) for d in chosen[:stored]])
     if refusal is None:
         return Redriven({queue.name: stored})
     if refusal.temporary:
@@ -322,7 +320,6 @@ async def _outgoing(client: AsyncClient, queue: Target, one: DeadLetter, ttl: in
 
 
 async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:
-    """Returns the state of a queue; None: it does not exist."""
     try:
         return await client.info(queue)
     except QueueNotFound:
@@ -330,14 +327,13 @@ async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:
 
 
 async def _pages(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
-    """Yields pages of the wanted dead letters; those of a page are in one queue."""
-    asked: Any = list(wanted.partitions) or "*"
+    partitions: Any = list(wanted.partitions) or "*"
     for lies_in in await dead_queues(client, wanted):
-        left = wanted.limit
-        async for page in client.read_pages(lies_in, limit=_PAGE, partitions=asked, delay=False):
-            read = (read_dead_letter(message, lies_in) for message in page.messages)
-            found = [one for one in read if one is not None and wanted.takes(one)][:left]
-            yield found
-            left = None if left is None else left - len(found)
-            if left == 0:
+        remaining = wanted.limit
+        async for page in client.read_pages(lies_in, limit=_PAGE, partitions=partitions, delay=False):
+            letters = (read_dead_letter(message, lies_in) for message in page.messages)
+            selected = [letter for letter in letters if letter is not None and wanted.takes(letter)][:remaining]
+            yield selected
+            remaining = None if remaining is None else remaining - len(selected)
+            if remaining == 0:
                 break

@@ -1,54 +1,55 @@
-"""Every error that the client raises, in one tree.
+"""All errors that the client raises, in one tree.
 
 ::
 
     ClientError                      a queuey.errors.QueueyError
-    ├── InvalidArgument              refused before anything was sent; also a ValueError
-    ├── ReceiptsError                the file of receipts cannot be written
-    ├── TokenError                   the source of the token gave none; nothing was sent
-    ├── RenewalError                 no thread can be started that renews claims; they are released
+    ├── InvalidArgument              an argument is not valid; nothing was sent; also a ValueError
+    ├── ReceiptsError                the receipts file cannot be written
+    ├── TokenError                   the token source gave no token; nothing was sent
+    ├── RenewalError                 the thread that renews claims cannot be started; the claims are released
     ├── ProfileError                 the profile file cannot be used
     │   ├── ProfileNotFound
-    │   ├── ProfileInvalid           no TOML, or a key is missing or wrong
-    │   └── ProfileExposed           others than its owner may read it
-    ├── TransportError               no whole answer came; ``outcome`` says what that means for a write
+    │   ├── ProfileInvalid           not TOML, or a key is missing or not valid
+    │   └── ProfileExposed           users other than its owner may read it
+    ├── TransportError               no complete answer came; ``outcome`` says what that means for a write
     │   ├── ConnectionFailed         no connection: nothing was sent
-    │   ├── ConnectionLost           broke off after the request may have been sent
+    │   ├── ConnectionLost           the connection broke after the request may have been sent
     │   └── Timeout
     │       ├── ConnectTimeout       nothing was sent
-    │       └── AnswerTimeout        sent, in part or whole, and not answered in time
-    ├── InvalidAnswer                an answer that no Queuey gives
-    ├── JobError                     a job has no result that is known; carries what became of it
-    │   ├── JobFailed                    it is a dead letter; class and text of its error
-    │   ├── JobGone                      it expired, was removed or superseded
-    │   ├── ResultTooLarge               it is done, and its result was too large to be kept
-    │   └── ResultUnknown                its result is not known, or not any more
-    ├── ResultTimeout                a job has not ended in time; also a TimeoutError
-    └── ApiError                     the server refused; status, code, fields, outcome, retry_after
+    │       └── AnswerTimeout        sent completely or in part, and not answered in time
+    ├── InvalidAnswer                the answer is not from Queuey
+    ├── JobError                     the result of a job is not available; has the job's status
+    │   ├── JobFailed                    the job is a dead letter; class and text of its error
+    │   ├── JobGone                      the job expired, was removed or superseded
+    │   ├── ResultTooLarge               the job is done, but its result was too large to keep
+    │   └── ResultUnknown                the result was not set, or is not kept any more
+    ├── ResultTimeout                the job has not ended in time; also a TimeoutError
+    └── ApiError                     the server refused the call; status, code, fields, outcome, retry_after
         ├── InvalidRequest           400
         │   ├── TooLarge             413
-        │   └── KeyReused            422: another post has this idempotency key
+        │   └── KeyReused            422: the idempotency key was used for another message
         ├── NotAuthenticated         401
         ├── NotAllowed               403
         ├── NotFound                 404
         │   ├── ApplicationNotFound
         │   ├── QueueNotFound
         │   ├── GroupNotFound
+        │   ├── MemberGone               the member has lost its partitions: join again
         │   ├── MessageNotFound
         │   └── NameNotFound             no message has the name
         ├── Conflict                 409
-        │   ├── KeyInUse             a post with this idempotency key is being carried out
+        │   ├── KeyInUse             another send with this idempotency key is running
         │   ├── NameTaken                another message has the name
         │   ├── QueueExists
-        │   ├── GroupActive          the group has members, so only they commit
+        │   ├── GroupActive          the group has members, so only they may commit
         │   ├── GroupElsewhere       the group is served in another data centre
-        │   ├── InstanceTaken        another credential has joined with the instance name
-        │   ├── NotOwner             partitions that the member does not own; others were recorded
-        │   ├── OffsetConflict       current offsets, and which partitions were set nevertheless
-        │   └── ClaimLost            the message was delivered again, or replaced; carries these receipts
+        │   ├── InstanceTaken        a member with another credential has the instance name
+        │   ├── NotOwner             the member does not own some partitions; other offsets were recorded
+        │   ├── OffsetConflict       has the current offsets, and the partitions that were set anyway
+        │   └── ClaimLost            messages were delivered again, or replaced; has their receipts
         └── ServerError              5xx and 429; outcome of a write, outcomes of a batch
             └── ServiceUnavailable   503
-                └── TooManyWaiters   too many long polls
+                └── TooManyWaiters   the server has too many long polls
 
 No message, attribute or repr of these errors contains the API key or a token.
 """
@@ -68,16 +69,18 @@ if TYPE_CHECKING:
 
 
 _SHOWN_FIELDS = 10
-"""Max fields of a refusal in its text."""
+"""Max fields named in the text of an error."""
 
 
 class ClientError(QueueyError):
     """Base of all errors of the client.
 
     Attributes:
-        in_doubt: An earlier attempt at the same call may have been carried out, whatever this one says.
-        receipts: What was stored nevertheless: by ``send_many`` in earlier requests before this one failed.
-        temporary: The same call may well succeed later, unchanged.
+        in_doubt: An earlier attempt at the same call may have been carried out, even if this error says that this one
+            was not.
+        receipts: Receipts of messages that were stored before the failure, such as by earlier requests of
+            ``send_many``.
+        temporary: A repetition of the call may succeed later.
     """
 
     code = "ClientError"
@@ -87,39 +90,39 @@ class ClientError(QueueyError):
     receipts: tuple[Receipt, ...] = ()
 
     def doubt(self) -> None:
-        """Marks the error: an earlier attempt may have been carried out."""
+        """Marks the error as in doubt: an earlier attempt may have been carried out."""
         self.in_doubt = True
 
 
 class InvalidArgument(ClientError, ValueError):
-    """An argument that cannot be sent. Nothing was sent."""
+    """An argument is not valid. Nothing was sent."""
 
     code = "InvalidArgument"
 
 
 class ReceiptsError(ClientError):
-    """The file of receipts cannot be written.
+    """The receipts file cannot be written.
 
-    Raised when the client is made, nothing was sent; by a call that stores messages, they were stored, and ``receipts``
-    has what could not be written down.
+    If the constructor of the client raises it, nothing was sent. If a call that stores messages raises it, the messages
+    were stored, and ``receipts`` has the receipts that could not be written.
     """
 
     code = "ReceiptsError"
 
 
 class TokenError(ClientError):
-    """The callable, file or command that should give a token gave none. Of this call nothing was carried out.
+    """The function, file or command that should give a token failed. The call was not sent.
 
-    Its text says which of them and why, and never what it gave.
+    The text names the source and the reason, and never contains its output.
     """
 
     code = "TokenError"
 
 
 class RenewalError(ClientError):
-    """No thread can be started to renew claims, so the loop ends and releases them.
+    """The thread that renews claims cannot be started, so the loop ends and releases its claims.
 
-    The process, or its user, has as many threads as it may have, or it has no memory for another one.
+    The process or its user has reached the limit of threads, or there is no memory for another thread.
     """
 
     code = "RenewalError"
@@ -132,32 +135,32 @@ class ProfileError(ClientError):
 
 
 class ProfileNotFound(ProfileError):
-    """There is no profile file, and nothing else says where the server is."""
+    """The profile file does not exist, and no address of a server was given otherwise."""
 
     code = "ProfileNotFound"
 
 
 class ProfileInvalid(ProfileError):
-    """The profile is not TOML or lacks something."""
+    """The profile is not TOML, or a key is missing or not valid."""
 
     code = "ProfileInvalid"
 
 
 class ProfileExposed(ProfileError):
-    """Group or others may read the profile, and with it the key."""
+    """Users other than the owner may read the profile and its key."""
 
     code = "ProfileExposed"
 
 
 class TransportError(ClientError):
-    """No whole answer came from ``server``.
+    """No complete answer came from ``server``.
 
     Args:
-        message: What happened, for people.
-        server: Base address of the server that was asked last.
+        message: Text that says what happened.
+        server: Base address of the server of the last attempt.
 
     Attributes:
-        outcome: ``none``: nothing was sent. ``unknown``: a write may have been carried out.
+        outcome: ``none`` if nothing was sent, ``unknown`` if a write may have been carried out.
     """
 
     code = "TransportError"
@@ -173,7 +176,6 @@ class TransportError(ClientError):
         self.outcome = "unknown"
 
     def __str__(self) -> str:
-        """Names the server beside what happened."""
         text: str = self.args[0]
         return f"{self.server}: {text}" if self.server else text
 
@@ -198,24 +200,24 @@ class Timeout(TransportError):
 
 
 class ConnectTimeout(Timeout):
-    """The server took too long to accept a connection; nothing was sent."""
+    """The server took too long to accept a connection. Nothing was sent."""
 
     code = "ConnectTimeout"
     outcome: Outcome = "none"
 
 
 class AnswerTimeout(Timeout):
-    """The request was sent, in part or whole, and not answered in time."""
+    """The request was sent, completely or in part, and not answered in time."""
 
     code = "AnswerTimeout"
 
 
 class InvalidAnswer(ClientError):
-    """An answer that no Queuey gives: another service, a broken proxy, or a much newer server.
+    """The answer is not from Queuey: another service, a broken proxy, or a much newer server.
 
     Attributes:
-        outcome: ``unknown``: a write may have been carried out.
-        server: Base address of the server that gave it.
+        outcome: Always ``unknown``: a write may have been carried out.
+        server: Base address of the server that gave the answer.
     """
 
     code = "InvalidAnswer"
@@ -223,16 +225,15 @@ class InvalidAnswer(ClientError):
     server = ""
 
     def __str__(self) -> str:
-        """Names the server beside what is wrong."""
         text = super().__str__()
         return f"{self.server}: {text}" if self.server else text
 
 
 class JobError(ClientError):
-    """A job has no result that is known.
+    """The result of a job is not available.
 
     Args:
-        info: What became of it.
+        info: The job's status.
     """
 
     code = "JobError"
@@ -242,7 +243,6 @@ class JobError(ClientError):
         self.info = info
 
     def __str__(self) -> str:
-        """Names the job and how it ended."""
         return f"job {self.info.partition}:{self.info.message_id} {self._end()}"
 
     def _end(self) -> str:
@@ -268,22 +268,22 @@ class JobFailed(JobError):
 
 
 class JobGone(JobError):
-    """The job expired, was removed, or was superseded by a newer value of its name: ``info.status`` says which."""
+    """The job expired, was removed, or was superseded by a newer message of its name. See ``info.status``."""
 
     code = "JobGone"
 
 
 class ResultTooLarge(JobError):
-    """The job is done, and its result was too large to be kept: ``info.size`` is its length in bytes."""
+    """The job is done, but its result was too large to keep. ``info.size`` is its length in bytes."""
 
     code = "ResultTooLarge"
 
     def _end(self) -> str:
-        return f"is done; its result of {self.info.size} bytes of JSON was too large to be kept"
+        return f"is done; its result of {self.info.size} bytes of JSON was too large to keep"
 
 
 class ResultUnknown(JobError):
-    """The result of the job is not known, or not any more: its queue has kept it for ``info.kept`` seconds."""
+    """The result of the job was not set, or is not kept any more. The queue keeps results for ``info.kept`` seconds."""
 
     code = "ResultUnknown"
 
@@ -291,29 +291,29 @@ class ResultUnknown(JobError):
         if self.info.status == "never_seen":
             return "was never in this queue"
         kept = self.info.kept or 0
-        how = f"this queue keeps results for {kept} s" if kept else "this queue keeps no results: set its result_ttl"
-        return f"is {self.info.status}, and its result is not known: {how}"
+        cause = f"this queue keeps results for {kept} s" if kept else "this queue keeps no results: set its result_ttl"
+        return f"is {self.info.status}, and its result is not known: {cause}"
 
 
 class ResultTimeout(ClientError, TimeoutError):
-    """A job has not ended in time. It goes on."""
+    """A job has not ended in time. It continues."""
 
     code = "ResultTimeout"
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a server that refused.
+    """The error answer of a server.
 
     Attributes:
         status: HTTP status.
-        code: Queuey's stable name of the reason.
-        fields: What is wrong, by field or name (``"1.partition"`` in a batch).
-        text: The answer when it was plain text.
-        retry_after: Seconds after which a retry makes sense; None when the server named none.
-        outcome: ``none`` or ``unknown``, of a write; None when the server did not say.
+        code: Queuey's stable code of the error.
+        fields: Error text of each field (``"1.partition"`` in a batch).
+        text: The answer if it was plain text.
+        retry_after: Seconds after which to retry, or None if the server did not say.
+        outcome: Outcome of a write, ``none`` or ``unknown``, or None if the server did not say.
         outcomes: The outcome of each message of a batch.
-        current: The offsets that are recorded now, per partition of the request.
-        applied: The partitions whose offset was set nevertheless.
+        current: The offset that is recorded now, by partition of the request.
+        applied: The partitions whose offset was set anyway.
         refused: The refused receipts.
         not_owned: The partitions that the member does not own.
     """
@@ -335,7 +335,7 @@ class ApiError(ClientError):
     """The server refused the call.
 
     Args:
-        refusal: What it said.
+        refusal: The error answer.
 
     Attributes:
         status, code, fields, retry_after, outcome, outcomes: See :class:`ErrorAnswer`.
@@ -352,7 +352,6 @@ class ApiError(ClientError):
         self.outcomes = refusal.outcomes
 
     def __str__(self) -> str:
-        """Names status, reason and every field that is wrong."""
         shown = [text if name in {self.code, ""} else f"{name}: {text}" for name, text in self.fields.items()]
         if len(shown) > _SHOWN_FIELDS:
             shown[_SHOWN_FIELDS:] = [f"and {len(shown) - _SHOWN_FIELDS} more"]
@@ -365,20 +364,20 @@ class ApiError(ClientError):
 
     @property
     def not_processed(self) -> bool:
-        """True if the server certainly did nothing, so that even a POST may be sent again."""
+        """True if the server certainly did not carry out the call, so that even a POST may be repeated."""
         return False
 
 
 class InvalidRequest(ApiError):
-    """Something in the request is not acceptable; nothing was stored."""
+    """The request is not valid. Nothing was stored."""
 
 
 class TooLarge(InvalidRequest):
-    """A body or a batch over the server's limit; nothing was stored."""
+    """A body or a batch exceeds the server's limit. Nothing was stored."""
 
 
 class KeyReused(InvalidRequest):
-    """The idempotency key is that of another post; nothing was stored."""
+    """The idempotency key was already used for another message. Nothing was stored."""
 
 
 class NotAuthenticated(ApiError):
@@ -394,39 +393,39 @@ class NotFound(ApiError):
 
 
 class ApplicationNotFound(NotFound):
-    """The server has no such application."""
+    """The application does not exist."""
 
 
 class QueueNotFound(NotFound):
-    """The application has no such queue."""
+    """The queue does not exist."""
 
 
 class GroupNotFound(NotFound):
-    """The queue has no offsets of that group."""
+    """The group does not exist, or has no offsets for the queue."""
 
 
 class MemberGone(NotFound):
-    """The member's session is over, or it was replaced. Others may own its partitions: join again."""
+    """The member's session has ended, or it was replaced. Others may own its partitions. Join again."""
 
 
 class MessageNotFound(NotFound):
-    """The queue has no such message."""
+    """The message does not exist."""
 
 
 class Conflict(ApiError):
-    """The call does not fit the present state."""
+    """The call conflicts with the present state."""
 
 
 class QueueExists(Conflict):
-    """A queue of that name exists and differs in the given fields."""
+    """The queue exists and differs in the given fields."""
 
 
 class OffsetConflict(Conflict):
-    """At least one offset was not what was expected.
+    """At least one recorded offset was not the expected one.
 
     Attributes:
-        current: The offset now recorded per partition of the call; None when none is.
-        applied: The partitions that were set nevertheless.
+        current: The offset that is recorded now, or None, by partition of the call.
+        applied: The partitions that were set anyway.
     """
 
     def __init__(self, refusal: ErrorAnswer) -> None:
@@ -439,7 +438,7 @@ class NotOwner(Conflict):
     """The member does not own some partitions, or not under these epochs. All other offsets were recorded.
 
     Attributes:
-        partitions: Partitions of the call for which nothing was recorded.
+        partitions: Partitions of the call whose offsets were not recorded.
     """
 
     def __init__(self, refusal: ErrorAnswer) -> None:
@@ -448,19 +447,19 @@ class NotOwner(Conflict):
 
 
 class GroupActive(Conflict):
-    """The group has members: only they commit, and it cannot be forgotten."""
+    """The group has members, so only they may commit, and the group cannot be deleted."""
 
 
 class GroupElsewhere(Conflict):
-    """The group is served in another data centre, which the text names."""
+    """The group is served in another data centre. The text names it."""
 
 
 class InstanceTaken(Conflict):
-    """Another credential is a member with this instance name."""
+    """A member with another credential has this instance name."""
 
 
 class KeyInUse(Conflict):
-    """A post with this idempotency key is being carried out, or was when its server stopped. This one did nothing."""
+    """Another send with this idempotency key is running, or was when its server stopped. This one had no effect."""
 
     temporary = True
 
@@ -477,7 +476,7 @@ class ClaimLost(Conflict):
     """The claim had expired, and the message was delivered to another caller.
 
     Attributes:
-        refused: The refused receipts of the call. The rest were carried out.
+        refused: The refused receipts of the call. It was carried out for all others.
     """
 
     def __init__(self, refusal: ErrorAnswer) -> None:
@@ -486,14 +485,14 @@ class ClaimLost(Conflict):
 
 
 class ServerError(ApiError):
-    """The server, or something before it, failed, or had too many requests of the caller (429)."""
+    """The server or a proxy failed, or the caller sent too many requests (429)."""
 
     temporary = True
 
     @property
     def not_processed(self) -> bool:
-        said = (self.outcome, *self.outcomes)
-        return "none" in said and all(outcome in {None, "none"} for outcome in said)
+        outcomes = (self.outcome, *self.outcomes)
+        return "none" in outcomes and all(outcome in {None, "none"} for outcome in outcomes)
 
 
 class ServiceUnavailable(ServerError):
@@ -501,7 +500,7 @@ class ServiceUnavailable(ServerError):
 
 
 class TooManyWaiters(ServiceUnavailable):
-    """All places for long polls are taken; the call was not started."""
+    """The server has as many long polls as it allows. The call was not started."""
 
     @property
     def not_processed(self) -> bool:
@@ -543,7 +542,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_for(refusal: ErrorAnswer) -> ApiError:
-    """Returns the error whose class fits the refusal best."""
+    """Returns an error of the class for the answer's code, or else for its status."""
     kind: type[Any] = BY_STATUS.get(refusal.status, ServerError if refusal.status >= 500 else ApiError)  # noqa: PLR2004 - HTTP
     named = BY_CODE.get(refusal.code)
     error: ApiError = (named if named is not None and issubclass(named, kind) else kind)(refusal)

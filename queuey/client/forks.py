@@ -1,4 +1,4 @@
-"""Objects in a child that was forked: the parent keeps their connections and threads."""
+"""Resets objects in a forked child process: connections and threads stay with the parent."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _living: WeakSet[Forkable] = WeakSet()
 
 
 def begin_in_children(one: Forkable) -> None:
-    """Calls ``begin_in_child`` of an object in each child that is forked while the object lives."""
+    """Calls the object's ``begin_in_child`` in every child that is forked while the object exists."""
     _living.add(one)
 
 
 class DefaultSignals:
-    """Gives children that are forked the default handlers of SIGINT and SIGTERM, until :meth:`end` is called.
+    """Resets SIGINT and SIGTERM to their default handlers in forked children, until :meth:`end` is called.
 
-    With those of their parent, a signal to a child would reach the parent's event loop, and not end the child. A fork
-    holds these signals back, so that one that comes at once meets the default handlers, too.
+    With the inherited handlers, a signal to the child would wake the parent's event loop and not end the child. The two
+    signals are blocked during the fork, so that a signal right after it already meets the default handlers.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class DefaultSignals:
 
 
 class _Forking(threading.local):
-    """The thread that forks.
+    """State of the forking thread.
 
     Attributes:
-        blocked: The signals that it blocked before a fork; else None.
+        blocked: The signal mask from before the fork, to be restored. None outside a fork.
     """
 
     blocked: set[signal.Signals | int] | None = None
@@ -55,7 +55,7 @@ _forking = _Forking()
 
 
 def _hold_signals() -> None:
-    if any(isinstance(one, DefaultSignals) for one in _living):
+    if any(isinstance(living, DefaultSignals) for living in _living):
         _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
@@ -67,8 +67,8 @@ def _let_signals_come() -> None:
 
 def _begin() -> None:
     try:
-        for one in list(_living):
-            one.begin_in_child()
+        for living in list(_living):
+            living.begin_in_child()
     finally:
         _let_signals_come()
 

@@ -1,4 +1,4 @@
-"""The service inside the program, which lies above the client: the client finds it by an entry point."""
+"""Finds the embedded service by an entry point, because its package may import the client but not the reverse."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ENTRY_POINTS = "queuey.embedded"
 
 
 def opener(name: str) -> Callable[..., Any]:
-    """Returns the function of :mod:`queuey.embedded` that has this name.
+    """Returns the function of :mod:`queuey.embedded` with this name.
 
     Raises:
-        InvalidArgument: No distribution that is installed has it.
+        InvalidArgument: No installed package has this entry point.
     """
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         function: Callable[..., Any] = entry.load()

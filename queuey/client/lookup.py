@@ -1,4 +1,4 @@
-"""Looking queues up by name, with credentials that may not see all of them."""
+"""Finds queues by name for credentials that may not see all queues."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ MAX_NAMES = 100
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """The queues that a caller's credential finds under names.
+    """The queues that a credential can see among some names.
 
-    Only ``absent`` may be acted upon as "does not exist": a list that lacks a queue, or a refusal, does not say so.
+    Only ``absent`` queues certainly do not exist. A queue missing from a list, or a refusal, does not prove that.
 
     Attributes:
-        found: By name.
-        absent: Names of no queue; the service answered 404.
-        hidden: The service answered 403. In an application with users they need not exist, elsewhere they do.
+        found: Visible queues by name.
+        absent: Names for which the service answered 404: the queue does not exist.
+        hidden: Names for which the service answered 403. The queue exists, except perhaps in an application with
+            users.
     """
 
     found: Mapping[str, Queue | QueueInfo] = {}
@@ -35,10 +36,10 @@ class Lookup(msgspec.Struct, frozen=True):
 
 
 async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
-    """Looks queues up in the list, and asks for those by name that it lacks.
+    """Finds queues in the list of queues, and queries the missing ones one by one.
 
     Raises:
-        ClientError: The service refuses or is away.
+        ClientError: The service refuses the call or is unavailable.
 
     Example:
         >>> found = await look_up(client, ["orders", "nothing"])
@@ -59,37 +60,37 @@ async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
 
 
 async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Returns what the caller may do with queues of any number of names; see :meth:`~queuey.client.Client.rights`.
+    """Returns the allowed actions on any number of queues; see :meth:`~queuey.client.Client.rights`.
 
     Raises:
-        NotFound: The service is older than this call.
-        ClientError: It refuses or is away.
+        NotFound: The service is too old for this call.
+        ClientError: The service refuses the call or is unavailable.
     """
     rights: dict[str, frozenset[str]] = {}
-    left = iter(sorted(set(names)))
-    while some := list(islice(left, MAX_NAMES)):
-        rights |= await client.rights(some)
+    remaining = iter(sorted(set(names)))
+    while batch := list(islice(remaining, MAX_NAMES)):
+        rights |= await client.rights(batch)
     return rights
 
 
 async def _listed(client: AsyncClient, wanted: set[str]) -> dict[str, Queue | QueueInfo]:
-    """Reads the list from one wanted name to the next, in pages as large as there are many close together."""
-    found: dict[str, Queue | QueueInfo] = {}
-    left, limit = sorted(wanted, reverse=True), 1
-    while left:
+    """Reads the list of queues from one requested name to the next. Pages grow where many requested names are close."""
+    queues: dict[str, Queue | QueueInfo] = {}
+    remaining, limit = sorted(wanted, reverse=True), 1
+    while remaining:
         try:
-            page = await client.queue_page(start=left[-1], limit=limit)
+            page = await client.queue_page(start=remaining[-1], limit=limit)
         except NotAllowed:
-            return found  # the caller lists no queues, but may see some
+            return queues  # The caller may not list queues, but may see some of them.
         except InvalidRequest as error:
             if "offset" not in error.fields:
                 raise
-            return found  # the credential's patterns match too few queues for a list
-        mine = {queue.name: queue for queue in page.queues if queue.name in wanted}
-        found |= mine
-        limit = min(MAX_PAGE, 2 * len(mine) + 1)
-        asked = left.pop()
-        last = page.queues[-1].name if page.queues else asked
-        while left and (left[-1] <= last or page.next is None):
-            left.pop()
-    return found
+            return queues  # The credential's patterns match too few queues for a list.
+        matches = {queue.name: queue for queue in page.queues if queue.name in wanted}
+        queues |= matches
+        limit = min(MAX_PAGE, 2 * len(matches) + 1)
+        start = remaining.pop()
+        last = page.queues[-1].name if page.queues else start
+        while remaining and (remaining[-1] <= last or page.next is None):
+            remaining.pop()
+    return queues

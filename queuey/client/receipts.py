@@ -1,21 +1,21 @@
-"""Receipts on file: a line of JSON for every message that the service stored, for audits.
+"""The receipts file: one line of JSON for every message that the service stored, for audits.
 
 ==============  ==========================================================================================
 ``queue``       the message's queue
 ``app``         the queue's application
-``partition``   the message's partition; left out when unknown
-``id``          32 lower-case hex digits; left out when unknown
-``sha256``      of the body's bytes as stored: the first 32 hex digits
+``partition``   the message's partition; left out if unknown
+``id``          32 lower-case hex digits; left out if unknown
+``sha256``      SHA-256 of the body as stored, its first 32 hex digits
 ``size``        bytes of the body as stored
-``at``          when the answer had come, seconds since 1970 by this machine's clock
+``at``          when the answer came, in seconds since 1970 by this machine's clock
 ``ttl``         seconds, if the message had its own TTL
-``put``         true: written at an id that the producer chose
-``outcome``     left out: it was accepted. ``unknown``: no answer says whether it was stored
+``put``         true if the message was written at an id that the producer chose
+``outcome``     left out if the message was stored; ``unknown`` if no answer says whether it was stored
 ==============  ==========================================================================================
 
-A line is written after the server's answer and before the caller gets it, with one call to the operating system, so
-that several threads and processes may append to one file. A program that is killed between the two leaves a message
-without a receipt, never a receipt without a message. Lines survive the end of the process, not a loss of power.
+A line is written after the server's answer and before the call returns, with one system call, so that several threads
+and processes may append to one file. If the program is killed after the answer and before the write, a message has no
+receipt, but there is never a receipt without a message. Lines survive the end of the process, but not a power failure.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ else:
 Stored = Callable[[list[Receipt]], list[Receipt]]
 """Writes the receipts of messages that were stored, and returns them."""
 DIGITS = 32
-"""Number of hex digits of the hash. 128 bits: no two bodies agree by chance."""
+"""Number of hex digits of the hash. With 128 bits, no two bodies have the same hash by chance."""
 
 _REFUSED = range(400, 500)
 
 
 class ReceiptLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One line of the file, with the fields that the module describes."""
+    """One line of the file. For its fields see the module."""
 
     queue: str
     app: str
@@ -75,7 +75,7 @@ class ReceiptLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class SentMessage(msgspec.Struct, frozen=True):
-    """The digest, size and TTL of a message that is being sent."""
+    """Hash, size and TTL of a message that is being sent."""
 
     sha256: str
     size: int
@@ -89,7 +89,7 @@ class SentMessage(msgspec.Struct, frozen=True):
 
 
 def stored_body(message: Outgoing) -> bytes:
-    """Returns the bytes that a store keeps of a message: of a JSON string its text, of other JSON values their JSON."""
+    """Returns the body as stored: the text of a JSON string, or the JSON of any other JSON value."""
     if message.body is not UNSET:
         return message.body if isinstance(message.body, bytes) else str(message.body).encode()
     value = message.json
@@ -102,15 +102,15 @@ def stored_body(message: Outgoing) -> bytes:
 
 
 class Journal:
-    """Appends receipts to a file. Safe to use from several threads, and beside other processes.
+    """Appends receipts to a file. Several threads and processes may append to the same file.
 
     Args:
-        path: The file; created if it is not there, readable by its owner alone.
-        application: The application that owns the queues.
+        path: The file. If missing, it is created with access for its owner only.
+        application: The application of the queues.
         clock: Seconds since 1970.
 
     Raises:
-        ReceiptsError: It cannot be opened for writing.
+        ReceiptsError: The file cannot be opened for writing.
     """
 
     def __init__(self, path: str | Path, application: str, clock: Callable[[], float] = time.time) -> None:
@@ -127,15 +127,15 @@ class Journal:
                 self._torn = not _ends_with_a_line(self._file)
         except OSError as error:
             os.close(self._file)
-            raise ReceiptsError(f"{self._path} is no file that receipts can be kept in: {error.strerror}") from error
+            raise ReceiptsError(f"{self._path} is not a usable receipts file: {error.strerror}") from error
 
     @contextmanager
     def sending(self, queue: str, messages: Iterable[Outgoing]) -> Iterator[Stored]:
-        """Surrounds the sending of messages: those that get no answer are written as unknown.
+        """Surrounds the send of messages. Writes messages without an answer with the outcome ``unknown``.
 
         Yields:
-            A function that writes the server's receipts and returns them. If they cannot be written, it raises a
-            ReceiptsError that has them.
+            A function that writes the server's receipts and returns them. If the write fails, it raises a
+            ReceiptsError with these receipts.
         """
         sent, answered = [SentMessage.of(message) for message in messages], False
 
@@ -143,8 +143,8 @@ class Journal:
             nonlocal answered
             answered, at = True, self.now()
             lines = [
-                self.line(queue, one, at, (receipt.partition, receipt.id))
-                for one, receipt in zip(sent, receipts, strict=True)
+                self.line(queue, message, at, (receipt.partition, receipt.id))
+                for message, receipt in zip(sent, receipts, strict=True)
             ]
             try:
                 self.write(lines)
@@ -157,26 +157,25 @@ class Journal:
             yield stored
         except BaseException as error:
             if not answered:
-                at, fates = self.now(), zip(sent, outcomes(error, len(sent)), strict=True)
-                unknown = [self.line(queue, one, at, outcome="unknown") for one, fate in fates if fate == "unknown"]
+                at, pairs = self.now(), zip(sent, outcomes(error, len(sent)), strict=True)
+                unknown = [self.line(queue, m, at, outcome="unknown") for m, outcome in pairs if outcome == "unknown"]
                 self._write_despite(unknown, error)
             raise
 
     @contextmanager
     def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> Iterator[None]:
-        """Surrounds the sending of a message to ids that are known before."""
         sent = SentMessage.of(message)
         texts = [location_text(location).split(":") for location in locations]
-        places = [(int(number), text) for number, text in texts]
+        pairs = [(int(number), text) for number, text in texts]
 
         def lines(outcome: Literal["stored", "unknown"]) -> list[ReceiptLine]:
             at = self.now()
-            return [self.line(queue, sent, at, place, outcome=outcome, put=True) for place in places]
+            return [self.line(queue, sent, at, pair, outcome=outcome, put=True) for pair in pairs]
 
         try:
             yield
         except BaseException as error:
-            # A put is sent again after failures of any kind: the last of them says nothing about the first.
+            # A put is repeated after any failure, so the last failure says nothing about earlier attempts.
             if outcomes(error, 1, repeated=True) != ["none"]:
                 self._write_despite(lines("unknown"), error)
             raise
@@ -209,10 +208,10 @@ class Journal:
         )
 
     def write(self, lines: Iterable[ReceiptLine]) -> None:
-        """Appends lines, with one write unless the disk is full.
+        """Appends lines, with one system call unless the disk is full.
 
         Raises:
-            ReceiptsError: Not all of them are written.
+            ReceiptsError: Not all lines were written.
         """
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         with self._lock:
@@ -230,14 +229,13 @@ class Journal:
             self._torn = False
 
     def _write_despite(self, lines: Iterable[ReceiptLine], error: BaseException) -> None:
-        """Writes lines after a failure, which stays the failure that the caller sees."""
+        """Writes lines after an error that the caller is about to raise. Adds a note to it if the write fails."""
         try:
             self.write(lines)
-        except ReceiptsError as failed:
-            error.add_note(f"Besides, no receipt says so: {failed}")
+        except ReceiptsError as write_error:
+            error.add_note(f"This could not be written to the receipts file: {write_error}")
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -245,7 +243,7 @@ class Journal:
 
 
 class NoJournal:
-    """Keeps no receipts; has the methods of :class:`Journal` that the clients call."""
+    """A journal that writes nothing, with the methods of :class:`Journal` that the clients call."""
 
     def sending(self, _queue: str, _messages: Iterable[Outgoing]) -> AbstractContextManager[Stored]:
         return nullcontext(list)
@@ -256,7 +254,7 @@ class NoJournal:
         return nullcontext()
 
     def close(self) -> None:
-        """Does nothing."""
+        pass
 
 
 def open_journal(path: str | Path | None, application: str) -> Journal | NoJournal:
@@ -264,36 +262,36 @@ def open_journal(path: str | Path | None, application: str) -> Journal | NoJourn
 
 
 def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> list[str]:
-    """Returns ``none`` or ``unknown`` for each of ``count`` messages whose sending failed.
+    """Returns ``none`` or ``unknown`` for each of ``count`` messages whose send failed.
 
     Args:
-        error: The failure; one that interrupts the wait for an answer leaves the outcome open.
+        error: The failure. Any exception that interrupts the wait for an answer means ``unknown``.
         count: Number of messages.
-        repeated: The call may have been sent several times, and this is the last failure alone.
+        repeated: The call may have been sent several times, and ``error`` is only the last failure.
     """
     match error:
         case InvalidArgument():
-            fate = "none"
+            outcome = "none"
         case ClientError(in_doubt=True):
-            fate = "unknown"
+            outcome = "unknown"
         case TransportError():
-            fate = "unknown" if repeated else error.outcome
+            outcome = "unknown" if repeated else error.outcome
         case ServiceUnavailable() if len(error.outcomes) == count and not repeated:
-            return [outcome if outcome == "none" else "unknown" for outcome in error.outcomes]
+            return [o if o == "none" else "unknown" for o in error.outcomes]
         case ServiceUnavailable():
-            fate = "none" if error.not_processed and not repeated else "unknown"
+            outcome = "none" if error.not_processed and not repeated else "unknown"
         case ApiError():
-            fate = "none" if error.status in _REFUSED else "unknown"
+            outcome = "none" if error.status in _REFUSED else "unknown"
         case _:
-            fate = "unknown"
-    return [fate] * count
+            outcome = "unknown"
+    return [outcome] * count
 
 
 @contextmanager
 def _locked(file: int, *, alone: bool) -> Iterator[None]:
-    """Locks out writers while a program reads how the file ends: it could see half of a line.
+    """Locks the file: shared to write, exclusive (``alone``) to read its end, which could otherwise be half a line.
 
-    Where the system or the file has no locks, an empty line may come to stand between two others.
+    Without file locks, an empty line may be written between two lines.
     """
     if not LOCKS:
         yield
@@ -308,7 +306,6 @@ def _locked(file: int, *, alone: bool) -> Iterator[None]:
 
 
 def _ends_with_a_line(file: int) -> bool:
-    """Returns whether the last line is complete: a killed program or a full disk may have left a part of one."""
     size = os.fstat(file).st_size
     if not size:
         return True

@@ -1,4 +1,4 @@
-"""Results of the client's calls: frozen, typed, with the names of the API's JSON when encoded."""
+"""Results of the client's calls: frozen, typed, and encoded with the names of the API's JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from queuey.titles import instant, titled
 
 
 class Receipt(PostedMessage, frozen=True, dict=True):
-    """The answer to a stored message, and a way to ask what became of it as a job.
+    """The receipt of a stored message. It can also query the message's status and result as a job.
 
-    Two receipts of one message are equal. One that was pickled or copied does not know its client any more.
+    Two receipts of one message are equal. A pickled or copied receipt has lost its client and cannot query.
 
     Example:
         >>> receipt = client.send("orders", "two pears")
@@ -33,44 +33,44 @@ class Receipt(PostedMessage, frozen=True, dict=True):
     Attributes:
         id: 32 lower-case hex digits, unique in the partition.
         timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
-        partition: 1 to the queue's count.
+        partition: 1 to the queue's number of partitions.
     """
 
     @property
     def time(self) -> datetime:
-        """The id's time in UTC, cut to microseconds."""
+        """The id's time in UTC, truncated to microseconds."""
         return time_of(self.id)
 
     @property
     def ticks(self) -> int:
-        """The id's time in 100 ns steps since 1582-10-15, exactly."""
+        """The id's exact time in 100 ns steps since 1582-10-15."""
         return order_of(self.id)[0]
 
     def status(self) -> JobInfo:
-        """Returns what became of the job: whether it waits, is claimed, done, failed, and so on."""
+        """Returns the job's status: waiting, claimed, done, failed, and so on."""
         source, queue = self._source("status")
         info: JobInfo = source.show(queue, self)
         return info
 
     def state(self) -> Any:  # noqa: ANN401 - any JSON value
-        """Returns the last state that a worker has set for the job, None if no worker has."""
+        """Returns the last state that a worker has set for the job, or None if no worker has set one."""
         source, queue = self._source("state")
         return source.show(queue, self, states=True).state
 
     def result(self, timeout: float | timedelta | None = None) -> Any:  # noqa: ANN401 - any JSON value
-        """Waits until the job has ended, and returns the result of the attempt that was acknowledged.
+        """Waits until the job has ended, and returns the result of the acknowledged attempt.
 
-        Callers that wait at the same moment share a request. Its queue must have a ``result_ttl``.
+        The queue must have a ``result_ttl``. Concurrent callers share requests.
 
         Args:
-            timeout: Seconds; without it there is no limit.
+            timeout: Max seconds to wait. By default there is no limit.
 
         Raises:
-            ResultTimeout: It has not ended in time.
-            JobFailed: It is a dead letter.
-            JobGone: It expired, was removed or superseded.
-            ResultTooLarge: It is done, and its result was too large to be kept.
-            ResultUnknown: Its result is not known, or not any more.
+            ResultTimeout: The job has not ended in time.
+            JobFailed: The job is a dead letter.
+            JobGone: The job expired, was removed or superseded.
+            ResultTooLarge: The job is done, but its result was too large to keep.
+            ResultUnknown: The result was not set, or is not kept any more.
 
         Example:
             >>> receipt = client.send("orders", "two pears")
@@ -100,10 +100,10 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         return await source.result(queue, self, timeout)
 
     def _source(self, method: str) -> tuple[Any, str]:
-        """Returns what asks for the job, and its queue.
+        """Returns the object that queries jobs, and the queue.
 
         Raises:
-            InvalidArgument: The receipt has no client, or one of the other kind.
+            InvalidArgument: The receipt has no client, or the method is for the other kind of client.
         """
         source: tuple[Any, str] | None = self.__dict__.get("source")
         if source is None:
@@ -111,15 +111,15 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         is_async = iscoroutinefunction(source[0].show)
         if is_async != method.startswith("a"):
             kind, other = ("an AsyncClient", f"a{method}") if is_async else ("a Client", method[1:])
-            raise InvalidArgument(f"this receipt is of {kind}: call {other}()")
+            raise InvalidArgument(f"this receipt comes from {kind}: call {other}()")
         return source
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message of a queue.
 
-    The garbage collector does not track messages, which makes reading them a third faster. If you put an object into a
-    body that refers to the message, neither is ever freed.
+    The garbage collector does not track messages, so that reads are a third faster. If you put an object that refers to
+    the message into its body, neither is ever freed.
 
     Example:
         >>> message = client.read("orders").messages[0]
@@ -129,12 +129,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         id: 32 lower-case hex digits, unique in the partition.
         timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
-        partition: 1 to the queue's count.
-        body: ``str`` for text, ``bytes`` for anything else, or the value of a body that was sent as JSON.
-        content_type: As given by the producer; None if it gave none.
-        headers: As given by the producer, names in lower case.
-        key: The key that the producer gave, in an ordered queue or one with ``max_claimed_per_key``; else None.
-        early: It lies above the horizon: it is stored, but may vanish yet, and others may come below it.
+        partition: 1 to the queue's number of partitions.
+        body: ``str`` for text, ``bytes`` for other bytes, or the value of a body that was sent as JSON.
+        content_type: Content type set by the producer, or None.
+        headers: Headers set by the producer, with lower-case names.
+        key: Key set by the producer, in an ordered queue or a queue with ``max_claimed_per_key``; else None.
+        early: The message is above the horizon. It is stored, but can still disappear, and messages before it can
+            still come.
     """
 
     id: str = msgspec.field(name="message_id")
@@ -148,12 +149,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def time(self) -> datetime:
-        """The id's time in UTC, cut to microseconds."""
+        """The id's time in UTC, truncated to microseconds."""
         return time_of(self.id)
 
     @property
     def ticks(self) -> int:
-        """The id's time in 100 ns steps since 1582-10-15, exactly."""
+        """The id's exact time in 100 ns steps since 1582-10-15."""
         return order_of(self.id)[0]
 
 
@@ -166,9 +167,9 @@ class StreamedMessage(msgspec.Struct, frozen=True, gc=False):
         ('orders', 'one apple')
 
     Attributes:
-        queue: Its queue's name.
+        queue: Name of the message's queue.
         message: The message.
-        cursor: Where another stream of the same queues goes on after it.
+        cursor: Pass it to a later stream of the same queues to continue after this message.
     """
 
     queue: str
@@ -205,12 +206,13 @@ class Page(msgspec.Struct, frozen=True):
         'two eggs'
 
     Attributes:
-        messages: In the order asked for; early ones are the last.
-        horizon: An id; nothing at or above it was read, but for early messages.
-        next: Per partition, the ``since`` of the next read in the same order; None: a descending read is complete.
-        cursor: The position as one text, to be kept; empty when every partition is complete.
+        messages: The messages in the requested order. Early messages come last.
+        horizon: An id. Only messages before it were read, except early ones.
+        next: The ``since`` of the next read in the same order, by partition. None if a descending read of the
+            partition is complete.
+        cursor: The position as one text that can be stored. Empty if all partitions are complete.
         more: Another read now may return messages.
-        cursor_safe: False after ``delay=0``: a read that continues from this cursor may miss messages.
+        cursor_safe: False after ``delay=False``: a read that continues from this cursor may miss messages.
     """
 
     messages: tuple[Message, ...]
@@ -222,7 +224,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class QueueRead(msgspec.Struct, frozen=True):
-    """The result of a read of several queues for one of them: a page, or the error.
+    """The result for one queue of a read of several queues: a page or an error.
 
     Example:
         >>> for part in client.read_queues(["orders", "nothing"]):
@@ -237,7 +239,7 @@ class QueueRead(msgspec.Struct, frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """Unread messages of a queue, or the error of one that cannot be read.
+    """Number of unread messages of a queue, or the error if the queue cannot be read.
 
     Example:
         >>> for part in client.unread(["orders", "nothing"]):
@@ -246,9 +248,10 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
         nothing None 404
 
     Attributes:
-        read: Per partition the id of the last message that counts as read.
-        unread: Messages above; None: not counted, because the call had counted as much as it may. Ask again for these.
-        more: There are more than ``unread``.
+        read: The id of the last message that counts as read, by partition.
+        unread: Number of messages after these. None if they were not counted because the call had reached the
+            server's limit. Call again for these queues.
+        more: The queue has more unread messages than ``unread``.
     """
 
     queue: str
@@ -272,10 +275,10 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
         dead_letter, on_ack, on_expiry, kind, max_claimed, max_claimed_per_key, claims, result_ttl,
         description: As in
             :class:`~queuey.client.QueueFields`.
-        principals: Callers that may read and delete.
-        created: Seconds since 1970; None in the answer to a create.
-        application: Only in listings.
-        count: Messages, in listings that asked for them.
+        principals: Other callers that may read and delete.
+        created: When the queue was created, in seconds since 1970. None in the answer to a create.
+        application: The queue's application, only in lists.
+        count: Number of messages, only in lists with ``count``.
     """
 
     name: Annotated[str, titled("queue")] = msgspec.field(name="queue_name")
@@ -297,15 +300,15 @@ class CreatedQueue(Queue, frozen=True, kw_only=True):
 
 
 class QueuePage(msgspec.Struct, frozen=True):
-    """One page of the list of queues; ``next`` is the ``start`` of the next one, None at the end.
+    """One page of the list of queues. ``next`` is the ``start`` of the next page, or None at the end.
 
     Example:
         >>> [queue.name for queue in client.queue_page(limit=10).queues]
         ['orders']
 
     Attributes:
-        patterns: Those of the credential, in which ``*`` stands for any text: the list has only queues that match one
-            of them. None: an older service does not say.
+        patterns: The credential's name patterns, in which ``*`` stands for any text. The list has only queues that
+            match one of them. None if the service is too old to return them.
     """
 
     queues: tuple[Queue, ...]
@@ -313,7 +316,7 @@ class QueuePage(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...] | None = None
 
     def lists_all(self, prefix: str = "") -> bool:
-        """Returns whether the list has every queue whose name begins like this; so assumed of an older service."""
+        """Returns whether the list contains every queue with the prefix. Assumes so if ``patterns`` is None."""
         return self.patterns is None or any(
             pattern.endswith("*") and "*" not in (begin := pattern[:-1]) and prefix.startswith(begin)
             for pattern in self.patterns
@@ -321,7 +324,7 @@ class QueuePage(msgspec.Struct, frozen=True):
 
 
 class NamePage(msgspec.Struct, frozen=True):
-    """One page of the list of queue names; ``next`` is the ``start`` of the next one, None at the end.
+    """One page of the list of queue names. ``next`` is the ``start`` of the next page, or None at the end.
 
     Example:
         >>> client.name_page(limit=10).names
@@ -333,7 +336,7 @@ class NamePage(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A message that is claimed by this caller alone, until ``expires``.
+    """A message that only this caller has claimed, until ``expires``.
 
     Example:
         >>> (claimed,) = client.job_queue("orders").receive(1)
@@ -342,12 +345,12 @@ class Claimed(msgspec.Struct, frozen=True):
 
     Attributes:
         message: The message.
-        receipt: Identifies this claim; acknowledge, renew or release the message with it.
+        receipt: The receipt of this claim, to acknowledge, renew or release it.
         deliveries: Number of deliveries of the message, including this one.
-        expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
+        expires: When another caller may get the message, in seconds since 1970, by the server's clock.
         queue: The message's queue.
-        state: The last state that a worker has set for an earlier delivery; None if there is no such state.
-        result_ttl: Seconds for which the queue keeps results of jobs; 0: it keeps none.
+        state: The last state that a worker has set in an earlier delivery, or None.
+        result_ttl: Seconds for which the queue keeps results of jobs. 0 if it keeps no results.
     """
 
     message: Message
@@ -372,8 +375,8 @@ class Refused(msgspec.Struct, frozen=True):
 
     Attributes:
         receipt: The receipt.
-        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller,
-            became a dead letter or was moved, or a newer message has its name.
+        status: The reason. ``superseded``: the claim had expired, and the message was delivered to another caller,
+            became a dead letter or was moved; or a newer message has its name.
     """
 
     receipt: str
@@ -391,8 +394,8 @@ class Received(list[Claimed]):
         ('two eggs', [])
 
     Attributes:
-        refused: The receipts that were to be acknowledged and were refused.
-        errors: The error of each queue that cannot be claimed from, in a claim of several.
+        refused: Receipts whose acknowledgement was refused.
+        errors: The errors of queues that cannot be claimed from, by name, in a claim from several queues.
     """
 
     def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:
@@ -402,7 +405,7 @@ class Received(list[Claimed]):
 
 
 class OutstandingJob(msgspec.Struct, frozen=True):
-    """A message that was delivered and is not acknowledged.
+    """A message that was delivered but is not acknowledged.
 
     Example:
         >>> jobs = client.job_queue("orders")
@@ -411,15 +414,15 @@ class OutstandingJob(msgspec.Struct, frozen=True):
         [1]
 
     Attributes:
-        worker: The name of the worker that has it, or had it last.
-        expires: When its claim, or the delay of its release, ends, in seconds since 1970; None: it has ended.
-        state: The state that this worker has set; None: none, or it was not asked for.
-        state_at: When it was set, in seconds since 1970.
-        status: ``claimed``; ``retrying``: released with a delay that is not over; ``waiting``: the claim has ended.
-            Blank: a service of 0.1.0 does not say.
-        task, arguments: The name of the task that it calls, and a short form of the arguments; blank if it does
-            not call one, or if states were not asked for.
-        failure: The last failed attempt, or None if no attempt has failed, or if states were not asked for.
+        worker: Name of the worker that has the message, or had it last.
+        expires: When the claim or the delay of a release ends, in seconds since 1970. None if it has ended.
+        state: The state that this worker has set, or None. Only with ``states``.
+        state_at: When the state was set, in seconds since 1970.
+        status: ``claimed``; ``retrying`` if it was released and the delay is not over; ``waiting`` if the claim has
+            ended. Empty from a service of version 0.1.0.
+        task, arguments: Name of the task that the message calls, and its arguments in short form. Empty without a
+            task. Only with ``states``.
+        failure: The last failed attempt, or None. Only with ``states``.
     """
 
     message_id: str
@@ -436,7 +439,7 @@ class OutstandingJob(msgspec.Struct, frozen=True):
 
 
 class Schedule(ListedSchedule, frozen=True, kw_only=True):
-    """How a schedule stands.
+    """A schedule and its state.
 
     Example:
         >>> schedule = client.schedules.put("hourly", queue="orders", message="count", cron="0 * * * *")
@@ -447,17 +450,17 @@ class Schedule(ListedSchedule, frozen=True, kw_only=True):
         >>> client.schedules.delete("hourly")
 
     Attributes:
-        name: Its name in the application.
-        queue: The queue of its messages.
-        cron, timezone: Its times; None: it has an interval.
-        every: Seconds of the interval; None: there is a cron expression.
+        name: Name of the schedule in the application.
+        queue: The queue to which messages are posted.
+        cron, timezone: The cron expression and its time zone. None if the schedule has an interval.
+        every: The interval in seconds. None if the schedule has a cron expression.
         missed: ``skip`` or ``catch_up``.
-        paused: Nothing is posted.
+        paused: The schedule posts no messages.
         created, changed: Seconds since 1970.
-        next: The next instants, seconds since 1970.
-        firing: The instant whose message is being posted; None: none.
-        last: The result of the last tick; None: there was none yet.
-        message: The message, as in a batch of the API; None in lists.
+        next: The next instants, in seconds since 1970.
+        firing: The instant whose message is being posted, or None.
+        last: The result of the last tick, or None before the first tick.
+        message: The message in the API's batch format. None in lists.
     """
 
     message: Mapping[str, Any] | None = None

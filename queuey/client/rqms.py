@@ -1,4 +1,4 @@
-"""The client of RQMS, for a server of RQMS or for Queuey's facade of it: :class:`Queue`."""
+"""The RQMS client, for an RQMS server or Queuey's RQMS facade: :class:`Queue`."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = ["Item", "Queue"]
 log = logging.getLogger(__name__)
 
 PATIENT = RetryPolicy(rounds=8, base=0.5)
-"""Every call may be repeated: an item is stored once under its id."""
+"""All calls are idempotent, because an item is stored once under its id. So all are repeated."""
 TIMEOUT = 10.0
-"""Timeout in seconds of each step."""
+"""Timeout of each step, in seconds."""
 PAUSE = 0.5
 """Interval between two fetches without a task, in seconds."""
 
 
 class Item(dict[str, Any]):
-    """A task: its value and, if that is a JSON object, also its members.
+    """A task. If its value is a JSON object, its members are the items of this dict.
 
     Attributes:
         value: The value that was put into the queue.
         ticket: Identifies this item and its fetch.
-        until: When its lock ends, by the queue's clock.
+        until: When the lock ends, in seconds of the queue's clock.
 
     Example:
         >>> from queuey.client.rqms import Item
@@ -77,19 +77,19 @@ class Queue:
     """A queue of tasks. Safe to use from several threads. Close it, or use it as a context manager.
 
     Args:
-        url: Of the server and the queue: ``http://localhost:7085/tasks``.
-        time: Seconds for which a fetched task is yours; afterwards others get it.
-        batch_size: Tasks that one request fetches, which wait here for their turn. All of them should be done within
-            ``time``; one whose time is over is not returned any more.
-        multiple_ok: Tasks are named (:meth:`set`): it does not matter if one was set again while it was being done.
-        retry: How often a call that fails is sent again.
-        transport: An httpx2 transport, or a pool of httpcore2, to use instead of the network.
-        timing: The clock, the pause and the random numbers.
+        url: URL of the server and the queue, such as ``http://localhost:7085/tasks``.
+        time: Seconds for which a fetched task is locked. Afterwards others may get it.
+        batch_size: Number of tasks that one request fetches. They wait in memory until they are returned; a task whose
+            lock has ended is dropped. All of them should be done within ``time``.
+        multiple_ok: Do not raise if a task was set again (:meth:`set`) or fetched by others before it was done.
+        retry: The retry policy.
+        transport: An httpx2 transport, or an httpcore2 pool, to use instead of the network.
+        timing: The clock, the sleep function and the random numbers.
 
     Raises:
-        InvalidArgument: The URL or a number cannot be.
+        InvalidArgument: The URL, ``time`` or ``batch_size`` is not valid.
 
-    Every call may raise :class:`~queuey.client.ClientError`: the server could not be reached, or refused.
+    Every call may raise :class:`~queuey.client.ClientError` if the server is unreachable or refuses the call.
 
     Example:
         >>> from queuey.client.rqms import Queue
@@ -103,7 +103,7 @@ class Queue:
         url: str,
         time: float = 30.0,
         batch_size: int = 1,
-        multiple_ok: bool = False,  # noqa: FBT001, FBT002 - the same
+        multiple_ok: bool = False,  # noqa: FBT001, FBT002 - the original's
         *,
         retry: RetryPolicy = PATIENT,
         transport: httpx2.BaseTransport | httpcore2.ConnectionPool | None = None,
@@ -114,15 +114,15 @@ class Queue:
         if not self._path or "?" in url or "#" in url or leads_elsewhere(self._path) or not url.isprintable():
             raise InvalidArgument(f"{url!r} does not name a queue, as http://localhost:7085/tasks does")
         if not (time > 0 and batch_size >= 1):
-            raise InvalidArgument(f"time {time} and batch_size {batch_size} have to be above 0")
+            raise InvalidArgument(f"time {time} and batch_size {batch_size} must be above 0")
         self.url = url
         self.time = time
         self.batch_size = batch_size
         self.multiple_ok = multiple_ok
         self._timing = timing or Timing()
         servers = parse_servers(f"{parts.scheme}://{parts.netloc}", None)
-        nobody = Credential()  # RQMS has no credentials.
-        self._sender = Sender(servers, nobody, retry, self._timing, TIMEOUT, transport=transport)
+        no_credential = Credential()  # RQMS does not use credentials.
+        self._sender = Sender(servers, no_credential, retry, self._timing, TIMEOUT, transport=transport)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._waiting: deque[Item] = deque()
@@ -139,44 +139,43 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections. Tasks that were fetched and not returned are fetched again after their time."""
+        """Closes the connections. Fetched tasks that were not returned are delivered again after their lock ends."""
         self._sender.close()
 
     def put(self, item: Any) -> None:  # noqa: ANN401 - any JSON
-        """Adds a task, under an id of its own that sorts after those before.
+        """Adds a task under a new id, which sorts after the earlier ones of this object.
 
         Args:
             item: Any JSON value.
 
         Raises:
-            InvalidArgument: It is none.
+            InvalidArgument: The item is not a JSON value.
         """
         name = f"item-{next(self._numbers):09d}-{base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}"
         self._sender.run(Call("POST", self._path, nothing, (("id", name),), content=encode(item), repeatable=True))
 
     def set(self, jobid: str, item: Any) -> None:  # noqa: ANN401 - any JSON
-        """Sets a named task, in place of the one of this name, also if that is being done.
+        """Sets a named task. Replaces a task with the same name, even if it is being processed.
 
         Args:
             jobid: 1 to 255 characters without ``/``.
             item: Any JSON value.
 
         Raises:
-            InvalidArgument: One of them cannot be.
+            InvalidArgument: The name is not valid, or the item is not a JSON value.
         """
         if not jobid or "/" in jobid or jobid in {".", ".."}:
-            raise InvalidArgument(f"{jobid!r} is no name of a task: it is blank, has a slash, or is . or ..")
+            raise InvalidArgument(f"{jobid!r} is not a valid name of a task: it is empty, has a slash, or is . or ..")
         path = f"{self._path}/{path_segment(jobid)}"
         self._sender.run(Call("PUT", path, nothing, content=encode(item), repeatable=True))
 
     def get(self) -> Item:
-        """Returns a task; waits until there is one."""
+        """Waits until a task is available and returns it."""
         while (item := self._next()) is None:
             self._fetch()
         return item
 
     def _next(self) -> Item | None:
-        """Returns a task that was fetched before and is still ours."""
         with self._lock:
             while self._waiting:
                 item = self._waiting.popleft()
@@ -187,22 +186,22 @@ class Queue:
     def _fetch(self) -> None:
         until = self._timing.clock() + self.time
         params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
-        found = self._sender.run(Call("GET", self._path, _read, params, repeatable=True))
+        fetched = self._sender.run(Call("GET", self._path, _read, params, repeatable=True))
         with self._lock:
-            self._waiting += (Item(each.ticket, each.value, until) for each in found)
-        if not found:
+            self._waiting += (Item(f.ticket, f.value, until) for f in fetched)
+        if not fetched:
             self._timing.sleep(PAUSE)
 
     def task_done(self, item: Item) -> None:
         """Acknowledges a task, so that it is not delivered again.
 
         Raises:
-            Conflict: It was set again, or its time was over and another program got it; not with ``multiple_ok``.
+            Conflict: The task was set again, or its lock ended and another program got it. Not with ``multiple_ok``.
         """
         try:
             self._sender.run(Call("DELETE", self._path, nothing, content=item.ticket.encode(), repeatable=True))
         except Conflict as error:
-            # If the answer to an earlier attempt was lost, it may be this very call that has done it.
+            # If the answer to an earlier attempt was lost, that attempt may have acknowledged the task.
             if not (self.multiple_ok or error.in_doubt):
                 raise
 
@@ -221,13 +220,14 @@ class Queue:
         process_item: Callable[[Item], object] | None = None,
         catch_errors: bool = False,  # noqa: FBT001, FBT002 - the original's
     ) -> Any:
-        """Calls a function with one task after another, for ever; each is done if the function raises nothing.
+        """Calls a function with one task after another, forever. Acknowledges a task when the function returns.
 
-        Also a decorator, which begins at once: ``@queue.foreach`` or ``@queue.foreach(catch_errors=True)``.
+        As a decorator, it starts at once: ``@queue.foreach`` or ``@queue.foreach(catch_errors=True)``.
 
         Args:
             process_item: The function.
-            catch_errors: Log its errors and go on: others get the task after its time. False: raise them.
+            catch_errors: Log an error of the function and continue; the task is delivered again when its lock ends. If
+                False, the error is raised.
         """
         if process_item is None:
             return partial(self.foreach, catch_errors=catch_errors)
@@ -247,4 +247,4 @@ def _read(answer: HttpAnswer) -> list[_Fetched]:
     try:
         return _decode(answer.content).items
     except msgspec.MsgspecError as error:
-        raise InvalidAnswer(f"the answer to a fetch has another form: {error}") from error
+        raise InvalidAnswer(f"the answer to a fetch is not valid: {error}") from error

@@ -1,7 +1,7 @@
-"""The whole service inside a program: no server, no socket, no key.
+"""The service inside your program, without a server, a socket or a key.
 
-:func:`open` gives a :class:`~queuey.client.Client` and :func:`open_async` an :class:`~queuey.client.AsyncClient` whose
-requests are answered in this process, by the code that ``queuey serve`` runs. Closing the client ends the service.
+:func:`open` returns a :class:`~queuey.client.Client` and :func:`open_async` an :class:`~queuey.client.AsyncClient`.
+This process answers their requests, with the code that ``queuey serve`` runs. Closing the client stops the service.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from queuey.embedded.service import EmbeddedService
 __all__ = ["open", "open_async"]
 
 URL = "http://embedded.localhost"
-"""The address in the errors of such a client; nothing is connected to it."""
+"""The server address in errors of an embedded client. No connection is made to it."""
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
-def open(  # noqa: A001 - as in gzip and shelve
+def open(  # noqa: A001 - named like gzip.open and shelve.open
     store: str | Path, *, application: str = DEFAULT_APPLICATION, settings: Mapping[str, str] = _NO_SETTINGS
 ) -> Client:
-    """Opens a store in this process; returns its client. Close it, or use it as a context manager.
+    """Opens a store in this process and returns a client. Close it, or use it as a context manager.
 
     Example:
         >>> from queuey import embedded
@@ -36,27 +36,27 @@ def open(  # noqa: A001 - as in gzip and shelve
         1
 
     Args:
-        store: The SQLite file, which is made if it is missing; a directory with a store of ``queuey serve``; or the URL
-            of a store, as the setting ``store`` has it.
-        application: The client's application. A SQLite store gets it if it has none of this name.
-        settings: Settings of the service by their names, such as ``{"sync": "normal"}``. Others come from the
-            environment and the settings file, as for ``queuey serve``; those of listening, users, the console and the
-            facades mean nothing here.
+        store: The SQLite file, which is created if it does not exist; a directory with a store of ``queuey serve``; or
+            the URL of a store, as in the setting ``store``.
+        application: The client's application. In a SQLite store it is created if it does not exist.
+        settings: Settings of the service by name, such as ``{"sync": "normal"}``. All others come from the environment
+            and the settings file, as for ``queuey serve``. Settings for listening, users, the console and the facades
+            have no effect.
 
     Raises:
-        InvalidArgument: A setting cannot be used; everybody may write to the directory; the standard library's
+        InvalidArgument: A setting is not valid; all users may write to the directory; the standard library's
             ``sqlite3`` has the file open in this process; or a parent process had it open when it forked this one.
-        ServiceUnavailable: The file or the directory cannot be used, the disk is full, or the file is of a later
-            version.
+        ServiceUnavailable: The file or the directory cannot be used, the disk is full, or the file was written by a
+            newer version.
     """
     service = EmbeddedService.open(store, application, settings)
-    return Client(URL, key="", application=application, transport=InProcessPool(service, application))  # type: ignore[arg-type] # it has what the client needs of a pool
+    return Client(URL, key="", application=application, transport=InProcessPool(service, application))  # type: ignore[arg-type] # has all methods that the client calls
 
 
 def open_async(
     store: str | Path, *, application: str = DEFAULT_APPLICATION, settings: Mapping[str, str] = _NO_SETTINGS
 ) -> AsyncClient:
-    """Async variant of :func:`open`, for asyncio. The call itself blocks for as long as opening a file.
+    """Async variant of :func:`open`, for asyncio. The call itself blocks while it opens the file.
 
     Example:
         >>> import asyncio

@@ -1,4 +1,4 @@
-"""A request of this process, as the gateway sees it: no bytes on a wire, but the same answer in the same parts."""
+"""A request from this process in the gateway's interface. The answer has the same parts as over HTTP."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from queuey.web.http.connection import LEFT
 from queuey.web.responses import Response
 
 MAX_UNREAD = 256 * 1024
-"""Max bytes of an answer that its reader has not taken yet; sending waits while there are more."""
+"""Max bytes of an answer that its reader has not read yet. With more, sending waits."""
 
 
 class Start(NamedTuple):
     """The first part of an answer.
 
     Attributes:
-        status: Its status.
-        headers: Names in lower case, and values.
-        body: The whole body, or None if it follows in pieces.
+        status: HTTP status.
+        headers: Headers with lower-case names.
+        body: The complete body, or None if it follows in pieces.
     """
 
     status: int
@@ -28,7 +28,7 @@ class Start(NamedTuple):
 
 
 class BrokenOff(NamedTuple):
-    """Comes in place of the rest of an answer."""
+    """The last part of an incomplete answer."""
 
 
 Part = Start | bytes | BrokenOff | None
@@ -36,12 +36,12 @@ Part = Start | bytes | BrokenOff | None
 
 
 class InProcessExchange:
-    """A request and its answer. See :class:`~queuey.web.responses.Exchange`. Used in the loop's thread.
+    """A request and its answer. See :class:`~queuey.web.responses.Exchange`. Use it only in the loop's thread.
 
     Args:
-        loop: The service's.
+        loop: The service's event loop.
         body: The body of the request.
-        put: Passes a part of the answer to the thread of the caller; does not block.
+        put: Passes a part of the answer to the caller's thread. Must not block.
 
     Attributes:
         has_ended: The answer is complete.
@@ -60,7 +60,7 @@ class InProcessExchange:
         self._room: asyncio.Future[None] | None = None
         self.has_ended = False
 
-    def take_whole(self, size: int) -> bytes | None:  # noqa: ARG002 - all of it is here
+    def take_whole(self, size: int) -> bytes | None:  # noqa: ARG002 - the whole body is in memory
         body, self._body = self._body, None
         return body
 
@@ -80,7 +80,7 @@ class InProcessExchange:
         self.has_ended = True
         self._put(Start(response.status, _encoded(response), body))
 
-    async def begin(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the end is told as such
+    async def begin(self, response: Response, size: int | None) -> None:  # noqa: ARG002 - the last part marks the end
         self._put(Start(response.status, _encoded(response), None))
 
     async def send(self, piece: bytes, *, more: bool) -> None:
@@ -95,18 +95,15 @@ class InProcessExchange:
             await self._room
 
     def taken(self, size: int) -> None:
-        """Records bytes of the body that the reader has taken."""
         self._unread -= size
         if self._room is not None and self._unread <= MAX_UNREAD and not self._room.done():
             self._room.set_result(None)
 
     def end(self) -> None:
-        """Says that nothing more comes, if the answer is not complete."""
         if not self.has_ended:
             self._put(BrokenOff())
 
     def leave(self) -> None:
-        """Notes that nobody waits for the answer any more."""
         self._has_left = True
         if self._leaving is not None and not self._leaving.done():
             self._leaving.set_result(LEFT)

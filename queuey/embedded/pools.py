@@ -1,4 +1,4 @@
-"""What stands in for the network of a client, in both colours: its requests are answered in this process."""
+"""Replacements for the httpcore2 pool of a sync or async client: this process answers the requests."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from queuey.storage.calls import LoopCalls
 from queuey.web.http.heads import Head
 
 _DROPPED = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})
-"""Headers that are of use on a network only, and the one that is replaced."""
+"""Headers that are useless without a network, and ``authorization``, which is replaced."""
 
 
 class InProcessPool(httpcore2.ConnectionInterface):
-    """Has a service of this process answer. For threads.
+    """A pool whose requests are answered by a service in this process. Thread-safe.
 
     Args:
-        service: Answers; it is closed with the pool.
-        application: The caller: the requests have all rights of its owner.
+        service: The service. Closing the pool closes it.
+        application: The caller. Requests have all rights of the application's owner.
     """
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
@@ -32,28 +32,27 @@ class InProcessPool(httpcore2.ConnectionInterface):
         self._caller = _caller(application)
 
     def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Has a request answered; returns when its answer begins.
+        """Sends a request to the service and returns when the answer begins.
 
         Raises:
-            InvalidArgument: The service is closed, or is a parent process's.
-            ReadTimeout: It takes longer than the request allows.
-            RemoteProtocolError: The answer broke off.
+            InvalidArgument: The service is closed, or belongs to a parent process.
+            ReadTimeout: The answer takes longer than the request's timeout.
+            RemoteProtocolError: The answer ended before it was complete.
         """
         parts: SimpleQueue[Part] = SimpleQueue()
         answering = self._service.begin(_head_of(request, self._caller), _body_of(request), parts.put)
         answer = _BlockingBody(answering, parts, _timeout_of(request))
         start = answer.next_part()
-        assert isinstance(start, Start)  # noqa: S101 - an answer begins with it
+        assert isinstance(start, Start)  # noqa: S101 - the first part of every answer
         content = answer if start.body is None else start.body
         return httpcore2.Response(start.status, headers=start.headers, content=content)
 
     def close(self) -> None:
-        """Ends the service."""
         self._service.close()
 
 
 class _BlockingBody:
-    """The body of an answer that comes in pieces."""
+    """Iterates over the pieces of an answer's body."""
 
     def __init__(self, answering: Answering, parts: SimpleQueue[Part], timeout: float | None) -> None:
         self._answering = answering
@@ -82,7 +81,7 @@ class _BlockingBody:
 
 
 class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
-    """:class:`InProcessPool` for async code, in one event loop after another."""
+    """:class:`InProcessPool` for async code. The event loop may change between requests."""
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
         self._service = service
@@ -90,7 +89,6 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
         self._calls: LoopCalls | None = None
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Has a request answered; see :meth:`InProcessPool.handle_request`."""
         loop = asyncio.get_running_loop()
         calls = self._calls
         if calls is None or calls.loop is not loop:
@@ -108,7 +106,6 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
         return httpcore2.Response(start.status, headers=start.headers, content=content)
 
     async def aclose(self) -> None:
-        """Ends the service."""
         await asyncio.to_thread(self._service.close)
 
 

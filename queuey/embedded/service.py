@@ -1,9 +1,9 @@
-"""A service inside a program, from its start to its end: the store, an event loop in a thread of its own, the gateway.
+"""A service inside a program: the store, the gateway, and an event loop in its own thread.
 
-It ends when it is closed, or else when the process ends, in the order of :mod:`queuey.web.gateway.serve`: long polls
-are answered, requests under way are finished, then the store is closed. A child that is forked cannot use it: its
-threads are the parent's, and SQLite's connections must not be shared. Nor can it open the file, see
-``_inherited_files``.
+The service ends when it is closed, or when the process ends. It shuts down in the order of
+:mod:`queuey.web.gateway.serve`: it answers long polls, finishes running requests, then closes the store. A forked child
+cannot use the service, because its threads run in the parent only, and SQLite connections must not be shared. The child
+cannot open the same file either, see ``_inherited_files``.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from queuey.web.http.heads import Head
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
-"""Timeout for requests under way, and for the store to finish accepted writes, in seconds each."""
+"""Timeout for running requests, and for the store to finish accepted writes, in seconds each."""
 _FILES = Path("/proc/self/fd")
 _inherited: list[EmbeddedService] = []
-"""Services of a parent process. To drop them would close connections to its store."""
+"""Services of a parent process. They are kept, because dropping them would close connections to the parent's store."""
 _open_files: list[Path] = []
-"""Files of the services of this process, from before they are opened."""
+"""Store files of the services in this process. A file is added before it is opened."""
 _inherited_files: set[Path] = set()
-"""Files that were open in a parent process when it forked. SQLite here takes the parent's locks on them for its own."""
+"""Files that a parent process had open when it forked. A child's SQLite would take the parent's locks for its own."""
 
 
 class InProcessCaller:
-    """Reads the credential of requests of this process: the application whose owner they speak for."""
+    """Authenticates requests from this process: the credential names the application whose owner is the caller."""
 
     scheme = "Process"
     believed = math.inf
@@ -66,17 +66,15 @@ class InProcessCaller:
 
 
 class Answering(NamedTuple):
-    """A request under way. The methods may be called in any thread."""
+    """A running request. The methods may be called from any thread."""
 
     exchange: InProcessExchange
     calls: LoopCalls
 
     def taken(self, size: int) -> None:
-        """Records bytes of the answer's body that its reader has taken."""
         self.calls(self.exchange.taken, size)
 
     def leave(self) -> None:
-        """Gives it up, unless its answer is complete."""
         if not self.exchange.has_ended:
             self.calls(self.exchange.leave)
 
@@ -85,10 +83,10 @@ class EmbeddedService:
     """A running service.
 
     Args:
-        store: Open; it is closed with the service.
+        store: The open store. Closing the service closes it.
         settings: The settings in force.
-        core: The loop and the clock of the use cases, by default an ordinary one.
-        file: The store's file, in ``_open_files``; removed from there at the end.
+        core: The loop and the clock of the use cases, by default the usual ones.
+        file: The store's file in ``_open_files``, which is removed when the service has ended.
 
     Attributes:
         service: The use cases.
@@ -125,11 +123,11 @@ class EmbeddedService:
         Raises:
             InvalidArgument, ServiceUnavailable: See :func:`queuey.embedded.open`.
         """
-        place = _place(store)
-        if doubled := sorted(place.keys() & options.keys()):
-            raise InvalidArgument(f"settings has {doubled[0]!r}: the first argument alone says which store is opened")
+        location = _place(store)
+        if duplicates := sorted(location.keys() & options.keys()):
+            raise InvalidArgument(f"settings has {duplicates[0]!r}: name the store by the first argument only")
         try:
-            loaded = load({**options, **place}, os.environ, source="settings[{!r}]".format)
+            loaded = load({**options, **location}, os.environ, source="settings[{!r}]".format)
             check(loaded)
             settings = loaded.settings
             if is_cassandra(settings):
@@ -165,22 +163,22 @@ class EmbeddedService:
             raise
 
     def begin(self, head: Head, body: bytes, put: Callable[[Part], object]) -> Answering:
-        """Begins to answer a request, in the loop's thread.
+        """Starts to answer a request in the loop's thread.
 
         Args:
-            head: Its head.
-            body: Its body.
-            put: Gets the parts of the answer, in the loop's thread; does not block.
+            head: The request's head.
+            body: The request's body.
+            put: Called with each part of the answer, in the loop's thread. Must not block.
 
         Raises:
-            InvalidArgument: It cannot be answered any more.
+            InvalidArgument: The service is closed, or belongs to a parent process.
         """
         if self._is_forked:
             raise InvalidArgument(
                 "the embedded service belongs to the parent process: fork first, and open the store in the child"
             )
         exchange = InProcessExchange(self._loop, body, put)
-        with self._lock:  # What begins before the end is answered before it.
+        with self._lock:  # A request that starts before close() is answered before it ends.
             if self._is_closed:
                 raise InvalidArgument("the client is closed")
             self._calls(self._spawn, head, exchange)
@@ -195,11 +193,11 @@ class EmbeddedService:
         try:
             await self._gateway.answer(head, exchange)
         except Exception:
-            logger.exception("a request has failed")
+            logger.exception("a request to the embedded service failed")
         finally:
             exchange.end()
 
-    # From start to end
+    # Start and shutdown
 
     def _run(self, started: Future[None]) -> None:
         try:
@@ -226,7 +224,7 @@ class EmbeddedService:
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Ends the service; the second time it does nothing, unless a KeyboardInterrupt ended the first."""
+        """Shuts the service down. Idempotent. After an interrupted call, the next one tries again."""
         with self._lock:
             if self._is_ending or self._is_forked:
                 return
@@ -239,7 +237,7 @@ class EmbeddedService:
             self.service.store.close(CLOSE_TIMEOUT)
         except BaseException:
             self._is_ending = False
-            self._file = None  # A connection may stay open, so it stays among the open files.
+            self._file = None  # A connection may stay open, so keep the file in _open_files.
             raise
         atexit.unregister(self.close)
         if self._file is not None:
@@ -254,17 +252,16 @@ class EmbeddedService:
 
 
 def as_client_error(error: QueueyError) -> ApiError:
-    """Returns the error that a client raises when a service answers with this one."""
     response = plain_error_response(error)
     headers = {name.lower(): value for name, value in response.headers}
     return read_error(HttpAnswer(response.status, headers, response.at_hand(head=False)[1]))
 
 
 def _place(store: str | Path) -> dict[str, str]:
-    """Returns the settings that name a store.
+    """Returns the settings that select a store.
 
     Raises:
-        InvalidArgument: It is neither a path nor the URL of a store.
+        InvalidArgument: The argument is neither a path nor the URL of a store.
     """
     if isinstance(store, str) and "://" in store:
         if not store.startswith("cassandra://"):
@@ -272,38 +269,37 @@ def _place(store: str | Path) -> dict[str, str]:
         return {"store": store}
     if not str(store):
         raise InvalidArgument("the path of the store is empty")
-    # Connections are opened later, too: then the working directory may be another one.
+    # Absolute, because the working directory may change before a connection is opened.
     return {"store": "sqlite", "data": str(Path(store).absolute())}
 
 
 def _check_place(file: Path) -> None:
-    """Refuses a file that others could replace, or whose locks this process would lose or does not have.
+    """Checks that others cannot replace the store's file, and that this process can lock it.
 
     Raises:
-        InvalidArgument: It is one.
+        InvalidArgument: All users may write to the directory, or the file is or was open outside of a service.
     """
     try:
         mode = file.parent.stat().st_mode
     except OSError:
-        return  # It is made, or opening says what is wrong.
+        return  # Opening the store creates the directory, or raises the error.
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        text = f"everybody may write to the directory {file.parent}, and so replace the store"
-        raise InvalidArgument(f"{text}. Choose another, or run: chmod o-w {file.parent}")
+        text = f"all users may write to the directory {file.parent}, and so could replace the store"
+        raise InvalidArgument(f"{text}. Choose another directory, or run: chmod o-w {file.parent}")
     if file in _inherited_files:
         raise InvalidArgument(
             f"{file} was open in the parent process when it forked this one, so SQLite cannot lock it here. "
-            "Fork first, or start the child by spawn"
+            "Fork first, or start the child with spawn"
         )
     was_open = file in _open_files
-    if _is_open_here(file) and not was_open and file not in _open_files:  # Another thread may open it meanwhile.
+    if _is_open_here(file) and not was_open and file not in _open_files:  # Another thread may have opened it.
         raise InvalidArgument(
             f"{file} is open in this process, perhaps by sqlite3: when that closes it, the store loses its locks. "
-            "Close it first, or look into the file from another process"
+            "Close it first, or open the file in another process"
         )
 
 
 def _is_open_here(file: Path) -> bool:
-    """Returns whether this process has a file open; False where the system does not tell."""
     with suppress(OSError):
         status = file.stat()
         for opened in _FILES.iterdir():

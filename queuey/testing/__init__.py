@@ -1,8 +1,8 @@
-"""Fixtures for the tests of programs that use Queuey: ``pytest_plugins = ["queuey.testing"]`` in ``conftest.py``.
+"""pytest fixtures for programs that use Queuey: ``pytest_plugins = ["queuey.testing"]`` in ``conftest.py``.
 
-* ``queuey``: a client on an empty store in the process.
+* ``queuey``: a client of an empty store in this process.
 * ``queuey_clock``: moves the time of that store.
-* ``queuey_service``: a real service, in processes of its own, for what has to go over a socket.
+* ``queuey_service``: a real service in its own processes, for tests that need a socket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Clock", "RealService", "queuey", "queuey_clock", "queuey_service"]
 
 @pytest.fixture(scope="session")
 def queuey_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestStores]:
-    """The store of the session, which other fixtures make applications in."""
+    """The store of the session. Other fixtures create applications in it."""
     stores = TestStores(tmp_path_factory)
     yield stores
     stores.close()
@@ -31,22 +31,22 @@ def queuey_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestStor
 
 @pytest.fixture(scope="session")
 def queuey_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealProcess]:
-    """The service of the session, which ``queuey_service`` makes applications in."""
+    """The service of the session. ``queuey_service`` creates applications in it."""
     with RealProcess(tmp_path_factory.mktemp("queuey")) as process:
         yield process
 
 
 @pytest.fixture
 def queuey(queuey_stores: TestStores) -> Iterator[Client]:
-    """A client on an empty store in this process, whose service runs like any other, without a socket.
+    """A client of an empty store and a complete service in this process, without a socket.
 
-    Tests share the store, and each has an application of its own in it: ``client.application``.
+    Tests share the store, but each has its own application: ``client.application``.
     """
     service, application = queuey_stores.application()
     with _client(service, application) as client:
         yield client
     if not queuey_stores.clock.ahead:
-        with _client(service, application) as client:  # The test may have closed its own.
+        with _client(service, application) as client:  # The test may have closed its client.
             for schedule in client.schedules.list():
                 client.schedules.delete(schedule.name)
     if queuey_stores.clock.ahead:
@@ -55,7 +55,7 @@ def queuey(queuey_stores: TestStores) -> Iterator[Client]:
 
 @pytest.fixture
 def queuey_clock(queuey: Client, queuey_stores: TestStores) -> Clock:
-    """The clock of the store of ``queuey``. A test that moves it is the last on its store."""
+    """The clock of the store of ``queuey``. After a test that moves it, the next test gets a new store."""
     clock = queuey_stores.clock
     clock.application = queuey.application
     return clock
@@ -63,7 +63,7 @@ def queuey_clock(queuey: Client, queuey_stores: TestStores) -> Clock:
 
 @pytest.fixture
 def queuey_service(queuey_process: RealProcess) -> Iterator[RealService]:
-    """A real service on a free port, with an empty application of its own."""
+    """A real service on a free port, with an empty application for this test."""
     service = queuey_process.application()
     yield service
     service.client.close()
@@ -74,5 +74,5 @@ def _client(service: EmbeddedService, application: str) -> Client:
         URL,
         key="",
         application=application,
-        transport=SharedPool(service, application),  # type: ignore[arg-type] # as for embedded.open
+        transport=SharedPool(service, application),  # type: ignore[arg-type] # as in embedded.open
     )

@@ -1,4 +1,4 @@
-"""The time of a store in a test: the clock of ids, and the one on which its service measures, moved together."""
+"""The movable clock of a store in tests. It moves the time of ids and the service's boot time together."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from queuey.service import Service
 
 FIRE_TIMEOUT = 60.0
-"""Max real seconds in which a schedule that has come due is fired."""
+"""Max real seconds to wait until a due schedule has fired."""
 _INTERVAL = 0.002
 
 
 class Clock:
-    """The clock of a store in this process, which a test moves.
+    """The clock of a store in this process. A test can move it forward.
 
-    Delays, backoffs, claims, schedules, TTLs and read delays go by it. What a client measures itself, such as the
-    ``wait`` of a claim and its timeouts, goes by real time.
+    Delays, backoffs, claims, schedules, TTLs and read delays use this clock. Times that the client measures itself,
+    such as its timeouts and the ``wait`` of a claim, are real time.
 
     Attributes:
-        ahead: Seconds by which it is ahead of real time.
+        ahead: Seconds by which the clock is ahead of real time.
         application: The application of the test.
     """
 
@@ -40,15 +40,15 @@ class Clock:
         return f"Clock(ahead={self.ahead})"
 
     def of(self, service: Service) -> None:
-        """Names the service that goes by it."""
+        """Sets the service that uses the clock."""
         self._service = service
 
     def ticks(self) -> int:
-        """Returns the time of ids."""
+        """Returns the time for new ids, in 100 ns steps."""
         return ids.now_ticks() + int(self.ahead * ids.TICKS_PER_SECOND)
 
     def move(self, **duration: float) -> None:
-        """Moves the time on, and has schedules fire as often as they come due on the way.
+        """Moves the time forward. Every schedule fires as often as it becomes due on the way.
 
         Example:
             >>> def test_reminder(queuey, queuey_clock):
@@ -58,16 +58,16 @@ class Clock:
             ...     assert [job.body for job in queuey.job_queue("mails").claim(idle=0)] == ["a reminder"]
 
         Args:
-            duration: As :class:`datetime.timedelta` takes it: ``days``, ``hours``, ``minutes``, ``seconds``.
+            duration: Arguments of :class:`datetime.timedelta`: ``days``, ``hours``, ``minutes``, ``seconds``.
 
         Raises:
-            ValueError: It is negative: ids only grow.
-            TimeoutError: A schedule does not fire.
+            ValueError: The duration is negative. Ids only grow.
+            TimeoutError: A due schedule did not fire within 60 real seconds.
         """
         seconds = timedelta(**duration).total_seconds()
         if seconds < 0:
             raise ValueError(f"time cannot be moved back: {duration}")
-        assert self._service is not None  # noqa: S101 - the fixture has named it
+        assert self._service is not None  # noqa: S101 - set by the fixture
         until = self.ahead + seconds
         while (due := self._next_fire(until)) is not None:
             self.ahead = max(self.ahead, due)
@@ -76,7 +76,7 @@ class Clock:
         self._service.watch()
 
     def _next_fire(self, until: float) -> float | None:
-        """Returns how far the clock must be ahead for the next schedule to fire, or None if none does on the way."""
+        """Returns how many seconds ahead the next schedule fires, or None if none fires up to ``until``."""
         now = ids.now_ticks()
         end = now + int(until * ids.TICKS_PER_SECOND)
         assert self._service is not None  # noqa: S101 - as above
@@ -84,7 +84,6 @@ class Clock:
         return (rows[0].due + 1 - now) / ids.TICKS_PER_SECOND if rows else None
 
     def _fire(self, service: Service) -> None:
-        """Waits until the schedules that are due have fired."""
         end = time.monotonic() + FIRE_TIMEOUT
         service.schedules.watch()
         while (name := self._firing(service)) is not None:
@@ -93,7 +92,10 @@ class Clock:
             time.sleep(_INTERVAL)
 
     def _firing(self, service: Service) -> str | None:
-        """Returns the name of a schedule that is due, or whose message is being posted: meanwhile it is due later."""
+        """Returns the name of a schedule that is due or is posting its message, or None.
+
+        While a schedule is posting its message, its record is already due later.
+        """
         now = self.ticks()
         for record in bridge.run(service.store.records.records(KIND, self.application, start="", limit=MAX_SCHEDULES)):
             if record.due <= now or decode(record.value).firing is not None:
@@ -102,11 +104,7 @@ class Clock:
 
 
 class MovedCore(Core):
-    """A core whose boot time goes by a clock of tests.
-
-    Args:
-        clock: The clock.
-    """
+    """A core whose boot time is moved with a test's clock."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

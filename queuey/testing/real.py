@@ -1,4 +1,4 @@
-"""A real service for tests: ``queuey serve`` in processes of its own, on a free port."""
+"""A real service for tests: ``queuey serve`` in its own processes, on a free port."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STOP_TIMEOUT = 60.0
 
 
 class RealService(NamedTuple):
-    """A service, and an empty application of it.
+    """A service with an empty application.
 
     Attributes:
-        url: Where it is served.
-        application: The application.
-        key: Its key.
-        client: A client of it.
+        url: Address of the service.
+        application: Name of the application.
+        key: Key of the application.
+        client: A client with this key.
     """
 
     url: str
@@ -34,10 +34,10 @@ class RealService(NamedTuple):
 
 
 class RealProcess:
-    """``queuey serve``, from start to end.
+    """A running ``queuey serve``.
 
     Args:
-        directory: For its store.
+        directory: Directory for its store, profile and log.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -63,7 +63,6 @@ class RealProcess:
         self._process.communicate(timeout=STOP_TIMEOUT)
 
     def application(self) -> RealService:
-        """Makes an application with a key."""
         self._applications += 1
         name, key = f"test-{self._applications}", token_hex(32)
         store = sqlite.open_store(self._data, options=sqlite.SqliteOptions(sync="normal", sweep_interval=None))

@@ -1,4 +1,4 @@
-"""The store that the tests of a session share: each has an application of its own, which is made in a millisecond."""
+"""The store that all tests of a session share. Each test gets its own application, which takes about 1 ms to create."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from queuey.testing.clocks import Clock, MovedCore
 
 
 class SharedPool(InProcessPool):
-    """The pool of a test, whose service goes on afterwards."""
+    """The pool of one test. Closing it does not close the service."""
 
     def close(self) -> None:
         pass  # The next test uses the service.
 
 
 class TestStores:
-    """The service of the present store, opened when a test first needs it.
+    """The service and the store of the session. Opened when a test first needs them.
 
     Args:
-        directories: Where stores are made.
+        directories: Creates the directories of stores.
 
     Attributes:
-        clock: The clock of the present store.
+        clock: The clock of the current store.
     """
 
-    __test__ = False  # pytest collects classes of this name
+    __test__ = False  # pytest would collect a class with this name
 
     def __init__(self, directories: pytest.TempPathFactory) -> None:
         self._directories = directories
@@ -40,7 +40,6 @@ class TestStores:
         self.clock = Clock()
 
     def application(self) -> tuple[EmbeddedService, str]:
-        """Returns a service, and an application in it that is empty."""
         service = self._service or self._open()
         self._applications += 1
         name = f"test-{self._applications}"
@@ -51,13 +50,13 @@ class TestStores:
         settings = load({"data": str(self._directories.mktemp("queuey") / "test.db"), "sync": "normal"}, {}).settings
         self.clock = clock = Clock()
         store = sqlite.open_store(settings.data, options=replace(sqlite_options(settings), clock=clock.ticks))
-        store.clock_difference = 0.0  # No other clock is there to differ: what is due in an hour is due after one.
+        store.clock_difference = 0.0  # Only one clock exists, so no margin is added to due times.
         self._service = EmbeddedService(store, settings, MovedCore(clock))
         clock.of(self._service.service)
         return self._service
 
     def give_up(self) -> None:
-        """Ends the present store, whose time is not that of the next test."""
+        """Closes the current store, because its moved time must not affect the next test."""
         if self._service is not None:
             self._service.close()
             self._service = None

@@ -1,1 +1,1 @@
-"""The request of each call, and its answer as a value."""
+"""Builds the request of each API call and decodes its answer."""

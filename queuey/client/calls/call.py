@@ -1,7 +1,7 @@
-"""A call and its answer as plain values: how an answer is read, also a refusal, and how arguments are written.
+"""Calls and answers as plain values: decodes answers and errors, and encodes arguments.
 
-Names and ids are checked before they become part of a path, because a slip there would name another resource: an empty
-list of ids in a DELETE would name the queue.
+Names and ids are checked before they become part of a path, because a mistake would address another resource: a DELETE
+with an empty list of ids would delete the queue.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from queuey.client.results import Message, Receipt, Refused
 T = TypeVar("T")
 
 MAX_ANSWER = 64 << 20
-"""Default max bytes of an answer: a page of the service's default size fits in, also if every character of its bodies
-is escaped."""
+"""Default max bytes of an answer. A page of the service's default size fits, even if each character of its bodies is
+escaped."""
 
 Point = str | int | float | datetime | Message | Receipt | Mapping[int, str | None]
 """A position in time: an id, seconds since 1970, an aware datetime, a message, or one id per partition."""
 
 MessageLocation = str | tuple[int, str] | Message | Receipt
-"""A message: its id (in partition 1, or written ``partition:id``), a pair of both, or what a call returned."""
+"""A message: its id (in partition 1), ``partition:id``, a pair of both, or a receipt or message from a call."""
 
 Seconds = float | timedelta
 """A length of time: a number of seconds, or a timedelta."""
@@ -42,7 +42,7 @@ JSON: Mapping[str, str] = {"content-type": "application/json"}
 """Headers of a call whose body is JSON."""
 
 _TEXT_LIMIT = 500
-"""Max characters of each of the server's texts."""
+"""Max characters kept of each text in an error answer."""
 
 _CODES = {
     400: "InvalidParameter",
@@ -62,7 +62,7 @@ _STATUSES = {
     "StoreFull": 503,
     "StoreUnavailable": 503,
 }
-"""Statuses of codes, for places where only the code is known."""
+"""HTTP status of each code, for errors that come without a status."""
 _TOO_LARGE = 1e15
 _SECONDS = {"ttl", "delay", "wait", "idle", "timeout"}
 _WHOLE = {"limit", "partition"}
@@ -72,7 +72,7 @@ _decoders_are_made = Lock()
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """An HTTP answer. Header names are in lower case."""
+    """An HTTP answer. Header names are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -80,19 +80,19 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True):
-    """A request to any server, and how to read its answer.
+    """A request to any server, with the function that decodes its answer.
 
     Attributes:
         method: HTTP method.
-        path: Below the application's address; below the server's when it begins with ``/``.
-        parse: Reads an answer below 400.
+        path: Path below the application's address, or below the server's address if it begins with ``/``.
+        parse: Decodes an answer with a status below 400.
         params: Query parameters in order.
-        headers: Without the credential.
-        content: The body; None: none.
-        repeatable: Sending it twice has the effect of sending it once, so it may be sent again after any failure.
+        headers: Headers without the credential.
+        content: The body, or None.
+        repeatable: The call is idempotent, so it may be sent again after any failure.
         wait: Seconds for which the server was asked to hold the answer back.
-        alone: It is a batch of one message, so a refusal need not number the message.
-        span: Reports it; None: nothing does. See :mod:`queuey.client.calls.tracing`.
+        alone: The call is a batch of one message, so field names in an error need no message number.
+        span: The trace span of the call, or None. See :mod:`queuey.client.calls.tracing`.
     """
 
     method: str
@@ -111,8 +111,8 @@ class Times(msgspec.Struct, frozen=True):
     """Timeouts of an attempt at a call, in seconds.
 
     Attributes:
-        step: Of each step: a connection, bytes sent, bytes received.
-        whole: Of the attempt, to the end of the answer.
+        step: Timeout of each step: to connect, to send bytes, to receive bytes.
+        whole: Timeout of the attempt, until the end of the answer.
     """
 
     step: float
@@ -123,20 +123,20 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def decoder_of(shape: type[T]) -> msgspec.json.Decoder[T]:
-    """Returns the decoder of a shape, made once: msgspec crashes if two threads are the first to use a shape."""
+    """Returns the decoder of a type. Makes it under a lock: msgspec crashes if two threads first use a type at once."""
     with _decoders_are_made:
         if shape not in _decoders:
             _decoders[shape] = msgspec.json.Decoder(shape, strict=False)
-        found: msgspec.json.Decoder[T] = _decoders[shape]
-        return found
+        decoder: msgspec.json.Decoder[T] = _decoders[shape]
+        return decoder
 
 
 def decode(answer: HttpAnswer, shape: type[T]) -> T:
-    """Raises InvalidAnswer if the answer is no JSON of that shape."""
+    """Decodes a JSON answer. Raises InvalidAnswer if it is not of the type ``shape``."""
     try:
         return decoder_of(shape).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidAnswer(f"the answer is not one of Queuey's: {error}. Is this the service's address?") from error
+        raise InvalidAnswer(f"the answer is not from Queuey: {error}. Check the service's address.") from error
 
 
 def reads(shape: type[T]) -> Callable[[HttpAnswer], T]:
@@ -167,11 +167,11 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
-    """Returns the error of an answer of 400 or above, whatever its body is.
+    """Returns the error of an answer with status 400 or above. The body may be of any kind.
 
     Args:
         answer: The answer.
-        alone: It is about a batch of one message, whose number is left out of the names of fields.
+        alone: The call was a batch of one message. Field names are then returned without the message's number.
     """
     wait = retry_after(answer)
     try:
@@ -200,23 +200,22 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
-    """Returns the error of one queue of several, of which only the texts are known."""
     texts = _texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
 
 
 def retry_after(answer: HttpAnswer) -> float | None:
-    """Returns the seconds of Retry-After, in either of its forms; None if it is absent or unreadable.
+    """Returns the Retry-After header in seconds, or None if it is absent or not valid.
 
-    A date is measured against the answer's own Date, so that the clocks need not agree.
+    A date is compared with the answer's own Date header, so that the clocks need not agree.
     """
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
     if not text:
         return None
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - hardly ever needed
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rarely needed
 
     try:
         until = parsedate_to_datetime(text) - parsedate_to_datetime(answer.headers.get("date", ""))
@@ -242,7 +241,7 @@ def _short(text: object) -> str:
 
 
 def _code_among(fields: dict[str, str]) -> str | None:
-    """Returns the stable code in the form of Mozilla's Queuey, where it stands in place of a field's name."""
+    """Returns the error code of an answer in the format of Mozilla's Queuey, where the only field name is the code."""
     if len(fields) != 1:
         return None
     (name,) = fields
@@ -253,8 +252,8 @@ def _code_among(fields: dict[str, str]) -> str | None:
 
 
 def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
-    """Returns compact JSON. Raises InvalidArgument for NaN, lone surrogates and other values that have none."""
-    import json  # noqa: PLC0415 - most calls do without it
+    """Returns compact JSON. Raises InvalidArgument for NaN, lone surrogates and other values without a JSON form."""
+    import json  # noqa: PLC0415 - most calls do not need it
 
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
@@ -263,16 +262,16 @@ def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def encode_value(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
-    """Returns compact JSON of a value that others read. Raises InvalidArgument if they would get another value."""
+    """Returns compact JSON. Raises InvalidArgument if a reader would decode another value than the given one."""
     content = encode(value)
     with suppress(RecursionError):
         if arrives(value, msgspec.json.decode(content)):
             return content
-    raise InvalidArgument("not a JSON value: a key of an object is not text, or it is nested too deep")
+    raise InvalidArgument("not a JSON value: a key of an object is not a string, or the value is nested too deeply")
 
 
 def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
-    """Returns True if a value arrives as it was sent, or was plain JSON that a declared type has converted."""
+    """Returns True if the received value equals the sent one, or is a type's conversion of sent plain JSON."""
     if sent == received:
         return True
     if isinstance(sent, dict):
@@ -290,19 +289,18 @@ def arrives(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any values
 def queue_segment(name: str) -> str:
     """Returns a queue's name as a path segment. Raises InvalidArgument if no queue can have that name."""
     if string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
-        rule = 'a name is not empty, has no "/", is not "." or ".." and does not begin with "_"'
-        raise InvalidArgument(f"no queue can be named {name!r}: {rule}")
+        rule = 'use at least one character, without "/", without "_" at the beginning, and not "." or ".."'
+        raise InvalidArgument(f"{name!r} is not a valid queue name: {rule}")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"no queue can be named {name!r}: it has no UTF-8 form") from error
+        raise InvalidArgument(f"{name!r} is not a valid queue name: it cannot be encoded as UTF-8") from error
 
 
 _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def id_text(text: str) -> str:
-    """Returns a message id as 32 lower-case hex digits."""
     try:
         if _is_id_text(text):
             return text
@@ -318,12 +316,11 @@ def _partition(number: int | str) -> int:
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{number!r} is not a partition") from error
     if value < 1:
-        raise InvalidArgument(f"{value} is not a partition: they are numbered from 1")
+        raise InvalidArgument(f"{value} is not a partition: partitions are numbered from 1")
     return value
 
 
 def location_text(location: MessageLocation) -> str:
-    """Returns ``<partition>:<id>``."""
     if isinstance(location, Message | Receipt):
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
@@ -332,21 +329,20 @@ def location_text(location: MessageLocation) -> str:
     try:
         number, identifier = location
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{location!r} does not name a message") from error
+        raise InvalidArgument(f"{location!r} is not a message: use an id or a pair (partition, id)") from error
     return f"{_partition(number)}:{id_text(identifier)}"
 
 
 def _seconds(instant: datetime) -> str:
     if instant.tzinfo is None:
-        raise InvalidArgument(f"{instant} has no time zone: give it one, such as datetime.UTC")
+        raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
     if microseconds < 0:
-        raise InvalidArgument(f"{instant} lies before 1970, where no message is: ask from 0 on")
+        raise InvalidArgument(f"{instant} is before 1970, and no message is that old: use 0 for the first message")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"
 
 
 def point_text(point: Point) -> str:
-    """Returns a position in the form of the API."""
     match point:
         case str():
             return point
@@ -366,12 +362,11 @@ def point_text(point: Point) -> str:
 
 
 def cursor_text(positions: Mapping[int, str | None]) -> str:
-    """Returns one position per partition as one text, without finished partitions (None)."""
+    """Returns a cursor of one position per partition. Leaves out finished partitions, which have None."""
     return ",".join(f"{_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None)
 
 
 def partitions_text(partitions: str | int | Iterable[int]) -> str:
-    """Returns ``*``, or numbers with commas."""
     if isinstance(partitions, str):
         return partitions
     if isinstance(partitions, int):
@@ -380,7 +375,7 @@ def partitions_text(partitions: str | int | Iterable[int]) -> str:
 
 
 def string(name: str, value: str) -> str:
-    """Returns the value of an argument that must be text."""
+    """Returns the value. Raises InvalidArgument if it is not a string."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r:.100}: give a string")
     return value
@@ -391,18 +386,18 @@ def seconds(length: Seconds) -> float: ...
 @overload
 def seconds(length: None) -> None: ...
 def seconds(length: Seconds | None) -> float | None:
-    """Returns a length of time in seconds, a whole number as one."""
+    """Returns a duration in seconds, as an int if a timedelta has whole seconds."""
     if not isinstance(length, timedelta):
         return length
-    found = length.total_seconds()
-    return int(found) if found.is_integer() else found
+    total = length.total_seconds()
+    return int(total) if total.is_integer() else total
 
 
 def number_text(name: str, value: float) -> str:
-    """Returns an argument that is a number as decimal digits, never with an exponent."""
+    """Returns a number in decimal digits, never with an exponent. Raises InvalidArgument if it is not valid."""
     text = ""
     with suppress(TypeError, ValueError, ArithmeticError):
-        if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # NaN is not
+        if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # False for NaN
             text = str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
     if not text or (name in _WHOLE and "." in text):
         kind = "seconds as a number" if name in _SECONDS else "a whole number" if name in _WHOLE else "a number"

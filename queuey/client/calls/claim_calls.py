@@ -1,9 +1,9 @@
 """Calls about claims: claim messages, then acknowledge, renew or release them by their receipts.
 
-All of them may be sent again after an answer that was lost:
+All calls but one may be repeated if their answer was lost:
 
-* *acknowledge*, *renew* and *release* name the claim by its receipt. Done twice they are the same as done once.
-  A *claim* may acknowledge as well.
+* *acknowledge*, *renew* and *release* name the claim by its receipt, and are idempotent. A *claim* may acknowledge as
+  well.
 * A *claim* whose answer was lost has claimed messages for no caller. They are delivered again later, with
   one more delivery counted, whether or not the call is sent again.
 
@@ -49,17 +49,17 @@ from queuey.client.results import Claimed, Message, OutstandingJob, Received, Re
 
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50
-"""Max states in a request, half of the server's limit: 50 of the longest states fit into the body of a request."""
+"""Max states in a request, half of the server's limit, so that states of the max length fit into one body."""
 MOST_OF_HOST = 50
-"""Max characters of a host in the name of a worker."""
+"""Max characters of the host name in a worker's name."""
 _CANCELLED = b'"cancelled"'
-"""In the answer to a renewal only if one of the jobs was cancelled."""
+"""The answer to a renewal contains this only if one of the jobs was cancelled."""
 
 ReleaseReason = BaseException | str | tuple[str, str]
-"""Why a message could not be handled: an error, a text, or an error's class and text."""
+"""Why a message was not handled: an error, a text, or an error's class and text."""
 
 Claim = str | Claimed
-"""A claim: its receipt, or what a call returned."""
+"""A claim: its receipt, or the claimed message that a call returned."""
 
 
 class _Jobs(msgspec.Struct, frozen=True):
@@ -71,13 +71,12 @@ Receipts = dict[str, list[str]]
 
 
 def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
-    """Returns the queues to claim from, in order of preference, after a check of their names and number."""
-    given: object = queues  # Callers make mistakes that no type checker sees.
-    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    untyped: object = queues  # Untyped callers may pass anything.
+    names = tuple(untyped) if isinstance(untyped, Iterable) and not isinstance(untyped, str) else (untyped,)
     for name in names:
         queue_segment(name)
     if not 1 <= len(names) <= MAX_QUEUES or len(set(names)) < len(names):
-        raise InvalidArgument(f"queues are {list(names)}: claims take 1 to {MAX_QUEUES} different ones")
+        raise InvalidArgument(f"queues are {list(names)}: claim from 1 to {MAX_QUEUES} different ones")
     return names
 
 
@@ -90,9 +89,9 @@ def claim(
     acknowledged: Receipts,
     results: JobResults | None = None,
 ) -> Call[Received]:
-    """Claims up to ``limit`` messages of the first queue that has any, and waits for some up to ``wait`` seconds.
+    """Claims up to ``limit`` messages of the first queue that has any. Waits up to ``wait`` seconds for messages.
 
-    Before that it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue, with these results.
+    First acknowledges up to :data:`RECEIPTS_PER_CALL` receipts of each queue, with their results.
     """
     wait = seconds(wait)
     params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", seconds(ttl)))]
@@ -103,11 +102,11 @@ def claim(
         params.append(("partitions", named))
     params += [("worker", this_process()), ("states", "true")]
     path = "_claims"
-    more = fields_of(results) if results else {}
-    content: bytes | None = _body({"queues": queues, "acknowledge": acknowledged} | more)
+    result_fields = fields_of(results) if results else {}
+    content: bytes | None = _body({"queues": queues, "acknowledge": acknowledged} | result_fields)
     if len(queues) == 1:
         path, receipts = f"{queue_segment(queues[0])}/claims", acknowledged.get(queues[0])
-        content = _body({"acknowledge": receipts} | more) if receipts else None
+        content = _body({"acknowledge": receipts} | result_fields) if receipts else None
     return Call(
         "POST",
         path,
@@ -136,7 +135,6 @@ def _with_results(queue: str, receipts: list[str], results: JobResults) -> Itera
 
 
 def _body(fields: dict[str, Any]) -> bytes:
-    """Returns a body in which results are JSON already."""
     return msgspec.json.encode(fields) if "results" in fields else encode(fields)
 
 
@@ -145,11 +143,11 @@ def release(
     receipts: Iterable[str],
     delay: Seconds | None = None,
     reason: ReleaseReason | None = None,
-    retry: bool = True,  # noqa: FBT001, FBT002 - as the methods of users have it
+    retry: bool = True,  # noqa: FBT001, FBT002 - passed by position from the public methods
 ) -> Iterator[Call[None]]:
-    """Releases messages, now or in ``delay`` seconds.
+    """Releases messages at once or after ``delay`` seconds.
 
-    With a reason and without a delay the queue's backoff decides. Without ``retry`` they become dead letters.
+    With a reason and no delay, the queue's backoff decides. Without ``retry``, the messages become dead letters.
     """
     delay = seconds(delay)
     fields: dict[str, Any] = {"delay": delay} if delay or (delay is not None and reason is not None) else {}
@@ -159,21 +157,21 @@ def release(
         return _by_receipts(
             queue, "release", receipts, most=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
         )
-    why = {"error": error_of(reason)[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
-    return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=why, **fields)
+    error = {"error": error_of(reason)[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
+    return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=error, **fields)
 
 
 def renew(
     queue: str, receipts: Iterable[str], ttl: Seconds, cancelled: Callable[[list[str]], object] = len
 ) -> Iterator[Call[None]]:
-    """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway.
+    """Extends claims to ``ttl`` seconds from now, unless they last longer already.
 
-    ``cancelled`` is called with the receipts of jobs that an operator has cancelled, if there are any.
+    If jobs were cancelled, calls ``cancelled`` with their receipts.
     """
 
     def read(answer: HttpAnswer) -> None:
         if _CANCELLED in answer.content:
-            cancelled([one.receipt for one in decode(answer, api.Settled).results if one.cancelled])
+            cancelled([r.receipt for r in decode(answer, api.Settled).results if r.cancelled])
 
     return _by_receipts(queue, "renew", receipts, read=read, ttl=seconds(ttl))
 
@@ -191,9 +189,9 @@ def _job(queue: str, job: MessageLocation) -> str:
 
 
 def set_states(queue: str, states: Mapping[str, object]) -> Iterator[Call[None]]:
-    path, given = f"{queue_segment(queue)}/claims/state", list(states.items())
-    for start in range(0, len(given), STATES_PER_CALL):
-        content = encode_value({"states": dict(given[start : start + STATES_PER_CALL])})
+    path, items = f"{queue_segment(queue)}/claims/state", list(states.items())
+    for start in range(0, len(items), STATES_PER_CALL):
+        content = encode_value({"states": dict(items[start : start + STATES_PER_CALL])})
         yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
 
 
@@ -216,7 +214,7 @@ def backlog(queue: str, limit: int | None) -> Call[Backlog]:
     return Call("GET", f"{queue_segment(queue)}/backlog", reads(Backlog), params=params, repeatable=True)
 
 
-def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - as its callers
+def outstanding(queue: str, limit: int, states: bool) -> Call[list[OutstandingJob]]:  # noqa: FBT001 - passed by position
     params = (("limit", number_text("limit", limit)), *((("states", "true"),) if states else ()))
     path = f"{queue_segment(queue)}/jobs"
     return Call("GET", path, lambda answer: decode(answer, _Jobs).jobs, params=params, repeatable=True)
@@ -231,54 +229,53 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
     """Returns the receipts of one claim or several, by queue.
 
     Raises:
-        InvalidArgument: Something else was given, or a bare receipt that may be of any of several queues.
+        InvalidArgument: A claim is empty, or a receipt without its queue was given for several queues.
     """
-    found: Receipts = {}
+    receipts: Receipts = {}
     for claim in [claims] if isinstance(claims, str | Claimed) else claims:
         queue, receipt = (claim.queue or queues[0], claim.receipt) if isinstance(claim, Claimed) else (queues[0], claim)
         if not receipt:
-            raise InvalidArgument(f"{receipt!r} is not a receipt: give what a claim has returned")
+            raise InvalidArgument(f"{receipt!r} is not a receipt: use the receipt of a claim")
         if isinstance(claim, str) and len(queues) > 1:
-            raise InvalidArgument(f"{receipt!r} is of one of {', '.join(queues)}: give what receive() has returned")
-        found.setdefault(queue, []).append(receipt)
-    return found
+            raise InvalidArgument(
+                f"{receipt!r} may belong to any of {', '.join(queues)}: use the message that receive() returned"
+            )
+        receipts.setdefault(queue, []).append(receipt)
+    return receipts
 
 
 def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
-    found: dict[str, dict[str, object]] = {}
+    by_queue: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()
-        found.setdefault(queue, {})[receipt] = state
-    return chain.from_iterable(set_states(queue, some) for queue, some in found.items())
+        by_queue.setdefault(queue, {})[receipt] = state
+    return chain.from_iterable(set_states(queue, group) for queue, group in by_queue.items())
 
 
 def first_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:
-    """Returns the receipts that one claim may acknowledge, and the others."""
-    first = {queue: some[:RECEIPTS_PER_CALL] for queue, some in receipts.items()}
-    rest = {queue: more for queue, some in receipts.items() if (more := some[RECEIPTS_PER_CALL:])}
+    first = {queue: group[:RECEIPTS_PER_CALL] for queue, group in receipts.items()}
+    rest = {queue: others for queue, group in receipts.items() if (others := group[RECEIPTS_PER_CALL:])}
     return first, rest
 
 
-def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *given: object) -> Iterator[Call[None]]:
-    return chain.from_iterable(call(queue, some, *given) for queue, some in receipts.items())
+def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *args: object) -> Iterator[Call[None]]:
+    return chain.from_iterable(call(queue, group, *args) for queue, group in receipts.items())
 
 
 def this_process() -> str:
-    """Returns the name of this worker: its host and process."""
     return f"{gethostname()[:MOST_OF_HOST]}:{os.getpid()}"
 
 
 def text_of(reason: ReleaseReason) -> str:
-    """Returns the text of an error, also of one that cannot be shown: a worker is not to end because of it."""
+    """Returns the text of an error. Never raises: an error whose ``str()`` fails must not end the worker."""
     try:
         text = reason[1] if isinstance(reason, tuple) else str(reason)
-    except Exception:  # noqa: BLE001 - of any kind
-        text = "What it says cannot be read."
+    except Exception:  # noqa: BLE001 - str() may raise anything
+        text = "The text of this error cannot be read."
     return text.encode(errors="replace").decode()
 
 
 def error_of(reason: ReleaseReason) -> str:
-    """Returns the class of an error, with its module if it is not built in."""
     if isinstance(reason, tuple):
         return reason[0]
     if isinstance(reason, str):
@@ -293,20 +290,20 @@ def _by_receipts(
     receipts: Iterable[str],
     most: int = RECEIPTS_PER_CALL,
     read: Callable[[HttpAnswer], None] = nothing,
-    **fields: Any,  # noqa: ANN401 - as JSON has them
+    **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
-    path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
-    for start in range(0, len(given), most):
-        some = given[start : start + most]
-        content = _body({"receipts": some, **fields})
-        span = None if what == "renew" else tracing.begun("settle", queue, len(some))
+    path, all_receipts = f"{queue_segment(queue)}/claims/{what}", list(receipts)
+    for start in range(0, len(all_receipts), most):
+        chunk = all_receipts[start : start + most]
+        content = _body({"receipts": chunk, **fields})
+        span = None if what == "renew" else tracing.begun("settle", queue, len(chunk))
         yield Call("POST", path, read, headers=JSON, content=content, repeatable=True, span=span)
 
 
 def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
-    found = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
-    name = found.queue_name if isinstance(found, api.ClaimsOfOne) else None
-    pairs = zip(plain_messages(found.messages), found.messages, strict=True)
+    claims = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
+    name = claims.queue_name if isinstance(claims, api.ClaimsOfOne) else None
+    pairs = zip(plain_messages(claims.messages), claims.messages, strict=True)
     claimed = [
         Claimed(
             message,
@@ -315,11 +312,11 @@ def _claimed(queues: Sequence[str], answer: HttpAnswer) -> Received:
             wire.expires,
             name or queues[0],
             None if wire.state is UNSET else wire.state,
-            found.result_ttl,
+            claims.result_ttl,
         )
         for message, wire in pairs
     ]
-    received = Received(claimed, [Refused(one.receipt, one.status) for one in found.acknowledged if one.status != "ok"])
-    if isinstance(found, api.ClaimsOfOne):
-        received.errors = {each.queue_name: named_error(each.error_msg) for each in found.refused}
+    received = Received(claimed, [Refused(r.receipt, r.status) for r in claims.acknowledged if r.status != "ok"])
+    if isinstance(claims, api.ClaimsOfOne):
+        received.errors = {q.queue_name: named_error(q.error_msg) for q in claims.refused}
     return received

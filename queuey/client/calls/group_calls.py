@@ -19,7 +19,7 @@ from queuey.client.calls.progress_calls import group_segment, member_id
 
 
 def join(group: str, wish: NewMember) -> Call[Joined]:
-    """Joins. A member whose answer was lost gets no partitions, and is gone after its session."""
+    """Joins a group. If the answer is lost, the member owns no partitions and is removed after its session."""
     for name in wish.queues:
         queue_segment(name)
     path = f"{_path(group)}/members"

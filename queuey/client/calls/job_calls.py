@@ -1,4 +1,4 @@
-"""Calls about single jobs: what became of them, and their results."""
+"""Calls about the status and the results of jobs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from queuey.client.calls.call import (
 from queuey.client.errors import InvalidArgument, JobFailed, JobGone, ResultTooLarge, ResultUnknown
 
 RESULT_BYTES = 131_072
-"""Max bytes of the results in a request, so that they fit into a body beside what else is in it."""
+"""Max bytes of all results in a request, which leaves room in the body for other fields."""
 
 JobResult = bytes | int
-"""A result as JSON, or the size of one that is too large to be sent."""
+"""A result as JSON, or the size in bytes of a result that is too large to send."""
 JobResults = Mapping[str, JobResult]
 """Results by receipt."""
 
 
 def encoded_result(value: object) -> JobResult | None:
-    """Returns a result as it travels with the acknowledgement, None if it is None.
+    """Returns a result as it is sent with the acknowledgement, or None for None.
 
-    The service would refuse one that is nested too deeply, and with it the acknowledgements beside it.
+    Checks the nesting, because the service would refuse the whole request and all acknowledgements in it.
 
     Raises:
-        InvalidArgument: It has no JSON form, or is nested too deeply.
+        InvalidArgument: The result has no JSON form, or is nested too deeply.
     """
     if value is None:
         return None
@@ -52,19 +52,18 @@ def encoded_result(value: object) -> JobResult | None:
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(f"the result has no JSON form: {error}") from error
     if depth > MAX_NESTED:
-        raise InvalidArgument(f"the result is nested {depth} levels deep: it may have {MAX_NESTED}")
+        raise InvalidArgument(f"the result is nested {depth} levels deep: use at most {MAX_NESTED}")
     return text
 
 
 def fields_of(results: JobResults) -> dict[str, Any]:
-    """Returns results as fields of a body."""
     kept = {receipt: msgspec.Raw(result) for receipt, result in results.items() if isinstance(result, bytes)}
     too_large = {receipt: result for receipt, result in results.items() if isinstance(result, int)}
     return ({"results": kept} if kept else {}) | ({"too_large": too_large} if too_large else {})
 
 
 def fitting(results: Iterable[JobResult | None]) -> int:
-    """Returns how many of the first jobs one request may acknowledge with their results; at least one."""
+    """Returns how many of the jobs, from the first on, one request may acknowledge with their results. At least 1."""
     number = with_result = length = 0
     for result in results:
         if result is not None:
@@ -79,13 +78,12 @@ def fitting(results: Iterable[JobResult | None]) -> int:
 def jobs(
     queue: str, locations: Iterable[MessageLocation], wait: Seconds = 0.0, *, states: bool = False
 ) -> Iterator[Call[list[JobInfo]]]:
-    """Returns the calls that show jobs; one with ``wait`` waits until one of its jobs has ended."""
-    places = list(map(location_text, locations))
+    texts = list(map(location_text, locations))
     wait = seconds(wait)
     params: list[tuple[str, str]] = [("wait", number_text("wait", wait))] if wait != 0 else []
     params += [("states", "true")] if states else []
-    for start in range(0, len(places), MAX_JOBS):
-        path = f"{queue_segment(queue)}/jobs/{','.join(places[start : start + MAX_JOBS])}"
+    for start in range(0, len(texts), MAX_JOBS):
+        path = f"{queue_segment(queue)}/jobs/{','.join(texts[start : start + MAX_JOBS])}"
         yield Call("GET", path, _infos, params=tuple(params), repeatable=True, wait=wait)
 
 
@@ -94,9 +92,10 @@ def _infos(answer: HttpAnswer) -> list[JobInfo]:
 
 
 def without_result(info: JobInfo, age: float) -> JobInfo:
-    """Returns a job that is done as one that had no result, if it was seen unfinished ``age`` seconds ago.
+    """Marks a done job as one without a result, if it was seen unfinished ``age`` seconds ago.
 
-    A result that was written since then is still kept, unless its queue keeps results for a shorter time.
+    A result written since then would still be kept if the queue keeps results for longer than ``age``, so the job had
+    no result.
     """
     is_open = info.status == "done" and info.result is UNSET and info.size is UNSET
     keeps = info.kept is not UNSET and age < info.kept
@@ -107,10 +106,10 @@ def result_of(info: JobInfo) -> Any:  # noqa: ANN401 - any JSON value
     """Returns the result of a job that has ended.
 
     Raises:
-        JobFailed: It is a dead letter.
-        JobGone: It expired, was removed or superseded.
-        ResultTooLarge: It is done, and its result was too large to be kept.
-        ResultUnknown: Its result is not known, or not any more.
+        JobFailed: The job is a dead letter.
+        JobGone: The job expired, was removed or superseded.
+        ResultTooLarge: The job is done, and its result was too large to keep.
+        ResultUnknown: The result was not set, or is not kept any more.
     """
     if info.status == "done" and info.result is not UNSET:
         return info.result

@@ -1,6 +1,6 @@
 """Live reads: the queries of a tail, and the requests of a stream.
 
-A stream is one request about several queues, whose answer consists of server-sent events (WHATWG HTML, 9.2).
+A stream is one request for several queues. Its answer consists of server-sent events (WHATWG HTML, 9.2).
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ from queuey.client.results import Message, Page, StreamedMessage
 from queuey.ids import order_of
 
 MOST_EARLY = 10_000
-"""Max messages of which it is remembered that they were given early; older ones may be given again."""
+"""Max early messages remembered as yielded. With more, the oldest are dropped and may be yielded again."""
 LONGEST_LINE = 64 << 20
-"""Max bytes of a line of an event."""
+"""Max bytes of a line in an event."""
 
 
 def live_query(queue: str, options: ReadOptions) -> Query:
-    """Returns the query to follow a queue with: by default its partitions are merged by time."""
     options.setdefault("merge", True)
     query = Query(queue=queue, **options)
     if query.order != "ascending" or query.before is not None or query.until is not None:
-        raise InvalidArgument("a live read goes forwards and has no end: leave out order, before and until")
+        raise InvalidArgument("a live read goes forward and has no end: leave out order, before and until")
     return query
 
 
@@ -53,22 +52,22 @@ def newest(query: Query) -> Call[Page]:
 
 
 def checked_wait(wait: Seconds) -> float:
-    """Raises InvalidArgument for a ``wait`` with which reading on would spin or be refused."""
+    """Returns ``wait`` in seconds. Raises InvalidArgument if the read would spin or the server would refuse it."""
     wait = seconds(wait)
-    number_text("wait", wait)  # It is checked.
+    number_text("wait", wait)  # checks that it is a number
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
         raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
     return wait
 
 
 class EarlyMessages:
-    """The messages that were given early and have not come in their place yet: each is given once."""
+    """Messages that were yielded early and have not come in order yet. Prevents a second yield of each."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, int, str], tuple[int, int]] = {}
 
     def is_new(self, queue: str, message: Message) -> bool:
-        """Returns whether the message was not given before, and remembers an early one."""
+        """Returns whether the message was not yielded before. Remembers an early message."""
         key = queue, message.partition, message.id
         if not message.early:
             return self._given.pop(key, None) is None
@@ -80,26 +79,25 @@ class EarlyMessages:
         return True
 
     def new_ones(self, page: Page) -> tuple[Message, ...]:
-        """Returns the messages of a page of one queue that were not given before."""
         messages = tuple(message for message in page.messages if self.is_new("", message))
         if not page.more:
             self.forget_below(page.horizon)
         return messages
 
     def forget_below(self, position: str) -> None:
-        """Forgets messages below a position that was read up to: those that have not come by then have vanished."""
+        """Drops messages below the position that was read up to. They disappeared before their read delay was over."""
         reached = order_of(position) if self._given else None
         while self._given and reached:
-            first, at = next(iter(self._given.items()))
-            if at >= reached:
+            key, order = next(iter(self._given.items()))
+            if order >= reached:
                 break
-            del self._given[first]
+            del self._given[key]
 
     def marks(self) -> bool | str:
-        """Returns ``early`` of the next read of their queue: above the last of each partition."""
+        """Returns ``early`` for the next read of the queue: a cursor at the last early message of each partition."""
         last: dict[int, tuple[tuple[int, int], str]] = {}
-        for (_, number, identifier), at in self._given.items():
-            last[number] = max(last.get(number, (at, identifier)), (at, identifier))
+        for (_, number, identifier), order in self._given.items():
+            last[number] = max(last.get(number, (order, identifier)), (order, identifier))
         return ",".join(f"{number}:{identifier}" for number, (_, identifier) in last.items()) or True
 
 
@@ -108,7 +106,7 @@ class _Data(ReadMessage, frozen=True, gc=False):
 
 
 class _Notice(msgspec.Struct, frozen=True):
-    """An event that is no message."""
+    """An event that is not a message."""
 
     status: int = 0
 
@@ -118,7 +116,7 @@ class Streaming:
 
     Attributes:
         cursor: The position of the last message.
-        expires: The credential ends soon.
+        expires: The credential expires soon.
     """
 
     def __init__(
@@ -133,7 +131,7 @@ class Streaming:
     ) -> None:
         names = [queues] if isinstance(queues, str) else None if queues is None else list(queues)
         if names is not None and not names:
-            raise InvalidArgument("a stream of no queues has no messages")
+            raise InvalidArgument("a stream needs at least one queue")
         for name in names or ():
             queue_segment(name)  # Checks the name.
         self._asked: dict[str, Any] = {"partitions": partitions_text(partitions)}
@@ -149,7 +147,7 @@ class Streaming:
         self._is_of_all = names is None
         self.cursor = "" if cursor is None else string("cursor", cursor)
         if self.cursor != self.cursor.strip() or not (self.cursor.isascii() and self.cursor.isprintable()):
-            raise InvalidArgument(f"cursor is {cursor!r:.100}: give the cursor of a streamed message, unchanged")
+            raise InvalidArgument(f"cursor is {cursor!r:.100}: use the cursor of a streamed message, unchanged")
         self._begin()
 
     def _begin(self) -> None:
@@ -158,7 +156,6 @@ class Streaming:
         self.expires = False
 
     def call(self) -> Call[None]:
-        """Returns the request for the messages after the cursor."""
         self._begin()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:
@@ -166,15 +163,17 @@ class Streaming:
         return Call("POST", "_stream", nothing, headers=headers, content=encode(self._asked), repeatable=True)
 
     def read(self, part: bytes) -> Iterator[StreamedMessage]:
-        """Reads a part of the answer; yields its messages. The cursor passes one when the next is asked for.
+        """Reads a part of the answer and yields its messages.
+
+        The cursor advances past a message when the next one is requested.
 
         Raises:
             ApiError: The server has ended the stream, or a named queue was deleted.
-            InvalidAnswer: It is no stream.
+            InvalidAnswer: The answer is not a stream.
         """
         *lines, self._rest = (self._rest + part).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
-            raise InvalidAnswer("an event of the stream has no end")
+            raise InvalidAnswer("an event of the stream is too long")
         for line in lines:
             if line:
                 self._read_line(line)

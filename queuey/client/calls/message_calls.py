@@ -33,14 +33,14 @@ from queuey.client.errors import InvalidAnswer
 from queuey.client.results import Message, Page, QueueRead, RawMessage, Receipt
 
 IDS_PER_CALL = 200
-"""Max ids in a request line, which stays below the 8 KiB that proxies commonly accept."""
+"""Max ids in a request line. The line stays below the 8 KiB that proxies commonly accept."""
 _OWN_HEADER = "x-header-"
 Order = Literal["ascending", "descending"]
 Partitions = str | int | Iterable[int]
 
 
 class ReadOptions(TypedDict, total=False):
-    """Which messages to read. Every option is that of :class:`Query`.
+    """Which messages to read. For the options see :class:`Query`.
 
     Example:
         >>> client.read("orders", order="descending", limit=1).messages[0].body
@@ -68,16 +68,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         'ascending'
 
     Attributes:
-        queue: Its name.
+        queue: Name of the queue.
         partitions: ``"*"`` for all, a number, or several.
-        limit: Messages per partition, with ``merge`` in all; None: 100.
+        limit: Max messages per partition, or with ``merge`` in total. 100 by default.
         order: ``ascending`` (oldest first) or ``descending``.
         since: Where to start, inclusive, in the direction of ``order``.
-        after, before, until: Bounds in time whatever the order: above, below, at or below.
-        delay: False ignores the queue's read delay; the page's cursor is then not safe to keep.
-        early: True: give as well what is stored and may vanish yet, behind all else; each comes again in its place. A
-            cursor: only what lies above it.
-        merge: One list in time order instead of partition after partition.
+        after, before, until: Bounds in time in either order. ``after`` and ``before`` are exclusive, ``until`` is
+            inclusive.
+        delay: False ignores the queue's read delay. The page's cursor is then not safe to keep.
+        early: True also reads stored messages whose read delay is not over, after all others. They can still disappear,
+            and are read again in order later. A cursor limits this to messages after it.
+        merge: Read one list in time order instead of one partition after another.
     """
 
     queue: str
@@ -93,13 +94,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     merge: bool = False
 
     def __post_init__(self) -> None:
-        """Copies an iterable of partitions, because each page names them."""
+        """Copies an iterable of partitions, because each page's request needs them."""
         if not isinstance(self.partitions, str | int | tuple):
             msgspec.structs.force_setattr(self, "partitions", tuple(self.partitions))
 
 
 def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
-    """Reads one page; the server waits up to ``wait`` seconds for messages if there are none."""
     params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
     wait = seconds(wait)
     if wait != 0:
@@ -108,52 +108,50 @@ def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
 
 
 def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tuple[QueueRead, ...]]:
-    """Reads one page of each of several queues. Though a POST it changes nothing, so it may be repeated."""
+    """Reads one page of each of several queues. This POST changes nothing, so it may be repeated."""
     items, wait = [], seconds(wait)
     for query in queries:
-        asked = Query(queue=query) if isinstance(query, str) else query
-        queue_segment(asked.queue)
-        items.append({"queue_name": asked.queue, **_options(asked)})
+        full_query = Query(queue=query) if isinstance(query, str) else query
+        queue_segment(full_query.queue)
+        items.append({"queue_name": full_query.queue, **_options(full_query)})
     body: dict[str, Any] = {"queues": items, **({"wait": float(number_text("wait", wait))} if wait != 0 else {})}
     return Call("POST", "_read", _reads, headers=JSON, content=encode(body), repeatable=True, wait=wait)
 
 
 def onward(query: Query, page: Page) -> Query | None:
-    """Returns the query of the page after ``page``; None: there is none now."""
     if not page.more or not page.cursor:
         return None
     return resumed(query, page)
 
 
 def resumed(query: Query, page: Page) -> Query:
-    """Returns the query that continues after ``page``, whether or not there is anything yet.
+    """Returns the query that continues after ``page``, even if there are no more messages yet.
 
-    The cursor leaves out the partitions that a descending read has finished, and the server then leaves them out too.
-    An ascending one names all; partitions added meanwhile are read from their beginning.
+    The cursor of a descending read leaves out finished partitions, and so does the next page. The cursor of an
+    ascending read names all partitions; partitions added meanwhile are read from their beginning.
 
     Raises:
-        InvalidAnswer: The page's cursor does not advance: reading on would never end.
+        InvalidAnswer: The page's cursor does not advance, so reading would never end.
     """
-    stands = query.since is not None and point_text(query.since) == page.cursor
-    if (stands or not page.cursor) and (page.more or not all(message.early for message in page.messages)):
+    is_stuck = query.since is not None and point_text(query.since) == page.cursor
+    if (is_stuck or not page.cursor) and (page.more or not all(message.early for message in page.messages)):
         raise InvalidAnswer(
-            f"the read of queue {query.queue!r} stands still: there is more, but it goes on at {page.cursor!r} again"
+            f"the read of queue {query.queue!r} does not advance: there are more messages, "
+            f"but the cursor is {page.cursor!r} again"
         )
     return msgspec.structs.replace(query, since=page.cursor)
 
 
 def get(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[list[Message]]]:
-    """Fetches messages by id, without missing ones; no call for no ids."""
     segment = queue_segment(queue)
-    for part in _parts(locations):
-        yield Call("GET", f"{segment}/{part}", messages_of, repeatable=True)
+    for texts in _parts(locations):
+        yield Call("GET", f"{segment}/{texts}", messages_of, repeatable=True)
 
 
 def delete(queue: str, locations: Iterable[MessageLocation]) -> Iterator[Call[None]]:
-    """Deletes messages by id, whether or not they exist; no call for no ids."""
     segment = queue_segment(queue)
-    for part in _parts(locations):
-        yield Call("DELETE", f"{segment}/{part}", nothing, repeatable=True)
+    for texts in _parts(locations):
+        yield Call("DELETE", f"{segment}/{texts}", nothing, repeatable=True)
 
 
 def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
@@ -162,13 +160,11 @@ def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
 
 
 def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
-    """Asks why a message is not read or claimed."""
     path = f"{queue_segment(queue)}/explain/{place_text(location)}"
     return Call("GET", path, reads(Explanation), repeatable=True)
 
 
 def place_text(location: MessageLocation) -> str:
-    """Returns the text of a location. An id alone stands for the message in any partition."""
     return id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
 
 
@@ -181,7 +177,7 @@ def delete_named(queue: str, name: str) -> Call[None]:
 
 
 def several(locations: MessageLocation | Iterable[MessageLocation]) -> list[MessageLocation]:
-    """Returns a list of locations, given one or several. A pair of a number and an id is one."""
+    """Returns one location or several as a list. A pair of a number and an id is one location."""
     match locations:
         case str() | Message() | Receipt():
             return [locations]
@@ -215,11 +211,10 @@ def _options(query: Query) -> dict[str, Any]:
 
 
 def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
-    """Returns messages for callers. Raises InvalidAnswer if one has no usable id or body."""
     try:
-        bytes.fromhex("".join([wire.message_id for wire in wires]))  # one check for all
+        bytes.fromhex("".join([wire.message_id for wire in wires]))  # checks all ids at once
     except ValueError as error:
-        raise InvalidAnswer(f"the answer has a message whose id is none: {error}") from error
+        raise InvalidAnswer(f"the answer has a message with an invalid id: {error}") from error
     return [
         Message(
             wire.message_id,
@@ -236,7 +231,7 @@ def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
 
 
 def _decoded(wire: ReadMessage) -> bytes:
-    import base64  # noqa: PLC0415 - only for bodies that are not text
+    import base64  # noqa: PLC0415 - only needed for binary bodies
 
     if wire.encoding != "base64" or not isinstance(wire.body, str):
         raise InvalidAnswer(f"message {wire.message_id} has the unknown encoding {wire.encoding!r}")

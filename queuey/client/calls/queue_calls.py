@@ -30,7 +30,7 @@ _CREATED = 201
 
 
 class QueueFields(TypedDict, total=False):
-    """The fields of a queue that can be set.
+    """The settings of a queue.
 
     Example:
         >>> queue = client.create_queue("pictures", partitions=4, ttl=86_400, max_deliveries=5)
@@ -38,27 +38,29 @@ class QueueFields(TypedDict, total=False):
         (4, 5)
 
     Attributes:
-        partitions: 1 to 200; may only grow.
+        partitions: 1 to 200. The number can only grow.
         type: ``user`` or ``public``.
         consistency: ``weak``, ``strong`` or ``very_strong``.
-        principals: Others that may read and delete, such as ``app:reports`` or ``bid:ann@example.org=read``.
+        principals: Other callers that may read and delete, such as ``app:reports`` or ``bid:ann@example.org=read``.
         ttl: Default TTL of the queue's messages in seconds.
         read_delay: Seconds that range reads stay behind the clock.
-        max_deliveries: How often claims deliver a message before it becomes a dead letter, up to 1000; 0: endlessly.
-        backoff: The delay after a delivery that has failed: a :class:`Backoff`, or text such as ``first=5,most=600``.
-        dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
+        max_deliveries: Max deliveries of a message by claims, up to 1000, before it becomes a dead letter. 0 means no
+            limit.
+        backoff: The delay after a failed delivery: a :class:`Backoff`, or text such as ``first=5,most=600``.
+        dead_letter: The queue of dead letters. By default the queue's name and ``.dead``.
         on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
-        on_expiry: ``drop`` messages whose TTL ends; or ``dead-letter``: those without a TTL of their own become dead
-            letters. It needs ``on_ack="delete"``.
-        kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
-            ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
-            queue that is not plain.
-        max_claimed: Live claims at most, divided among the partitions: at least as many as they are; 0: no limit.
-        max_claimed_per_key: Live claims of one message key at most, up to 1000; 0: no limit. Only in a plain queue, and
-            only from its creation on: it may be raised and lowered, and the partitions never change.
-        claims: ``open``; or ``paused``: no message is claimed. Posts, reads and live claims go on.
-        result_ttl: Seconds, up to 7 days, for which the results of jobs are kept; 0: none is.
-        description: The purpose of the queue, for people: a line of up to 200 characters.
+        on_expiry: ``drop`` messages whose TTL ends, or make those without a TTL of their own dead letters
+            (``dead-letter``, needs ``on_ack="delete"``).
+        kind: ``plain``, ``dedup`` (only one of several waiting messages with equal bodies is delivered) or ``ordered``
+            (messages of one key are claimed one after another). The kind never changes, nor does the number of
+            partitions of a queue that is not plain.
+        max_claimed: Max live claims, divided among the partitions, so at least the number of partitions. 0 means no
+            limit.
+        max_claimed_per_key: Max live claims of one message key, up to 1000. 0 means no limit. Only for a plain queue,
+            and only if set at its creation. The limit can change later, but the number of partitions cannot.
+        claims: ``open`` or ``paused``. No messages of a paused queue are claimed. Sends, reads and live claims go on.
+        result_ttl: Seconds, up to 7 days, for which the results of jobs are kept. 0 keeps no results.
+        description: The purpose of the queue, one line of up to 200 characters.
     """
 
     partitions: int | None
@@ -81,7 +83,7 @@ class QueueFields(TypedDict, total=False):
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):
-    """A queue as the server writes it: principals come as a list, as a comma list, or not at all."""
+    """A queue as the server sends it: ``principles`` is a list, a comma-separated text, or absent."""
 
     principles: tuple[str, ...] | str | None = None
 
@@ -102,10 +104,10 @@ class _Names(msgspec.Struct, frozen=True):
 
 
 def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options as a queue has them, leaving out what is None.
+    """Returns the options of a queue that are not None, with durations in seconds.
 
     Raises:
-        InvalidArgument: It is not such an option, or cannot have the value.
+        InvalidArgument: An option does not exist, or its value is not valid.
     """
     times = {"ttl", "result_ttl"}
     checked = {name: seconds(value) if name in times else value for name, value in fields.items() if value is not None}
@@ -116,12 +118,11 @@ def checked_options(fields: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidArgument(f"{name} is {value!r}: {error}") from error
         words = (options()[name].extra_json_schema or {}).get("enum", [value])
         if value not in words:
-            raise InvalidArgument(f"{name} is {value!r}: it is {' or '.join(words)}")
+            raise InvalidArgument(f"{name} is {value!r}: use {' or '.join(words)}")
     return checked
 
 
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
-    """Creates a queue, unless it exists with the same fields. Fields that are None are left out."""
     body = {key: value for key, value in _body(**fields).items() if value is not None}
     if name is not None:
         queue_segment(name)
@@ -130,7 +131,6 @@ def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
 
 
 def update(name: str, fields: QueueFields) -> Call[Queue]:
-    """Changes the given fields; None resets one to its default."""
     return Call("PUT", queue_segment(name), _updated, headers=JSON, content=encode(_body(**fields)))
 
 
@@ -151,27 +151,25 @@ def explain(name: str) -> Call[QueueExplanation]:
 
 
 def names(start: str | None, limit: int | None) -> Call[NamePage]:
-    """Lists names of queues from ``start`` on, inclusive."""
     return Call("GET", "", _names, params=_paging(start, limit), repeatable=True)
 
 
 def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePage]:
-    """Lists queues from ``start`` on, inclusive; ``count`` adds their numbers of messages."""
     params = (*_paging(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
     return Call("GET", "", _listed, params=params, repeatable=True)
 
 
 def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
     def read(answer: HttpAnswer) -> dict[str, frozenset[str]]:
-        return {one.queue_name: frozenset(one.actions) for one in decode(answer, Rights).queues}
+        return {queue.queue_name: frozenset(queue.actions) for queue in decode(answer, Rights).queues}
 
     return Call("POST", "_rights", read, headers=JSON, content=encode({"queues": list(names)}), repeatable=True)
 
 
 def following(start: str | None, page: QueuePage | NamePage) -> str | None:
-    """Returns the start of the page after ``page``; None: it was the last. InvalidAnswer: it would be the same."""
+    """Returns the start of the next page, or None after the last. Raises InvalidAnswer if it does not advance."""
     if page.next is not None and page.next == start:
-        raise InvalidAnswer(f"the list of queues stands still: after {start!r} it goes on at {start!r} again")
+        raise InvalidAnswer(f"the list of queues does not advance: the page from {start!r} is followed by {start!r}")
     return page.next
 
 
@@ -191,14 +189,14 @@ def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
 
 
 def _paging(start: str | None, limit: int | None) -> tuple[tuple[str, str], ...]:
-    given = [("offset", start)] if start else []
-    return (*given, *([("limit", number_text("limit", limit))] if limit is not None else []))
+    params = [("offset", start)] if start else []
+    return (*params, *([("limit", number_text("limit", limit))] if limit is not None else []))
 
 
 def _plain(wire: _WireQueue) -> dict[str, Any]:
     fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
-    listed = wire.principles or ()
-    fields["principals"] = tuple(listed.split(",")) if isinstance(listed, str) else listed
+    principals = wire.principles or ()
+    fields["principals"] = tuple(principals.split(",")) if isinstance(principals, str) else principals
     return fields
 
 

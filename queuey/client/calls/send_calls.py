@@ -1,4 +1,4 @@
-"""Calls that store messages: one, a batch, or any number in batches of a bounded size."""
+"""Calls that store messages: one, a batch, or any number in batches of limited size."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from queuey.client.results import Message, Receipt
 from queuey.messages import LONGEST_NAME
 
 BATCH_MESSAGES = 1000
-"""Max messages in a batch, by the server."""
+"""Max messages in a batch. This is the server's limit."""
 BATCH_BYTES = 8 << 20
-"""Max bytes of a batch's body, by the server."""
+"""Max bytes of a batch's body. This is the server's limit."""
 
 After = str | Message | Receipt
-"""A message that new ones have to come after."""
+"""A message that new messages must come after, or its id."""
 
 _OPEN = b'{"messages":['
 _CLOSE = b"]}"
@@ -54,7 +54,7 @@ _QUOTED = re.compile(r'["\\]')
 
 
 class SendOptions(TypedDict, total=False):
-    """Properties of a message. Every option is that of :class:`Outgoing`.
+    """Properties of a message. For the options see :class:`Outgoing`.
 
     Example:
         >>> receipt = client.send("orders", "six pears", ttl=3600, headers={"shop": "berlin"})
@@ -72,7 +72,7 @@ class SendOptions(TypedDict, total=False):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to send: a ``body``, or ``json``, and its properties.
+    """A message to send: a ``body`` or a ``json`` value, and properties.
 
     Example:
         >>> from queuey.client import Outgoing
@@ -80,15 +80,15 @@ class Outgoing(msgspec.Struct, frozen=True):
         'customer 7'
 
     Attributes:
-        body: Text or bytes, never empty.
-        json: Any JSON value in place of a body; readers get the value back, of the type ``application/json`` unless
-            another is given. A string is kept as its text. A ``msgspec.Raw`` is sent unchanged.
-        ttl: Seconds; None: the queue's default.
-        partition: 1 to the queue's count; None: by ``key``, else any.
-        key: Messages of one key go to one partition, in order.
-        delay: Seconds until range reads show the message; its TTL counts from then.
-        headers: Up to 16 small texts kept with the message; names are lower-cased.
-        content_type: Kept with the message.
+        body: Text or bytes, not empty.
+        json: Any JSON value, instead of a body. Readers get the value back. The default content type is
+            ``application/json``. A string is kept as its text. A ``msgspec.Raw`` is sent unchanged.
+        ttl: Seconds until the message expires. By default the queue decides.
+        partition: 1 to the queue's number of partitions. By default ``key`` decides; without a key, any partition.
+        key: Messages with the same key go to the same partition, in order.
+        delay: Seconds until range reads show the message. Its TTL starts then.
+        headers: Up to 16 short texts stored with the message. Names are lower-cased.
+        content_type: Content type stored with the message.
     """
 
     body: str | bytes | UnsetType = UNSET
@@ -101,14 +101,11 @@ class Outgoing(msgspec.Struct, frozen=True):
     content_type: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a message without a body, with two, or with something of another type."""
         if (self.body is UNSET) == (self.json is UNSET):
-            given = "neither is" if self.body is UNSET else "both are"
-            raise InvalidArgument(f"a message has either a body or a JSON value; {given} given")
+            present = "neither is" if self.body is UNSET else "both are"
+            raise InvalidArgument(f"a message has either a body or a JSON value; {present} given")
         if self.body is not UNSET and not isinstance(self.body, str | bytes):
-            raise InvalidArgument(
-                f"a body is str or bytes, not {type(self.body).__name__}; JSON values are given as json="
-            )
+            raise InvalidArgument(f"a body is str or bytes, not {type(self.body).__name__}; pass a JSON value as json=")
         for field in ("key", "content_type"):
             if getattr(self, field) is not None:
                 string(field, getattr(self, field))
@@ -135,7 +132,7 @@ AsyncMessages: TypeAlias = Iterable[ToSend] | AsyncIterable[ToSend]
 
 
 class _BatchItem(msgspec.Struct, omit_defaults=True):
-    """A message of a batch as the server reads it."""
+    """A message of a batch in the API's format."""
 
     body: Any
     encoding: str | None = None
@@ -152,7 +149,14 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 class BatchBody(msgspec.Struct, frozen=True):
-    """The body of one batch, its messages, and which of them are not delayed, in order."""
+    """The body of one batch, and its messages.
+
+    Attributes:
+        content: The JSON body.
+        prompt: True for each message that is not delayed, in order.
+        messages: The messages.
+        span: The trace span of the send, or None.
+    """
 
     content: bytes
     prompt: tuple[bool, ...]
@@ -161,17 +165,17 @@ class BatchBody(msgspec.Struct, frozen=True):
 
 
 class Batcher:
-    """Collects messages into batches within the server's limits, holding one of them at a time.
+    """Collects messages into batches within the server's limits. Keeps one batch in memory.
 
     Args:
         messages: Max messages in a batch.
-        size: Max bytes of a batch's body; a larger message travels alone, for the server to judge.
-        traced: Messages may carry the context of a trace.
+        size: Max bytes of a batch's body. A larger message is sent alone, and the server accepts or refuses it.
+        traced: Whether messages get the trace context while tracing is on.
     """
 
     def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES, *, traced: bool = True) -> None:
         if messages < 1:
-            raise InvalidArgument(f"batch is {messages}: a batch has at least one message")
+            raise InvalidArgument(f"batch is {messages}: use at least 1")
         self._most = min(messages, BATCH_MESSAGES)
         self._room = size - len(_OPEN) - len(_CLOSE)
         self._items: list[bytes] = []
@@ -181,7 +185,7 @@ class Batcher:
         self._span: CallSpan | None = None
 
     def add(self, message: str | bytes | Outgoing) -> BatchBody | None:
-        """Adds a message; returns the batch before it if the message did not fit in."""
+        """Adds a message. If it does not fit into the current batch, returns that batch and starts a new one."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
         if self._traced and tracing.enabled():
             self._span = self._span or tracing.begun("send")
@@ -195,7 +199,7 @@ class Batcher:
         return chunk
 
     def rest(self) -> BatchBody | None:
-        """Returns the collected messages, if any, and begins anew."""
+        """Returns the current batch, or None if it is empty, and starts a new one."""
         if not self._items:
             return None
         content = _OPEN + b",".join(self._items) + _CLOSE
@@ -206,14 +210,13 @@ class Batcher:
 
 
 def several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
-    """Returns messages to send. Raises InvalidArgument for one body, whose characters would be sent one by one."""
+    """Returns the messages. Raises InvalidArgument for a single body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
 
 
 async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
-    """Iterates over messages to send; like :func:`several`, also asynchronously."""
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message
@@ -223,29 +226,29 @@ async def several_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
 
 
 def one_batch(messages: Iterable[ToSend]) -> BatchBody:
-    """Returns the batch of all messages. Raises InvalidArgument if there are none, or too many for one request."""
-    batcher = Batcher(traced=False)  # Sent again under its key, it must be the same.
+    """Returns one batch of all messages. Raises InvalidArgument without messages, or with too many for one request."""
+    batcher = Batcher(traced=False)  # A trace context would make a repeated send differ, and its key would be refused.
     full = any(batcher.add(message) is not None for message in several(messages))
     batch = batcher.rest()
     if full or batch is None:
         raise InvalidArgument(
-            f"An idempotency key stands for one request, of 1 to {BATCH_MESSAGES:,} messages and at most "
+            f"An idempotency key is for one request of 1 to {BATCH_MESSAGES:,} messages and at most "
             f"{BATCH_BYTES >> 20} MiB. These are {'more' if full else 'none'}."
         )
     return batch
 
 
 def new_key() -> str:
-    """Returns a fresh idempotency key. Keys of one moment begin alike, so the store keeps them side by side."""
+    """Returns a new idempotency key. It begins with the time, so the store keeps recent keys next to each other."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 def send(
     queue: str, message: Outgoing, after: After | None = None, key: str | None = None, *, traced: bool = True
 ) -> Call[Receipt]:
-    """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one.
+    """Stores one message: as its plain bytes if HTTP headers can carry its properties, else as a batch of one.
 
-    With an idempotency key the call may be repeated. ``traced``: the message may carry the context of a trace.
+    With an idempotency key, the call may be repeated. With ``traced``, the message gets the trace context.
     """
     span = tracing.begun("send", queue) if traced else None
     message = _carrying(message, span)
@@ -264,7 +267,7 @@ def send(
 
 
 def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: str | None = None) -> Call[list[Receipt]]:
-    """Stores a batch, all or none of it. With an idempotency key the call may be repeated."""
+    """Stores a batch completely or not at all. With an idempotency key, the call may be repeated."""
     parse = partial(_receipts, count=len(chunk.messages))
     headers = _batch_headers(after) | _keyed(key)
     span = None if chunk.span is None else chunk.span.about("send", queue, len(chunk.messages))
@@ -279,44 +282,41 @@ def _carrying(message: Outgoing, span: CallSpan | None) -> Outgoing:
 def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
     """Returns the message that the next batch must come after, so that batches keep their order across servers.
 
-    Delayed messages do not count: their ids lie ahead of now, where nothing may be asked to come after them.
+    Ignores delayed messages: their ids are in the future, and new messages cannot come after them.
     """
     ids_stored = [receipt.id for receipt, prompt in zip(receipts, chunk.prompt, strict=False) if prompt]
     return max(ids_stored, key=ids.parse_position, default=after)
 
 
 def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> Call[None]:
-    """Writes one body at the given ids, creating or overwriting each."""
     segment = ",".join(location_text(location) for location in locations)
     if not segment:
         raise InvalidArgument("put needs the id of at least one message")
     if message.partition is not None or message.key is not None or message.delay is not None:
-        raise InvalidArgument("the id decides about partition and time; put takes no partition, key or delay")
+        raise InvalidArgument("put takes no partition, key or delay: the id determines partition and time")
     headers, body = _single(message)
     return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
-    """Stores a message under a name: ``POST`` creates it, ``PUT`` replaces the present one."""
     if message.partition is not None or message.key is not None or message.delay is not None:
-        raise InvalidArgument("the name decides about the partition; a named message has no partition, key or delay")
+        raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
     headers, body = _single(message)
     return Call(method, named_path(queue, name), _receipt, headers=headers, content=body, repeatable=True)
 
 
 def named_path(queue: str, name: str) -> str:
     if not 0 < len(string("name", name)) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
-        rule = f'a name has 1 to {LONGEST_NAME} characters without "/", and is not "." or ".."'
-        raise InvalidArgument(f"no message can be named {name[:50]!r}: {rule}")
+        rule = f'use 1 to {LONGEST_NAME} characters without "/", but not "." or ".."'
+        raise InvalidArgument(f"{name[:50]!r} is not a valid name of a message: {rule}")
     return f"{queue_segment(queue)}/named/{path_segment(name)}"
 
 
 def _single(message: Outgoing) -> tuple[dict[str, str], bytes]:
-    """Returns headers and body of a message that cannot travel in a batch."""
     headers = _headers(message, message.content_type or "")
     if headers is None:
         options = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
-        raise InvalidArgument(f"{options}: a message that is not in a batch carries printable ASCII only")
+        raise InvalidArgument(f"{options}: put and named messages allow only printable ASCII here")
     if message.json is UNSET:
         return headers, _bytes(message.body)
     return headers | {"x-encoding": "json"}, bytes(_json(message.json))
@@ -328,7 +328,7 @@ def _bytes(body: str | bytes | UnsetType) -> bytes:
     try:
         return str(body).encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument("the body has no UTF-8 form") from error
+        raise InvalidArgument("the body cannot be encoded as UTF-8") from error
 
 
 def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
@@ -336,7 +336,6 @@ def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
 
 
 def batch_item(message: Outgoing) -> bytes:
-    """Returns a message as an item of a batch's JSON."""
     body: Any = message.body
     if body is UNSET:
         body = _json(message.json)
@@ -358,7 +357,7 @@ def batch_item(message: Outgoing) -> bytes:
 
 
 def _bare_headers(message: Outgoing) -> dict[str, str] | None:
-    """Returns the headers for a message sent as its bare bytes, or None where that would change or lose something."""
+    """Returns the headers of a message sent as its plain bytes, or None if they would change or lose a property."""
     kind = message.content_type or ""
     if message.body is UNSET or kind.lower().startswith("application/json"):
         return None
@@ -377,7 +376,6 @@ def _bare_headers(message: Outgoing) -> dict[str, str] | None:
 
 
 def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
-    """Returns TTL, content type and the message's own headers; None if HTTP cannot carry them unchanged."""
     headers: dict[str, str] = {}
     for name, value in (message.headers or {}).items():
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
@@ -402,7 +400,7 @@ def _keyed(key: object) -> dict[str, str]:
     if key is None:
         return {}
     if not isinstance(key, str) or _KEY.fullmatch(key) is None:
-        raise InvalidArgument(f"idempotency_key is {key!r:.100}: a key is 1 to 255 characters of printable ASCII")
+        raise InvalidArgument(f"idempotency_key is {key!r:.100}: use 1 to 255 printable ASCII characters")
     return {"idempotency-key": '"' + _QUOTED.sub(r"\\\g<0>", key) + '"'}
 
 

@@ -1,4 +1,4 @@
-"""Calls about the service itself, and about what it does without a caller: moves between queues, and schedules."""
+"""Calls about the service itself, moves between queues, and schedules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def version() -> Call[dict[str, Any]]:
 
 
 def begin_move(source: str, target: str) -> Call[Move]:
-    """Begins a move. While it runs, the same call returns the same move."""
     for name in (source, target):
         queue_segment(name)
     content = encode({"from": source, "to": target})
@@ -47,32 +46,30 @@ def cancel_move(move: str) -> Call[Move]:
 
 
 def moves() -> Call[tuple[Move, ...]]:
-    """Lists moves, the newest first."""
     return Call("GET", "_moves", lambda answer: decode(answer, MoveList).moves, repeatable=True)
 
 
 def _move_path(move: str) -> str:
     if _MOVE.fullmatch(move) is None:
-        raise InvalidArgument(f"{move!r} is not the id of a move")
+        raise InvalidArgument(f"{move!r} is not the id of a move: use 16 lower-case hex digits")
     return f"_moves/{move}"
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
-    """Some schedules, and the name at which the list continues; None: these are the last."""
+    """A page of schedules, and the name at which the list continues, or None after the last page."""
 
     schedules: tuple[Schedule, ...]
     more: str | None
 
 
 def put_schedule(name: str, plan: dict[str, Any], message: ToSend | None) -> Call[Schedule]:
-    """Creates a schedule, or changes the given fields of one; None: not given."""
-    given = {field: value for field, value in plan.items() if value is not None}
-    if "queue" in given:
-        queue_segment(given["queue"])
-    content = encode(given)
+    fields = {field: value for field, value in plan.items() if value is not None}
+    if "queue" in fields:
+        queue_segment(fields["queue"])
+    content = encode(fields)
     if message is not None:
         item = batch_item(message if isinstance(message, Outgoing) else Outgoing(message))
-        content = b'%b%b"message":%b}' % (content[:-1], b"," if given else b"", item)
+        content = b'%b%b"message":%b}' % (content[:-1], b"," if fields else b"", item)
     return Call("PUT", _schedule_path(name), reads(Schedule), headers=JSON, content=content, repeatable=True)
 
 
@@ -81,7 +78,6 @@ def show_schedule(name: str) -> Call[Schedule]:
 
 
 def schedules(start: str | None) -> Call[SchedulePage]:
-    """Lists schedules from a name on."""
     params = () if start is None else (("start", start),)
     return Call("GET", "_schedules", lambda answer: decode(answer, SchedulePage), params=params, repeatable=True)
 
@@ -97,6 +93,6 @@ def run_schedule(name: str) -> Call[Schedule]:
 def _schedule_path(name: str) -> str:
     if SCHEDULE_NAME.fullmatch(string("name", name)) is None:
         raise InvalidArgument(
-            f"no schedule can be named {name!r:.200}: a name has 1 to 100 letters, digits and ._:@-, and is not . or .."
+            f"{name!r:.200} is not a valid name of a schedule: use 1 to 100 letters, digits and ._:@-, but not . or .."
         )
     return f"_schedules/{name}"

@@ -1,8 +1,7 @@
-"""Spans of OpenTelemetry: sends, claims, acknowledgements and handlers, while tracing is on.
+"""OpenTelemetry spans for sends, claims, acknowledgements and handlers, while tracing is on.
 
-A message that is sent while tracing is on carries ``traceparent`` in its headers (W3C Trace Context), and the span of
-its handler is a child of the one that has sent it, whatever process it runs in. Names and attributes are those of
-OpenTelemetry's conventions for messaging.
+A message that is sent while tracing is on has a ``traceparent`` header (W3C Trace Context). The span of its handler is
+a child of the span of the send, in any process. Names and attributes follow OpenTelemetry's messaging conventions.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ _tracer: Tracer | None = None
 
 
 def enable_tracing(provider: TracerProvider | None = None) -> None:
-    """Reports spans from now on, in this process.
+    """Starts to report spans in this process.
 
     Args:
-        provider: Makes the tracer; None: the global one, which the program or ``opentelemetry-instrument`` has set.
+        provider: Provides the tracer. By default the global provider that the program or ``opentelemetry-instrument``
+            has set.
 
     Raises:
         InvalidArgument: The package opentelemetry-api is not installed.
@@ -44,16 +44,16 @@ def enable_tracing(provider: TracerProvider | None = None) -> None:
         >>> receipt = client.send("orders", "traced")
         >>> disable_tracing()
     """
-    global _tracer  # noqa: PLW0603 - one for the process, as OpenTelemetry itself has it
+    global _tracer  # noqa: PLW0603 - one tracer per process, like OpenTelemetry's global provider
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - an extra
+        from opentelemetry import trace  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise InvalidArgument(f"Tracing needs OpenTelemetry: {install_command('opentelemetry')}") from error
     _tracer = trace.get_tracer("queuey", tracer_provider=provider)
 
 
 def disable_tracing() -> None:
-    """Reports no more spans; see :func:`enable_tracing`.
+    """Stops reporting spans; see :func:`enable_tracing`.
 
     Example:
         >>> from queuey.client import disable_tracing
@@ -68,38 +68,36 @@ def enabled() -> bool:
 
 
 class CallSpan:
-    """A span that ends with its call."""
+    """A span that ends when its ``with`` block ends."""
 
     def __init__(self, span: Any) -> None:  # noqa: ANN401 - of OpenTelemetry
         self._span = span
 
     def carried(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        """Returns the headers of a message, with the context of this span if there is room and they have none."""
-        from opentelemetry import trace  # noqa: PLC0415 - it is loaded
+        """Returns a message's headers with the context of this span, unless they are full or have one already."""
+        from opentelemetry import trace  # noqa: PLC0415 - already loaded
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        found = dict(headers or {})
-        if len(found) >= MAX_HEADERS or any(name.lower() == "traceparent" for name in found):
+        own_headers = dict(headers or {})
+        if len(own_headers) >= MAX_HEADERS or any(name.lower() == "traceparent" for name in own_headers):
             return headers
         context: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(context, trace.set_span_in_context(self._span))
-        return found | {"traceparent": context["traceparent"]} if "traceparent" in context else headers
+        return own_headers | {"traceparent": context["traceparent"]} if "traceparent" in context else headers
 
     def about(self, operation: Operation, queue: str, count: int) -> CallSpan:
-        """Names the span after the operation."""
         self._span.update_name(f"{operation} {queue}")
         self._span.set_attributes(_attributes(operation, queue) | {"messaging.batch.message_count": count})
         return self
 
     def __enter__(self) -> None:
-        """Does nothing: the span has begun."""
+        """Does nothing: the span has already started."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the span, with the error of the call if there is one."""
         if error is not None:
-            from opentelemetry.trace import StatusCode  # noqa: PLC0415 - it is loaded
+            from opentelemetry.trace import StatusCode  # noqa: PLC0415 - already loaded
 
             self._span.record_exception(error)
             self._span.set_status(StatusCode.ERROR, str(error))
@@ -107,10 +105,9 @@ class CallSpan:
 
 
 def begun(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
-    """Begins the span of a call; returns None if tracing is off."""
     if _tracer is None:
         return None
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - it is loaded
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - already loaded
 
     kind = SpanKind.PRODUCER if operation == "send" else SpanKind.CLIENT
     span = CallSpan(_tracer.start_span(operation, kind=kind))
@@ -119,17 +116,17 @@ def begun(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | N
 
 @contextmanager
 def handling(queue: str, message: Message, call: ShownCall | None = None) -> Iterator[None]:
-    """Surrounds a handler with a span that belongs to the trace of the message, if tracing is on.
+    """Runs a handler in a span that continues the message's trace, if tracing is on.
 
     Args:
         queue: The queue of the message.
         message: The message.
-        call: The task that it calls, with what may be shown of the arguments, or None if it calls no task.
+        call: The task that the message calls and its redacted arguments, or None if it does not call a task.
     """
     if _tracer is None:
         yield
         return
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - it is loaded
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - already loaded
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     parent = TraceContextTextMapPropagator().extract(message.headers)

@@ -1,1 +1,1 @@
-"""Queues as job queues: jobs that are claimed, renewed during the work, and acknowledged."""
+"""Claims of jobs: made, renewed while the job runs, and acknowledged."""

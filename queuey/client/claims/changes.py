@@ -1,4 +1,4 @@
-"""A change that callers wait for, one class for threads and one for tasks."""
+"""Condition variables: one class for threads, one for tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Change:
-    """A lock, and a change that threads wait for while they hold it."""
+    """A lock and a condition for threads. Hold the lock while you wait or notify."""
 
     def __init__(self) -> None:
         self.begin_in_child()
@@ -29,28 +29,27 @@ class Change:
         self._condition.release()
 
     def wait(self, seconds: float) -> None:
-        """Waits for the next change, at most so long; others may have the lock meanwhile."""
+        """Waits for the next :meth:`notify`, at most ``seconds``. The lock is released meanwhile."""
         self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def notify(self) -> None:
-        """Wakes all that wait."""
         self._condition.notify_all()
 
 
 class AsyncChange:
-    """A change that tasks of one event loop wait for, which need no lock."""
+    """A condition for tasks of one event loop. They need no lock, because none runs between two awaits of another."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> None:
-        """Holds nothing: no other task runs between two awaits."""
+        pass
 
     async def __aexit__(self, *_: object) -> None:
-        """Releases nothing."""
+        pass
 
     async def wait(self, seconds: float) -> None:
-        import asyncio  # noqa: PLC0415 - the caller has loaded it
+        import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)

@@ -1,4 +1,4 @@
-"""Claiming job after job: which claim comes next, when the loop ends, and when to acknowledge."""
+"""The state of a claim loop: what to claim next, when to acknowledge, and when to end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from queuey.client.http.attempts import Notice
 from queuey.client.results import Received
 
 SHORTEST_TTL = 2.0
-"""Min seconds of a claim that can be renewed in time."""
+"""Min ``ttl`` in seconds; shorter claims cannot be renewed in time."""
 LONGEST_WAIT = 20.0
 """Max seconds that the server holds a claim open."""
 _SHORTEST_POLL = 0.5
-"""Interval between two claims in seconds, for a server that does not hold a claim open."""
+"""Min seconds between two claims, in case the server does not hold claims open."""
 _TOGETHER = 0.1
-"""Max seconds for which a finished job waits, to be acknowledged together with the next ones."""
+"""Max seconds that a finished job waits to be acknowledged together with later ones."""
 
 
 class ClaimOptions(TypedDict, total=False):
@@ -34,9 +34,9 @@ class ClaimOptions(TypedDict, total=False):
         two eggs
 
     Attributes:
-        limit: Max messages that one request claims, up to 1,000; those that wait for their turn are renewed, too. 1.
-        ttl: Seconds, 2 to 43,200, after which the messages of a process that has died go to another. 30.
-        partitions: ``"*"`` for all, a number, or several. All.
+        limit: Max messages that one request claims, up to 1,000. All of them are renewed until their turn. Default 1.
+        ttl: Seconds, 2 to 43,200, after which the messages of a crashed process go to another one. Default 30.
+        partitions: ``"*"`` for all, a number, or several. Default ``"*"``.
     """
 
     limit: int
@@ -53,8 +53,8 @@ class LoopOptions(ClaimOptions, total=False):
         two eggs
 
     Attributes:
-        idle: Seconds without a message after which it ends. Never.
-        patience: Max seconds of uninterrupted failure of the service. No limit.
+        idle: Seconds without a message after which the loop ends. By default it never ends.
+        patience: Max seconds of uninterrupted failure of the service. By default there is no limit.
         notice: Called with the error when the service begins to fail, and with None when it answers again.
     """
 
@@ -64,19 +64,19 @@ class LoopOptions(ClaimOptions, total=False):
 
 
 OnError = Literal["retry", "raise"]
-"""After the failure of a job the loop continues, or ends with the error."""
+"""What the loop does after a job has failed: continue, or end with the error."""
 
 
 def check_on_error(on_error: OnError) -> None:
     if on_error not in get_args(OnError):
-        raise InvalidArgument(f"on_error is {on_error!r}: it is 'retry' or 'raise'")
+        raise InvalidArgument(f"on_error is {on_error!r}: use 'retry' or 'raise'")
 
 
 class Claiming:
     """The state of a loop over jobs.
 
     Raises:
-        InvalidArgument: An option cannot be used.
+        InvalidArgument: An option is not valid.
     """
 
     def __init__(
@@ -95,23 +95,22 @@ class Claiming:
                 f"ttl is {self.ttl}: a claim of less than {SHORTEST_TTL:g} s cannot be renewed in time"
             )
         if len(queues) > 1 and self._partitions != "*":
-            raise InvalidArgument(f"partitions are {self._partitions}: of several queues all are claimed from")
+            raise InvalidArgument(f"partitions are {self._partitions}: with several queues, claim from all partitions")
         idle = seconds(idle)
         if idle is not None and idle != inf and not float(number_text("idle", idle)) >= 0:
-            raise InvalidArgument(f"idle is {idle}: it is not negative, or None to go on for ever")
+            raise InvalidArgument(f"idle is {idle}: use 0 or more seconds, or None to never end")
         self._idle = idle
         self._clock = clock
         self._last = clock()
         self.asked = self._last
         """The time of the last claim request."""
         self.finished: list[HeldClaim] = []
-        """Claims to acknowledge."""
+        """Claims to acknowledge with the next request."""
         self._acknowledged = self._last
 
     def call(self) -> Call[Received]:
-        """Returns the claim request to send now, which acknowledges the finished jobs."""
         self.asked = now = self._clock()
-        # A message that comes at the end of the wait still has most of its time.
+        # The client counts the ttl from the request. A message that arrives at the end of the wait keeps most of it.
         wait = min(LONGEST_WAIT, self.ttl / 3)
         if self._idle is not None:
             wait = max(0.0, min(wait, self._last + self._idle - now))
@@ -119,7 +118,7 @@ class Claiming:
         return claim(self._queues, self._limit, self.ttl, wait, self._partitions, receipts, results)
 
     def pause(self, count: int) -> float | None:
-        """Returns the seconds to pause after a claim of ``count`` messages; None: the loop was idle and ends."""
+        """Returns the seconds to pause after a claim of ``count`` messages, or None if an idle loop must end."""
         if count:
             return 0.0
         now = self._clock()
@@ -128,19 +127,17 @@ class Claiming:
         return max(0.0, _SHORTEST_POLL - (now - self.asked))
 
     def worked(self, claim: HeldClaim) -> bool:
-        """Records the end of the work on a job; returns whether to acknowledge finished jobs before the next one."""
+        """Records that a job was worked on. Returns whether to acknowledge finished jobs before the next job."""
         now = self._last = self._clock()
         if claim.state == "finished":
             self.finished.append(claim)
-        # Results of two requests are too many for the next claim.
+        # The next claim request cannot carry more results than fit into one request.
         return now - self._acknowledged >= _TOGETHER or len(first_finished(self.finished)) < len(self.finished)
 
     def to_acknowledge(self) -> list[HeldClaim]:
-        """Returns the claims to acknowledge now, without those that were acknowledged meanwhile."""
         self._acknowledged = self._clock()
-        self.finished = [each for each in self.finished if each.state == "finished"]
+        self.finished = [c for c in self.finished if c.state == "finished"]
         return self.finished
 
     def acknowledged(self) -> None:
-        """Forgets the finished claims: all of them were acknowledged."""
         self.finished = []

@@ -1,4 +1,4 @@
-"""Handlers of jobs, as each client calls them."""
+"""Job handlers: checks, and calls from the sync and the async client."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = logging.getLogger("queuey.client")
 
 
 def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
-    """Returns a function that calls the handler, and fails where nothing of it ran.
+    """Returns a function that calls the handler and raises :class:`NothingRan` if the call did no work.
 
     Raises:
-        InvalidArgument: It is a coroutine function, or calling it would run nothing.
+        InvalidArgument: The handler is a coroutine function, a generator function or a class.
     """
     if is_async(handle):
         raise InvalidArgument("handle is a coroutine function, which nothing would await here: use AsyncClient")
@@ -32,10 +32,10 @@ def sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
 
 
 def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[object]]:
-    """Returns a coroutine function that awaits the result of the handler, where it can be awaited.
+    """Returns a coroutine function that calls the handler and awaits an awaitable result.
 
     Raises:
-        InvalidArgument: Calling it would run nothing.
+        InvalidArgument: The handler is a generator function or a class.
     """
     _check(handle)
 
@@ -49,30 +49,30 @@ def async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable[obje
 
 
 def is_async(handler: object) -> bool:
-    """Returns True if calling the handler returns an awaitable."""
+    """Returns True for a coroutine function, also in a ``functools.partial`` or as a ``__call__`` method."""
     if inspect.iscoroutinefunction(handler):
         return True
     wrapped = getattr(handler, "func", None)  # functools.partial
     if wrapped is not None and not inspect.isfunction(handler):
         return is_async(wrapped)
-    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - whether that is async
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - tests if ``__call__`` is async
 
 
 def runs_nothing(handler: object) -> str | None:
-    """Returns why a call of the handler would do nothing of its work, as the end of a sentence."""
+    """Returns why calling the handler would not run its code, as the end of a sentence, or None if it would."""
     if inspect.isclass(handler):
         return "is a class, not a function"
-    call = getattr(handler, "__call__", None)  # noqa: B004 - that of an object
+    call = getattr(handler, "__call__", None)  # noqa: B004 - reads the method of a callable object
     if any(map(inspect.isgeneratorfunction, (handler, call))) or any(map(inspect.isasyncgenfunction, (handler, call))):
         return "is a generator; calling it would handle nothing"
     return None
 
 
 def check_ran(result: object, what: str) -> None:
-    """Checks what a call has returned: a coroutine or generator that nobody runs is closed.
+    """Checks that a call's result is not a coroutine or generator that nothing runs. Closes it if it is.
 
     Raises:
-        NothingRan: It is one of them, or something else to be awaited.
+        NothingRan: The result is an awaitable or a generator.
     """
     if result is None:
         return
@@ -84,14 +84,14 @@ def check_ran(result: object, what: str) -> None:
 
 
 class HasResult(Protocol):
-    """A job of either kind."""
+    """A sync or async job."""
 
     def set_result(self, result: object) -> None:
         """Sets the result of the job."""
 
 
 def keep_result(job: HasResult, result: object) -> None:
-    """Sets what a handler has returned as its job's result; its work is done, also if that cannot be kept."""
+    """Sets a handler's return value as the job's result. Logs a value that is not valid: the work is done anyway."""
     try:
         job.set_result(result)
     except InvalidArgument as error:
@@ -99,7 +99,7 @@ def keep_result(job: HasResult, result: object) -> None:
 
 
 class NothingRan(TypeError):
-    """A call returned something that would have to be run or awaited."""
+    """A call returned a coroutine or generator that nothing runs."""
 
 
 def _check(handle: object) -> None:

@@ -1,21 +1,21 @@
-"""Claims in the hands of this process: which of them to renew or to acknowledge, and when.
+"""Claims held by this process: which to renew or acknowledge, and when.
 
-A claim::
+States of a claim::
 
-    held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ ended
-     ├─────acknowledged or released by the program─────────────────────▶ ended
-     ├─────seen lost by the program, and released by the loop──────────▶ ended
-     └─────claimed by another caller, or refused until its time is over▶ lost
+    held ──worked on, and the loop continues──▶ finished ──acknowledged─▶ ended
+     ├─────acknowledged or released by the program──────────────────────▶ ended
+     ├─────seen lost by the program, and released by the loop───────────▶ ended
+     └─────claimed by another caller, or refused until its time is over─▶ lost
 
-A held claim is renewed when half of its time is over. A finished one is acknowledged together with others, and at the
-latest after :data:`SOON`, also while its process works on the next. Requests that fail come after those that work, and
-take no longer than a shorter claim can wait, unless that is a very short one.
+A held claim is renewed after half of its time. A finished claim is acknowledged together with others, at the latest
+after :data:`SOON`, even while the process works on its next job. Claims with a failed request come after the others.
+A request for them may take no longer than the shortest claim can wait, unless that claim is very short.
 
-A program that reads that its job is lost may stop in the middle of the work. So the loop never acknowledges this job,
-also if a later renewal brings the claim back. Only the program may still acknowledge it.
+A program that sees that its job is lost may stop in the middle of the work. The loop therefore never acknowledges this
+job, even if a later renewal restores the claim. Only the program itself may still acknowledge it.
 
-A renewal that is under way when its claim is released may reach the service after the release, and the service then
-keeps the claim. So the claim is released once more when the renewal has ended.
+If a claim is released while a renewal is running, the renewal may reach the service last and keep the claim. The claim
+is therefore released once more after the renewal.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ log = logging.getLogger("queuey.client")
 State = Literal["held", "finished", "ended", "lost"]
 
 SOON = 0.5
-"""Max seconds until a finished claim is acknowledged, however long its process works on the next."""
+"""Max seconds until a finished claim is acknowledged, even while its process works on the next job."""
 LEAVING = 5.0
-"""Timeout in seconds of the releases by a loop that is left, and by a client that is closed."""
+"""Timeout in seconds for releasing claims when a loop is left or a client is closed."""
 _RETRY = 0.1
 """Ratio of a claim's time after which a failed request is sent again."""
 _LONGEST_RETRY = 30.0
 """Max seconds after which a failed request is sent again."""
 _TOGETHER = 0.125
-"""Ratio of a claim's time by which its renewal may be early, to go out together with others."""
+"""Ratio of a claim's time by which its renewal may be early, to be sent together with others."""
 _WITHIN = 0.25
-"""Ratio of a claim's time that sending a renewal may take; of the shortest claim's, if that is shorter."""
+"""Ratio of a claim's time that a request may take; of the shortest held claim's time if that is less."""
 _SHORTEST = 10.0
-"""Min seconds of a claim whose shortness hurries the renewals of others."""
+"""Min seconds that are assumed for the shortest held claim where it limits the requests of other claims."""
 _POSTPONED = 0.4
-"""Ratio of a claim's time that a loop has for an acknowledgement. A claim that waits needs a third."""
+"""Ratio of a claim's time for which its acknowledgement is reserved for the loop. A waiting claim request takes at
+most a third."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
-"""Fields of a refusal that are about one receipt, by its number, or about all of them."""
+"""Error fields that name one receipt, by its number, or all receipts."""
 
 
 class HeldClaim(msgspec.Struct, eq=False):
@@ -63,17 +64,17 @@ class HeldClaim(msgspec.Struct, eq=False):
 
     Attributes:
         queue: The message's queue.
-        receipt: Identifies the claim.
-        ttl: Seconds for which each renewal keeps it.
+        receipt: The receipt of the claim.
+        ttl: Seconds by which each renewal extends the claim.
         end: When the claim expires, in seconds of the client's clock.
-        due: When it is to be renewed or acknowledged.
-        state: See above.
-        fails: The last request about it has failed.
-        delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
-        seen_lost: The program has read that the job is lost.
-        delay_if_left: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
-        result: The result of the job, which travels with the acknowledgement.
-        cancelled: A renewal has said that an operator has cancelled the job.
+        due: When to renew or acknowledge the claim, in seconds of the client's clock.
+        state: See the module.
+        fails: The last request about the claim has failed.
+        delay: Seconds until a released message is delivered again. None if the claim was not released.
+        seen_lost: The program has seen that the job is lost.
+        delay_if_left: Seconds until the message is delivered again if the loop is left. 0 before the loop reaches it.
+        result: The result of the job, to be sent with the acknowledgement.
+        cancelled: A renewal has reported that the job was cancelled.
     """
 
     queue: str
@@ -91,13 +92,13 @@ class HeldClaim(msgspec.Struct, eq=False):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Requests about some claims: renewals, or acknowledgements.
+    """Requests that renew or acknowledge claims.
 
     Attributes:
         claims: The claims.
         acknowledges: The requests are acknowledgements.
         calls: The requests, to be sent one after another.
-        within: Max seconds for each.
+        within: Max seconds for each request.
     """
 
     claims: tuple[HeldClaim, ...]
@@ -107,12 +108,12 @@ class Work(msgspec.Struct, frozen=True):
 
     @property
     def again_within(self) -> float:
-        """Max seconds for a repeated release, so that a claim that had to wait can still be renewed in time."""
+        """Max seconds for a repeated release. Leaves time to renew the claims that have waited for it."""
         return self.within / 2
 
 
 class HeldClaims:
-    """The claims that are held. Its methods may be called from any thread.
+    """The claims that this process holds. Thread-safe.
 
     Args:
         clock: Monotonic seconds.
@@ -123,14 +124,15 @@ class HeldClaims:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Holds nothing; in a child process, whose parent keeps its claims."""
+        """Drops all claims and makes a new lock, in a child process: the parent keeps the claims."""
         self._claims: set[HeldClaim] = set()
         self._lock = Lock()
 
     def add(self, queue: str, receipt: str, ttl: float, asked: float) -> HeldClaim:
-        """Holds a claim from now on, whose time begins no earlier than ``asked``.
+        """Adds a claim whose time begins no earlier than ``asked``.
 
-        One that came too late is left to the loop, which releases it: a renewal would keep it from other callers.
+        A claim that has already expired is not due soon: the loop must release it, and a renewal would keep its message
+        from other callers.
         """
         now, end = self._clock(), asked + ttl
         claim = HeldClaim(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONED * ttl)
@@ -139,21 +141,24 @@ class HeldClaims:
         return claim
 
     def expired(self, claim: HeldClaim, batch: Iterable[HeldClaim]) -> list[HeldClaim]:
-        """Returns the expired claims of a batch if ``claim``, which is the next, is one. None of them may begin."""
+        """Returns the expired claims of a batch, or none if ``claim``, the next one, has not expired.
+
+        The loop must not start work on an expired claim.
+        """
         now = self._clock()
         if claim.state != "held" or now < claim.end:
             return []
-        return [each for each in batch if each.state == "held" and now >= each.end]
+        return [c for c in batch if c.state == "held" and now >= c.end]
 
     def is_lost(self, claim: HeldClaim) -> bool:
-        """Returns whether another caller may have the message. After True it is always True."""
+        """Returns whether another caller may have the message. Once True, it stays True."""
         with self._lock:
-            over = claim.state == "held" and self._clock() >= claim.end
-            claim.seen_lost = claim.seen_lost or over or claim.state == "lost"
+            expired = claim.state == "held" and self._clock() >= claim.end
+            claim.seen_lost = claim.seen_lost or expired or claim.state == "lost"
         return claim.seen_lost
 
     def finish_unless_lost(self, claim: HeldClaim) -> list[HeldClaim]:
-        """Finishes a claim that was worked on; returns it instead if the program has read that it is lost."""
+        """Marks a claim as finished. If the program has seen that it is lost, returns it for release instead."""
         with self._lock:
             claim.delay_if_left = 0.0
             if claim.state == "held" and not claim.seen_lost:
@@ -161,33 +166,30 @@ class HeldClaims:
         return [claim] if claim.state == "held" else []
 
     def finish(self, claim: HeldClaim) -> None:
-        """Schedules the acknowledgement of a claim, also of a lost one."""
         with self._lock:
             if claim.state in {"held", "lost"}:
                 claim.state, claim.due = "finished", self._clock() + SOON
                 self._claims.add(claim)
 
     def finished(self, queues: Collection[str]) -> list[HeldClaim]:
-        """Returns the finished claims of some queues."""
         with self._lock:
             return [claim for claim in self._claims if claim.state == "finished" and claim.queue in queues]
 
     def hold_again(self, claim: HeldClaim) -> None:
-        """Holds a claim again whose release was refused."""
         with self._lock:
             if claim.state == "ended":
                 claim.state, claim.delay = "held", None
                 self._claims.add(claim)
 
     def postpone(self, claims: Iterable[HeldClaim]) -> None:
-        """Reserves claims for an acknowledgement by the caller: no other thread sends one for a while."""
+        """Reserves claims for an acknowledgement by the caller, so that the renewer does not send one meanwhile."""
         now = self._clock()
         with self._lock:
             for claim in claims:
                 claim.due = now + _POSTPONED * claim.ttl
 
     def end(self, claims: Iterable[HeldClaim], refused: Iterable[str] = (), queues: Collection[str] = ()) -> None:
-        """Ends claims; those with a refused receipt, and claims of some queues, are lost."""
+        """Ends claims. Claims with a ``refused`` receipt, or in one of ``queues``, are lost."""
         lost = set(refused)
         with self._lock:
             for claim in claims:
@@ -195,52 +197,49 @@ class HeldClaims:
                 self._claims.discard(claim)
 
     def answered(self, finished: Sequence[HeldClaim], received: Received, passed_over: set[str]) -> set[str]:
-        """Ends the claims that a claim of messages has acknowledged; logs the queues that it could not claim from.
+        """Ends the claims that a claim request has acknowledged. Logs the queues that it could not claim from.
 
         Args:
-            finished: These claims.
-            received: The answer.
-            passed_over: Queues that are in the log already.
+            finished: The claims that the request acknowledged.
+            received: The answer to the request.
+            passed_over: Queues that were already logged.
 
         Returns:
-            The queues that it could not claim from.
+            The queues that the request could not claim from.
         """
-        self.end(finished, [each.receipt for each in received.refused], received.errors)
+        self.end(finished, [r.receipt for r in received.refused], received.errors)
         for queue in received.errors.keys() - passed_over:
             log.warning("No messages are claimed from queue %s: %s", queue, received.errors[queue])
         return set(received.errors)
 
     def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
-        """Ends claims that are about to be released, for ``delay`` seconds."""
         for claim in claims:
             claim.delay = delay
         self.end(claims)
 
     def repeated_releases(self, work: Work) -> list[Call[None]]:
-        """Returns the calls that release once more the claims that were released since a renewal began."""
+        """Returns the calls that repeat the release of claims that were released since ``work`` was made."""
         return _releases(work.claims)
 
     def renewed(self, claim: HeldClaim, asked: float, ttl: float) -> None:
-        """Records a renewal for ``ttl`` seconds that was requested at ``asked``."""
         with self._lock:
             claim.end = max(claim.end, asked + ttl)
             claim.due = asked + min(ttl, claim.ttl) / 2
             claim.fails = False
 
     def cancel(self, receipts: Collection[str]) -> None:
-        """Records that an operator has cancelled jobs."""
         with self._lock:
             for claim in self._claims:
                 claim.cancelled = claim.cancelled or claim.receipt in receipts
 
     def pause(self) -> float | None:
-        """Returns the seconds until a claim is due, 0 if one is; None: nothing is held."""
+        """Returns the seconds until a claim is due, 0 if one is due now, or None without claims."""
         with self._lock:
             due = min((claim.due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
 
     def work(self) -> Work | None:
-        """Returns the most urgent requests, with claims that are due soon; None: nothing is due."""
+        """Returns the most urgent requests, or None if no claim is due. Includes claims that are due soon."""
         now = self._clock()
         groups: dict[tuple[str, float, State], list[HeldClaim]] = {}
         with self._lock:
@@ -258,7 +257,7 @@ class HeldClaims:
         return Work(tuple(claims), done, tuple(calls), within)
 
     def done(self, work: Work, began: float, refused: Iterable[str]) -> None:
-        """Records the success of requests that began at ``began``, but for the refused receipts."""
+        """Records the success of requests that were sent at ``began``. Claims with a refused receipt are lost."""
         lost = set(refused)
         self.end([claim for claim in work.claims if work.acknowledges or claim.receipt in lost], lost)
         for claim in work.claims:
@@ -266,7 +265,7 @@ class HeldClaims:
                 self.renewed(claim, began, claim.ttl)
 
     def leave(self, claims: Iterable[HeldClaim]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
-        """Ends claims; returns the calls that acknowledge the finished ones, and those that release the others."""
+        """Ends claims. Returns the calls that acknowledge the finished ones, and the calls that release the others."""
         open_ = [claim for claim in claims if claim in self._claims]
         finished = [claim for claim in open_ if claim.state == "finished"]
         held = [claim for claim in open_ if claim.state == "held"]
@@ -276,13 +275,13 @@ class HeldClaims:
         return acknowledgements(finished), iter(_releases(held))
 
     def leave_all(self) -> list[Call[None]]:
-        """Ends all claims; returns the calls that acknowledge and release them. The released ones are lost."""
+        """Ends all claims. Returns the calls that acknowledge and release them. The released claims are lost."""
         with self._lock:
             claims = list(self._claims)
         held = [claim for claim in claims if claim.state == "held"]
         calls: list[Call[None]] = []
-        for some in self.leave(claims):
-            calls += some
+        for group in self.leave(claims):
+            calls += group
         for claim in held:
             claim.state = "lost"
         return calls
@@ -291,19 +290,20 @@ class HeldClaims:
         """Ends the claims that an error names: another caller has them, or the queue was purged since.
 
         Returns:
-            True if there are any; without them the same call may succeed.
+            True if the error names any; the same call without them may succeed.
         """
         lost = _refused_by(claims, error)
         self.end(lost, [claim.receipt for claim in lost])
         return bool(lost)
 
     def failed(self, work: Work, error: Exception) -> None:
-        """Records the failure of requests: they are sent again soon, unless that is of no use.
+        """Records the failure of requests and schedules a retry.
 
-        A proxy may give an answer that will not pass, so only a deleted queue ends claims at once.
+        A deleted queue ends its claims at once. Other permanent errors may come from a proxy, so they end a claim only
+        when it has expired.
         """
         now, temporary = self._clock(), isinstance(error, ClientError) and error.temporary
-        if len(work.calls) == 1:  # Of several calls it is not known which one failed.
+        if len(work.calls) == 1:  # With several calls, it is not known which one failed.
             self.refused(work.claims, error)
         with self._lock:
             for claim in work.claims:
@@ -326,35 +326,30 @@ def results_of(claims: Iterable[HeldClaim]) -> JobResults:
 
 
 def acknowledgements(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
-    """Returns the calls that acknowledge claims, with their results."""
     return each_queue(acknowledge, receipts_by_queue(claims), results_of(claims))
 
 
 def first_finished(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
-    """Returns the first claims that one request may acknowledge."""
     return claims[: fitting(claim.result for claim in claims)]
 
 
 def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
-    """Sorts claims: first those that have not failed, and of these those that end first."""
     return all(claim.fails for claim in claims), min(claim.end for claim in claims)
 
 
 def _releases(claims: Iterable[HeldClaim]) -> list[Call[None]]:
-    """Returns the calls that release those of some claims that were released, each with its delay."""
     receipts: dict[tuple[str, float], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:
             receipts.setdefault((claim.queue, claim.delay), []).append(claim.receipt)
-    return [call for (queue, delay), some in receipts.items() for call in release(queue, some, delay)]
+    return [call for (queue, delay), group in receipts.items() for call in release(queue, group, delay)]
 
 
 def _refused_by(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:
-    """Returns the claims whose receipts an error names; none if it is about anything else, too."""
     if isinstance(error, ClaimLost):
-        receipts = {each.receipt for each in error.refused}
+        receipts = {r.receipt for r in error.refused}
         return [claim for claim in claims if claim.receipt in receipts]
     fields = error.fields if isinstance(error, InvalidRequest) else {}
-    found = [_ABOUT_RECEIPTS.fullmatch(name) for name in fields]
-    numbers = {each[1] for each in found if each}
-    return [claim for at, claim in enumerate(claims) if all(found) and numbers & {None, str(at)}]
+    matches = [_ABOUT_RECEIPTS.fullmatch(name) for name in fields]
+    numbers = {m[1] for m in matches if m}
+    return [claim for number, claim in enumerate(claims) if all(matches) and numbers & {None, str(number)}]

@@ -1,4 +1,4 @@
-"""Renew claims during the work: one thread or one task for all claims of a client."""
+"""Renews claims in the background: one thread or one task for all claims of a client."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     import asyncio
 
 _LINGERS = 5.0
-"""Max seconds for which the thread stays when nothing is held."""
+"""Max seconds for which the thread stays alive without a claim."""
 
 
 class ClaimRenewer:
-    """Renews claims, and acknowledges those that are finished, in a background thread.
+    """Renews held claims and acknowledges finished ones in a background thread.
 
-    The thread runs while something is held, and a few seconds longer. An unexpected error in it goes to
-    :func:`threading.excepthook`, and the renewal is tried again. If the thread ends, the next claim starts a new one.
+    The thread runs while a claim is held, and a few seconds longer. An unexpected error in it goes to
+    :func:`threading.excepthook`, and the renewal is tried again. If the thread has ended, the next claim starts a new
+    one.
 
     Args:
         send: Sends a call.
@@ -52,19 +53,19 @@ class ClaimRenewer:
         self._runs = False
 
     def keep(self, claims: Sequence[HeldClaim]) -> None:
-        """Renews claims of one request from now on.
+        """Renews the claims of one request from now on.
 
         Raises:
-            RenewalError: No thread can be started for it.
+            RenewalError: The thread cannot be started.
         """
         if claims:
             self.wake_by(claims[0].due)
 
     def wake_by(self, due: float) -> None:
-        """Wakes the thread at a time, if it would sleep longer.
+        """Makes the thread wake no later than ``due``. Starts it if it is not running.
 
         Raises:
-            RenewalError: There is none, and none can be started.
+            RenewalError: The thread cannot be started.
         """
         with self._changed:
             if not self._runs and not self._closed:
@@ -77,15 +78,15 @@ class ClaimRenewer:
             Thread(target=self._serve, name="queuey-claims", daemon=True).start()
         except RuntimeError as error:
             raise RenewalError(
-                f"No thread can be started to renew claims, so they are released: {error}. "
+                f"The thread that renews claims cannot be started, so the claims are released: {error}. "
                 "Allow the process more threads, or start fewer."
             ) from error
-        self._runs = True  # The thread waits for the lock until then.
+        self._runs = True  # The thread waits for the lock that the caller holds, so it sees this.
 
     def close(self) -> None:
-        """Stops renewing; the claims that are still held expire.
+        """Stops renewing. Claims that are still held expire.
 
-        Waits for a renewal only if claims were released during it, which are released once more then.
+        Waits for a running renewal only if claims were released during it: the thread then releases them once more.
         """
         with self._changed:
             self._closed = True
@@ -103,18 +104,18 @@ class ClaimRenewer:
             raise
 
     def _next(self) -> Work | None:
-        """Waits until something is due; returns what is to be sent, or None if the thread is to end."""
+        """Waits until a claim is due. Returns the requests to send, or None if the thread must end."""
         with self._changed:
             self._work = None
-            self._changed.notify_all()  # A caller of close() may wait for this.
+            self._changed.notify_all()  # Wakes close().
             while not self._closed:
                 pause = self.claims.pause()
                 if pause == 0 and (work := self.claims.work()) is not None:
                     self._work = work
                     return work
-                longest = _LINGERS if pause is None else pause
-                self._wakes = self._clock() + longest
-                woken = self._changed.wait(longest)
+                timeout = _LINGERS if pause is None else pause
+                self._wakes = self._clock() + timeout
+                woken = self._changed.wait(timeout)
                 if pause is None and not woken and self.claims.pause() is None:
                     break
             self._runs = False
@@ -122,13 +123,12 @@ class ClaimRenewer:
 
 
 def _report_in_thread(error: Exception) -> None:
-    """Reports an error as if it had ended the thread."""
-    about = type(error), error, error.__traceback__, threading.current_thread()
-    threading.excepthook(threading.ExceptHookArgs(about))
+    args = type(error), error, error.__traceback__, threading.current_thread()
+    threading.excepthook(threading.ExceptHookArgs(args))
 
 
 class AsyncClaimRenewer:
-    """Renews claims, and acknowledges those that are finished, in one task, which runs while something is held.
+    """Renews held claims and acknowledges finished ones in a task, which runs while a claim is held.
 
     An unexpected error in it goes to the event loop's exception handler, and the renewal is tried again.
 
@@ -147,7 +147,7 @@ class AsyncClaimRenewer:
         self._closed = False
 
     def keep(self, claims: Sequence[HeldClaim]) -> None:
-        """Renews claims of one request from now on.
+        """Renews the claims of one request from now on.
 
         Raises:
             InvalidArgument: The client is closed.
@@ -158,8 +158,8 @@ class AsyncClaimRenewer:
             self.wake_by(claims[0].due)
 
     def wake_by(self, due: float) -> None:
-        """Wakes the task at a time, if it would sleep longer."""
-        import asyncio  # noqa: PLC0415 - the caller has loaded it
+        """Makes the task wake no later than ``due``. Starts it if it is not running."""
+        import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
         if self._task is None or self._task.done() or (self._work is None and due < self._wakes):
             self._stop()
@@ -171,29 +171,29 @@ class AsyncClaimRenewer:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stops renewing; acknowledges what is finished and releases the rest, within some seconds.
+        """Stops renewing. Acknowledges finished claims and releases the others, within a few seconds.
 
-        A loop that was left does the same, but Python may end it only after its client. A renewal that is under way may
-        end, for what it renews is released once more then.
+        A loop that was left does the same, but Python may close the loop's generator later than its client. If claims
+        were released during a running renewal, waits for the renewal: its task then releases them once more.
         """
-        import asyncio  # noqa: PLC0415 - it is loaded
+        import asyncio  # noqa: PLC0415 - already loaded
 
         self._closed = True
         end = self._clock() + LEAVING
         try:
             for call in self.claims.leave_all():
-                left = end - self._clock()
-                if left <= 0:
+                remaining = end - self._clock()
+                if remaining <= 0:
                     break
                 with contextlib.suppress(ClientError):
-                    await self._send(call, left)
+                    await self._send(call, remaining)
             if self._task is not None and self._work is not None and self.claims.repeated_releases(self._work):
                 await asyncio.wait({self._task}, timeout=max(0.0, end - self._clock()))
         finally:
             self._stop()
 
     async def _serve(self) -> None:
-        import asyncio  # noqa: PLC0415 - it is loaded
+        import asyncio  # noqa: PLC0415 - already loaded
 
         while (pause := self.claims.pause()) is not None:
             self._wakes = self._clock() + pause
@@ -209,8 +209,7 @@ class AsyncClaimRenewer:
 
 
 def _report_in_task(error: Exception) -> None:
-    """Reports an error as if it had ended the task."""
-    import asyncio  # noqa: PLC0415 - it is loaded
+    import asyncio  # noqa: PLC0415 - already loaded
 
-    about = {"message": "queuey: an error while claims were renewed", "exception": error}
-    asyncio.get_running_loop().call_exception_handler(about)
+    context = {"message": "queuey: an error while claims were renewed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)

@@ -1,1 +1,1 @@
-"""The servers of a client, its credential and its tokens."""
+"""Finds a client's servers and credential, and keeps its token valid."""

@@ -1,6 +1,6 @@
-"""The servers and the credential of a client: from arguments, environment or profile, in this order.
+"""Finds a client's servers and credential: in its arguments, the environment or the profile, in this order.
 
-The environment and the profile are read when a client is made, never at import.
+The environment and the profile are read when a client is created, never at import.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _KEY = re.compile(r"[!-:<-~]+")
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """A key, a token, or a source of tokens; at most one of them.
+    """A key, a fixed token, or a token source; at most one of them.
 
     Attributes:
         key: An API key.
-        token: A token that stays as it is.
-        source: Gives tokens.
-        scheme: Of tokens.
+        token: A fixed token.
+        source: A source that returns a new token when needed.
+        scheme: Authorization scheme of tokens.
     """
 
     key: str | None = None
@@ -37,20 +37,17 @@ class Credential(msgspec.Struct, frozen=True):
     scheme: TokenScheme = "Bearer"
 
     def __repr__(self) -> str:
-        """Leaves the secrets out."""
-        given = [name for name in ("key", "token", "source") if getattr(self, name) is not None]
-        return f"Credential({', '.join(f'{name}=...' for name in given)})"
+        present = [name for name in ("key", "token", "source") if getattr(self, name) is not None]
+        return f"Credential({', '.join(f'{name}=...' for name in present)})"
 
     @property
     def shown(self) -> str | None:
-        """The scheme of the Authorization header; None: there is no credential."""
         if self.key is not None:
             return "Application"
         return None if self.token is None and self.source is None else self.scheme
 
     @property
     def header(self) -> str | None:
-        """The constant Authorization header; None: there is none, or it comes from the source."""
         if self.key is not None:
             return f"Application {self.key}"
         return None if self.token is None else f"{self.scheme} {self.token}"
@@ -72,23 +69,23 @@ def find_credential(
     token_command: str | Sequence[str] | None = None,
     scheme: TokenScheme = "Bearer",
 ) -> Credential | None:
-    """Returns the credential of a client's arguments, else of ``QUEUEY_KEY`` or ``QUEUEY_TOKEN_FILE``; else None.
+    """Returns the credential in a client's arguments, else in ``QUEUEY_KEY`` or ``QUEUEY_TOKEN_FILE``, else None.
 
     Raises:
-        InvalidArgument: Two of them are given, or one cannot be used.
+        InvalidArgument: Two credentials are given, or one is not valid.
     """
     if scheme not in get_args(TokenScheme):
         raise InvalidArgument(f"scheme is {scheme!r}: it must be 'Bearer' or 'BrowserID'")
-    given = {"key": key, "token": token, "token_file": token_file, "token_command": token_command}
-    named = [name for name, value in given.items() if value is not None]
-    if not named:
+    arguments = {"key": key, "token": token, "token_file": token_file, "token_command": token_command}
+    sources = [name for name, value in arguments.items() if value is not None]
+    if not sources:
         variables = {"key": "QUEUEY_KEY", "token_file": "QUEUEY_TOKEN_FILE"}
-        found = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
-        named = [variables[name] for name in found]
-        key, token_file = found.get("key"), found.get("token_file")
-    if len(named) > 1:
-        raise InvalidArgument(f"{' and '.join(named)} are both given: a client has one credential, leave one out")
-    if not named:
+        values = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        sources = [variables[name] for name in values]
+        key, token_file = values.get("key"), values.get("token_file")
+    if len(sources) > 1:
+        raise InvalidArgument(f"{' and '.join(sources)} are both given: a client has one credential, leave one out")
+    if not sources:
         return None
     if key is not None:
         return Credential(_checked(key))
@@ -103,15 +100,15 @@ def find_credential(
 def find_access(
     url: str | Iterable[str] | None = None, credential: Credential | None = None, *, application: str | None = None
 ) -> Credentials:
-    """Finds the servers of a client and the credential for them.
+    """Finds the servers of a client and their credential.
 
-    An address comes from ``url``, else ``QUEUEY_URL``, else the profile; the application from the address,
-    ``application``, ``QUEUEY_APP``, else the profile; the credential from ``credential``, else the profile. The
-    profile's credential is used only with the profile's own servers and application: it is never sent anywhere else.
+    The address comes from ``url``, else from ``QUEUEY_URL``, else from the profile. The application comes from the
+    address, ``application`` or ``QUEUEY_APP``, else from the profile. The credential is ``credential``, else that of
+    the profile. The profile's credential is only ever sent to the profile's servers, for the profile's application.
 
     Raises:
-        InvalidArgument: An address or the credential cannot be used.
-        ProfileError: The profile was needed and cannot be used.
+        InvalidArgument: An address or the credential is not valid.
+        ProfileError: The profile is needed but cannot be used.
     """
     if url is not None and not isinstance(url, str):
         url = list(url)
@@ -147,7 +144,7 @@ def _profile(*, required: bool) -> Profile | None:
         if not required:
             return None
         raise ProfileNotFound(
-            f"no server is named: give its url, set QUEUEY_URL, or start `queuey serve` ({error})"
+            f"no server address: give a URL, set QUEUEY_URL, or start `queuey serve` ({error})"
         ) from error
 
 
@@ -157,11 +154,10 @@ def _opens(profile: Profile, servers: tuple[Server, ...]) -> bool:
 
 
 def _checked(key: str | None) -> str | None:
-    """Returns the key if a header can carry it. The error does not show it."""
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
         raise InvalidArgument(
-            "the API key has characters that no key has, such as spaces or letters with accents."
-            " See where it comes from: key=, QUEUEY_KEY or the profile"
+            "the API key has invalid characters, such as spaces or accented letters."
+            " Check where it comes from: key=, QUEUEY_KEY or the profile"
         )
     return key or None

@@ -1,9 +1,9 @@
 """The profile: a private file with the address of a service and a key.
 
-``queuey serve`` writes it at its first start; the command line and the client read it. TOML with the keys ``url``,
-``application`` and ``key``; in place of ``key``, ``token_file`` may name a file that holds a token. The file is made
-readable for its owner alone before the key is in it, and a profile that others may read is refused, as the key in it is
-no secret any more.
+``queuey serve`` writes the profile at its first start. The command line and the client read it. It is TOML with the
+keys ``url``, ``application`` and ``key``, or ``token_file``, a file that contains a token, instead of ``key``. The file
+is created with read permission for its owner only. A profile that others may read is refused, because its key is not
+secret any more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from queuey.client.errors import ProfileExposed, ProfileInvalid, ProfileNotFound
 
 ENVIRONMENT = "QUEUEY_PROFILE"
-"""Variable that names another file."""
+"""Environment variable with the path of another profile."""
 
 _OTHERS = 0o077
 _PRIVATE_FILE = 0o600
@@ -37,10 +37,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         Profile(url='http://127.0.0.1:5000', application='queuey', key=...)
 
     Attributes:
-        url: Address of the server, or several with commas, with or without ``/v1/<application>/``.
+        url: Address of the server, or several separated by commas, with or without ``/v1/<application>/``.
         application: The application's name.
-        key: Its key. Never shown by ``repr``.
-        token_file: In place of a key, a file that holds a token; a relative path begins where the profile is.
+        key: The application's key. Never shown by ``repr``.
+        token_file: A file that contains a token, instead of a key. A relative path starts at the profile's directory.
     """
 
     url: str
@@ -49,7 +49,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses values that cannot be written or sent."""
         for name, value in self.written().items():
             if not value or _UNPRINTABLE.search(value):
                 raise ProfileInvalid(f"the profile's {name} is empty or has control characters")
@@ -57,33 +56,31 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             raise ProfileInvalid("the profile has a key and a token_file: remove one of them")
 
     def __repr__(self) -> str:
-        """Leaves the key out."""
-        opened = f"token_file={self.token_file!r}" if self.token_file else "key=..."
-        return f"Profile(url={self.url!r}, application={self.application!r}, {opened})"
+        credential = f"token_file={self.token_file!r}" if self.token_file else "key=..."
+        return f"Profile(url={self.url!r}, application={self.application!r}, {credential})"
 
     def written(self) -> dict[str, str]:
-        """Returns the content of the file."""
-        last = {"token_file": self.token_file} if self.token_file else {"key": self.key}
-        return {"url": self.url, "application": self.application, **last}
+        """Returns the keys and values of the file."""
+        credential = {"token_file": self.token_file} if self.token_file else {"key": self.key}
+        return {"url": self.url, "application": self.application, **credential}
 
 
 def default_path() -> Path:
-    """Returns the path in ``QUEUEY_PROFILE``, else one in the user's configuration directory."""
-    named = os.environ.get(ENVIRONMENT)
-    if named:
-        return Path(named)
+    path = os.environ.get(ENVIRONMENT)
+    if path:
+        return Path(path)
     import platformdirs  # noqa: PLC0415 - only needed for profiles
 
     return Path(platformdirs.user_config_dir("queuey")) / "profile.toml"
 
 
 def read_profile(path: Path | None = None) -> Profile:
-    """Reads a profile, by default that of :func:`default_path`.
+    """Reads a profile, by default the one at :func:`default_path`.
 
     Raises:
-        ProfileNotFound: There is no such file.
-        ProfileExposed: Group or others may read or write it.
-        ProfileInvalid: It cannot be read, is no TOML, or a key is missing or no text.
+        ProfileNotFound: The file does not exist.
+        ProfileExposed: Users other than the owner may access the file.
+        ProfileInvalid: The file cannot be read or is not TOML, or a key is missing or not a string.
     """
     import tomllib  # noqa: PLC0415 - only needed for profiles
 
@@ -91,22 +88,22 @@ def read_profile(path: Path | None = None) -> Profile:
     try:
         values = tomllib.loads(_private_bytes(path).decode())
     except FileNotFoundError as error:
-        raise ProfileNotFound(f"there is no profile {path}") from error
+        raise ProfileNotFound(f"the profile {path} does not exist") from error
     except OSError as error:
         raise ProfileInvalid(f"the profile {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        # The text of the error may quote the line that holds the key, so it is neither repeated nor kept.
+        # The error's text may quote the line with the key, so it is neither shown nor chained.
         raise ProfileInvalid(f"the profile {path} is not TOML ({type(error).__name__})") from None
     return _profile(values, path)
 
 
 def write_profile(profile: Profile, path: Path | None = None) -> Path:
-    """Writes a profile, replacing the present one in one step; returns its path.
+    """Writes a profile and returns its path. Replaces an existing file atomically.
 
-    Missing directories are made, for the owner alone.
+    Missing directories are created with access for their owner only.
 
     Raises:
-        ProfileInvalid: It cannot be written.
+        ProfileInvalid: The file cannot be written.
     """
     path = default_path() if path is None else path
     try:
@@ -118,7 +115,6 @@ def write_profile(profile: Profile, path: Path | None = None) -> Path:
 
 
 def _private_bytes(path: Path) -> bytes:
-    """Reads a file that only its owner may use; checks the file that it opened, not the name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode
@@ -128,18 +124,18 @@ def _private_bytes(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Puts a file in place whole: written beside, made durable, renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
+    """Replaces a file atomically: writes and syncs a temporary file in the same directory, then renames it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
             file.write(content)
             file.flush()
             os.fsync(descriptor)
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -159,8 +155,8 @@ def _escaped(text: str) -> str:
 
 def _profile(values: dict[str, Any], path: Path) -> Profile:
     fields = {name: values.get(name, "") for name in Profile.__struct_fields__}
-    needed = ("url", "application", "token_file" if fields["token_file"] else "key")
-    wrong = [name for name, value in fields.items() if not isinstance(value, str) or (name in needed and not value)]
-    if wrong:
-        raise ProfileInvalid(f"the profile {path} lacks {', '.join(wrong)}: add it, or have queuey serve write another")
+    required = ("url", "application", "token_file" if fields["token_file"] else "key")
+    missing = [name for name, value in fields.items() if not isinstance(value, str) or (name in required and not value)]
+    if missing:
+        raise ProfileInvalid(f"the profile {path} lacks {', '.join(missing)}: add it, or have queuey serve write one")
     return Profile(**{name: str(value) for name, value in fields.items()})

@@ -1,14 +1,14 @@
-"""Tokens and their sources: a callable, a file, a command; and when another token is requested.
+"""Tokens and their sources (a function, a file or a command), and when a new token is fetched.
 
-A client has one credential. A key and a token given as a text stay as they are. A token from a source is requested
+A client has one credential. A key, or a token given as text, is fixed. A token is fetched from a source
 
 ====================================  ======================================================================
 before the first request              always
-before a later one                    from 30 seconds before its known end on, or when its source has changed
+before a later one                    from 30 seconds before its known expiry on, or when its source has changed
 after a 401                           once; the call is sent again only if the source gave another token
 ====================================  ======================================================================
 
-Threads and tasks that need a token at the same moment wait for one answer, and share it if it is an error as well.
+Threads and tasks that need a token at the same moment wait for one answer of the source and share it, even an error.
 
 No message, attribute or repr here contains a token.
 """
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 TokenScheme = Literal["Bearer", "BrowserID"]
 
 MOST_BYTES = 64 << 10
-"""Max bytes of the output of a source: the token, and JSON around it."""
+"""Max bytes of a source's output: the token, or JSON with the token."""
 AHEAD = 30.0
-"""Max seconds before its end at which a token is replaced."""
+"""Max seconds before its expiry at which a token is replaced."""
 
 COMMAND_SECONDS = 30.0
-"""Timeout in seconds of a command."""
+"""Timeout of a command, in seconds."""
 
 # RFC 9110, section 11.2: token68.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -56,14 +56,15 @@ _JWT_PARTS = 3
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token and its end, which a function may return in place of a text.
+    """A token with its expiry. A token function may return this instead of a text.
 
     Attributes:
-        token: The token, as the issuer wrote it.
-        expires: Seconds since 1970, or an aware datetime. None: that of a JWT itself; of others it is unknown.
+        token: The token from the issuer.
+        expires: When the token expires, in seconds since 1970 or as an aware datetime. By default the ``exp`` claim of
+            a JWT is used; for other tokens the expiry is unknown.
 
     Raises:
-        InvalidArgument: No header can carry the token, or ``expires`` has no time zone.
+        InvalidArgument: The token is not valid in a header, or ``expires`` has no time zone.
 
     Example:
         >>> from queuey.client import Token
@@ -75,47 +76,44 @@ class Token(msgspec.Struct, frozen=True):
     expires: float | datetime | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be sent."""
         if len(self.token) > MOST_BYTES or _TOKEN.fullmatch(self.token) is None:
-            raise InvalidArgument("the token is empty, too long, or has characters that no token has, such as spaces")
+            raise InvalidArgument("the token is empty, too long, or has invalid characters such as spaces")
         if isinstance(self.expires, datetime) and self.expires.tzinfo is None:
-            raise InvalidArgument(f"expires {self.expires} has no time zone: give it one, such as datetime.UTC")
+            raise InvalidArgument(f"expires {self.expires} has no time zone: add one, such as datetime.UTC")
 
     def __repr__(self) -> str:
-        """Leaves the token out."""
         return f"Token(token=..., expires={self.expires!r})"
 
     @property
     def end(self) -> float | None:
-        """Seconds since 1970 at which it ends, as far as that is known."""
+        """When the token expires, in seconds since 1970, or None if that is unknown."""
         if self.expires is None:
             return _end_in(self.token)
         return self.expires.timestamp() if isinstance(self.expires, datetime) else self.expires
 
 
 class TokenSource(ABC):
-    """Gives tokens, one after another.
+    """A source of tokens.
 
     Attributes:
-        name: Names it in errors: ``token_file /run/token``.
+        name: Name of the source in errors, such as ``token_file /run/token``.
     """
 
     name: str
 
     def changed(self) -> bool:
-        """Returns whether it would give another token than last time, if that is known without waiting."""
+        """Returns whether the source has a new token, if it can tell without blocking; else False."""
         return False
 
     @abstractmethod
     def ask(self) -> Token:
-        """Returns a token. It may block.
+        """Returns a token. May block.
 
         Raises:
-            TokenError: It gave none.
+            TokenError: The source gave no token.
         """
 
     async def ask_async(self) -> Token:
-        """Returns a token as :meth:`ask` does, without blocking the event loop."""
         from anyio.to_thread import run_sync  # noqa: PLC0415 - only needed with a source
 
         return await run_sync(self.ask, abandon_on_cancel=True)
@@ -135,14 +133,14 @@ _decode_claims = msgspec.json.Decoder(_Claims).decode
 
 
 def read_token(content: bytes, name: str) -> Token:
-    """Reads what a file or a command gave: a token on a line, or JSON with ``token`` and perhaps ``expires``.
+    """Parses the output of a file or a command: a token on one line, or JSON with ``token`` and optional ``expires``.
 
     Args:
-        content: At most :data:`MOST_BYTES`, and one more if there was more.
-        name: Of the source, for the error.
+        content: The output, cut after :data:`MOST_BYTES` + 1 bytes.
+        name: Name of the source, for the error.
 
     Raises:
-        TokenError: It is neither. The error does not show it.
+        TokenError: The output is not a token. The error does not contain the output.
 
     Example:
         >>> read_token(b'{"token": "abc", "expires": "2030-01-01T00:00:00Z"}', "token_file t").token
@@ -159,14 +157,14 @@ def read_token(content: bytes, name: str) -> Token:
             return Token(written.token, written.expires)
         return Token(text.decode("ascii"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument):
-        # The text of the error may quote what was given, so it is neither repeated nor kept.
+        # The error's text may quote the token, so it is neither shown nor chained.
         raise TokenError(
             f'{name} gave no token: expected it on one line, or JSON such as {{"token": "...", "expires": 1900000000}}'
         ) from None
 
 
 def _end_in(token: str) -> float | None:
-    """Returns the end of a JWT. It is not verified: the server does so, and here it only decides when to ask again."""
+    """Returns the expiry of a JWT, or None. Does not verify the JWT: the expiry only says when to fetch a new one."""
     parts = token.split(".")
     if len(parts) != _JWT_PARTS:
         return None
@@ -181,7 +179,7 @@ AskToken = Callable[[], str | Token | Awaitable[str | Token]]
 
 
 class Asked(TokenSource):
-    """Calls a function that returns a token, or for an async client an awaitable of one."""
+    """Calls a function that returns a token, or, for an async client, an awaitable token."""
 
     def __init__(self, ask: AskToken) -> None:
         self._ask = ask
@@ -190,21 +188,21 @@ class Asked(TokenSource):
 
     def ask(self) -> Token:
         with self._named():
-            given = self._ask()
-        if inspect.isawaitable(given):
-            if inspect.iscoroutine(given):
-                given.close()
-            raise TokenError(f"{self.name} is async: it goes with AsyncClient, not with Client")
-        return self._token(given)
+            token = self._ask()
+        if inspect.isawaitable(token):
+            if inspect.iscoroutine(token):
+                token.close()
+            raise TokenError(f"{self.name} is async: use it with AsyncClient, not with Client")
+        return self._token(token)
 
     async def ask_async(self) -> Token:
-        from anyio.to_thread import run_sync  # noqa: PLC0415 - only async code pays for it
+        from anyio.to_thread import run_sync  # noqa: PLC0415 - only needed by async code
 
         with self._named():
-            given = self._ask() if self._is_async else await run_sync(self._ask, abandon_on_cancel=True)
-            if inspect.isawaitable(given):
-                given = await given
-        return self._token(given)
+            token = self._ask() if self._is_async else await run_sync(self._ask, abandon_on_cancel=True)
+            if inspect.isawaitable(token):
+                token = await token
+        return self._token(token)
 
     def _token(self, given: object) -> Token:
         if isinstance(given, Token):
@@ -216,7 +214,7 @@ class Asked(TokenSource):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Names an error by its class alone: its text may have a secret in it."""
+        """Translates an error and shows only its class, because its text may contain a secret."""
         try:
             yield
         except Exception as error:
@@ -225,7 +223,7 @@ class Asked(TokenSource):
 
 
 class File(TokenSource):
-    """Reads a file, again whenever it was replaced or written to."""
+    """Reads a token from a file, and reads it again after the file has changed."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -236,32 +234,32 @@ class File(TokenSource):
         try:
             return _marks(self._path.stat()) != self._seen
         except OSError:
-            return False  # it is being replaced, perhaps; the token that was read serves as long as it can
+            return False  # The file may be in the middle of a replacement; keep using the last token.
 
     def ask(self) -> Token:
         try:
-            # A pipe without a writer must not hold the caller up.
+            # Non-blocking, so that a pipe without a writer does not block the caller.
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-                found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
                     raise TokenError(f"{self.name} is not a regular file")
                 content = file.read(MOST_BYTES + 1)
         except OSError as error:
             raise TokenError(f"{self.name} cannot be read: {error.strerror}") from error
-        self._seen = _marks(found)
+        self._seen = _marks(status)
         return read_token(content, self.name)
 
 
 class Command(TokenSource):
-    """Runs a command and reads its standard output. Its standard error is this process's, its input is empty.
+    """Runs a command and reads a token from its output. It inherits standard error, and its input is empty.
 
     Args:
-        command: Program and arguments; a text is split like a shell does, and no shell runs it.
+        command: Program and arguments. A text is split by shell rules, but no shell runs.
         seconds: Timeout, after which the command and its children are killed.
 
     Raises:
-        InvalidArgument: It names no program.
+        InvalidArgument: The command is empty, or the text cannot be split.
     """
 
     def __init__(self, command: str | Sequence[str], seconds: float = COMMAND_SECONDS) -> None:
@@ -272,14 +270,14 @@ class Command(TokenSource):
         if not self._words:
             raise InvalidArgument("token_command is empty: it must name a program")
         self._seconds = seconds
-        # Its arguments may be secrets.
+        # Without the arguments, which may be secrets.
         self.name = f"token_command {self._words[0]}"
 
     def ask(self) -> Token:
         import subprocess  # noqa: PLC0415 - only needed for commands
 
         try:
-            process = subprocess.Popen(  # noqa: S603 - what the caller names is what runs
+            process = subprocess.Popen(  # noqa: S603 - runs the caller's own command
                 self._words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
@@ -288,17 +286,16 @@ class Command(TokenSource):
             try:
                 content = self._output(process)
             except BaseException:
-                # With what it started; its exit code was not read yet, so no other group has this number.
+                # Kills the whole process group. The exit code was not read yet, so the group id is not reused.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         if process.returncode:
-            raise TokenError(f"{self.name} failed with exit code {process.returncode}; see what it wrote")
+            raise TokenError(f"{self.name} failed with exit code {process.returncode}: see its error output")
         return read_token(content, self.name)
 
     def _output(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Returns the output when the program has ended. Raises TokenError after too much output or time."""
-        import subprocess  # noqa: PLC0415 - it is loaded
+        import subprocess  # noqa: PLC0415 - already loaded
 
         end = time.monotonic() + self._seconds
         descriptor = process.stdout.fileno() if process.stdout is not None else -1
@@ -308,10 +305,10 @@ class Command(TokenSource):
         while True:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 raise self._late()
-            part = os.read(descriptor, MOST_BYTES)
-            if not part:
+            chunk = os.read(descriptor, MOST_BYTES)
+            if not chunk:
                 break
-            content += part
+            content += chunk
             if len(content) > MOST_BYTES:
                 raise TokenError(f"{self.name} wrote more than {MOST_BYTES:,} bytes, which no token has")
         try:
@@ -329,10 +326,10 @@ def _marks(found: os.stat_result) -> tuple[int, ...]:
 
 
 class KeptToken:
-    """The token in use, and the last answer of its source.
+    """The current token, and the last answer of its source.
 
     Args:
-        scheme: Of the Authorization header.
+        scheme: Scheme of the Authorization header.
         clock: Seconds since 1970.
     """
 
@@ -345,21 +342,20 @@ class KeptToken:
         self.answers = 0
 
     def due(self) -> bool:
-        """Returns whether to request another token before the next request."""
         return self.header is None or self._clock() >= self._ahead
 
     def keep(self, token: Token) -> None:
-        """Keeps a token. One that has ended by this machine's clock is used until the server refuses it."""
+        """Stores a new token. A token that has expired by this machine's clock is used until the server refuses it."""
         now, end = self._clock(), token.end
         self.header = f"{self._scheme} {token.token}"
         self._end = end if end is not None and end > now else float("inf")
-        # Half of its life is left to a token that lives shortly.
+        # A short-lived token is replaced after half of its time.
         self._ahead = max(self._end - AHEAD, (now + self._end) / 2)
         self._failure = None
         self.answers += 1
 
     def failed(self, error: TokenError, *, refused: bool = False) -> None:
-        """Records a failure of the source. The token in use serves until its end, unless the server refused it."""
+        """Records a failure of the source. The current token stays in use until it expires or was refused."""
         self.answers += 1
         if refused or self.header is None or self._clock() >= self._end:
             self._failure = error
@@ -371,7 +367,7 @@ class KeptToken:
         """Returns the header.
 
         Raises:
-            TokenError: The source failed, and there is no other token to use.
+            TokenError: The source failed, and no usable token is left.
         """
         header = self.header
         if header is None:
@@ -379,20 +375,20 @@ class KeptToken:
         return header
 
 
-# The locks of both clients, by the names under which the script that makes the sync client finds them.
+# The locks of both clients. The generator of the sync client replaces AsyncLock with Lock.
 
 Lock = threading.Lock
 
 
 class AsyncLock:
-    """A lock of anyio, which is loaded when the lock is first used."""
+    """An anyio lock. Loads anyio on first use."""
 
     def __init__(self) -> None:
         self._lock: Any = None
 
     async def __aenter__(self) -> None:
         if self._lock is None:
-            import anyio  # noqa: PLC0415 - only needed with a source of tokens
+            import anyio  # noqa: PLC0415 - only needed with a token source
 
             self._lock = anyio.Lock()
         await self._lock.acquire()

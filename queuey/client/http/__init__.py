@@ -1,1 +1,1 @@
-"""Servers, attempts, retries and connections."""
+"""HTTP: servers, attempts, retries and connections."""

@@ -1,12 +1,12 @@
-"""The life of one call: attempts at servers, until an answer or the deadline.
+"""The attempts at one call: which server to ask, when to retry, and when to give up.
 
-The outcomes of an attempt and the next step; ``a`` attempts counted, ``tried`` are the servers of the present one:
+The next step after each attempt. ``a`` is the number of counted attempts, ``tried`` the servers of the current round:
 
 ====================================  ======================================================================
 an answer                             done
 a failure that must not be repeated   done, with that error
 no connection, broken off, timed out  another server that is not resting: ask it at once, ``a`` stays
-the same, no such server              pause, ``a + 1``, ``tried`` empty
+the same, no other server             pause, ``a + 1``, ``tried`` empty
 503, 429, 502, 504                    the server rests; pause, ``a + 1``; Retry-After counts if there is no other server
 ``a`` used up, or the pause would     done, with the last error
 end after the deadline
@@ -39,34 +39,34 @@ from queuey.client.http.servers import Server
 T = TypeVar("T")
 
 Notice = Callable[[ClientError | None], None]
-"""Called with the first error of failures in a row, and with None when reads work again."""
+"""Called with the first of several errors in a row, and with None when calls work again."""
 NoticePause = Callable[[float, ClientError], None]
 LONG_PAUSE = 1.0
-"""Min seconds of a pause that a user is told of."""
+"""Min seconds of a pause that is reported to :attr:`Timing.notice`."""
 
 _ERROR = 400
 _FAILURE = 500
 _SUCCESS = range(200, 300)
 _GATEWAY = frozenset({429, 502, 503, 504})
-"""Statuses of a server that may answer later. A plain 500 is not one."""
+"""Statuses of a server that may work again later. 500 is not one of them."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and the pauses of a client's retries.
+    """How often and after which pauses a client retries calls.
 
-    A call is repeated only if that is safe: it changes nothing, has the same effect twice (PUT and DELETE of messages
-    by id), carries an idempotency key (sends do, where there is more than one round), or certainly was not processed
-    (no connection; 429, or 503 with outcome ``none``; too many long polls). Any other call that broke off may
-    have been carried out, and the caller decides.
+    A call is repeated only if that is safe: it changes nothing, it is idempotent (PUT and DELETE of messages by id), it
+    has an idempotency key (sends do if there is more than one round), or it certainly was not processed (no connection;
+    429, or 503 with outcome ``none``; too many long polls). Any other failed call may have been carried out, and the
+    caller decides.
 
     Attributes:
-        rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
-            pause and try again.
-        base: Seconds; the pause after the first attempt is drawn from 0 to ``base``, then to twice that, and so on.
+        rounds: Max attempts, not counting attempts that go to another server at once. With 1, a call never pauses to
+            try again.
+        base: Upper bound in seconds of the first pause, which is random. It doubles with each further pause.
         cap: Max seconds of that upper bound.
-        retry_after_cap: Max seconds by which Retry-After prolongs a pause.
-        deadline: Max seconds of a whole call with all its attempts, without the time that it asks the server to wait.
-        cool_down: Seconds for which a server that failed is avoided while there are others.
+        retry_after_cap: Max seconds that Retry-After adds to a pause.
+        deadline: Max seconds of a call with all its attempts, not counting the time that it asks the server to wait.
+        cool_down: Seconds for which a failed server is avoided if there are others.
 
     Example:
         >>> from queuey.client import RetryPolicy
@@ -83,13 +83,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     cool_down: float = 30.0
 
     def __post_init__(self) -> None:
-        """Refuses negative times and a client that never tries."""
         times = (self.base, self.cap, self.retry_after_cap, self.deadline, self.cool_down)
         if self.rounds < 1 or not all(time >= 0 for time in times):
-            raise InvalidArgument("a retry policy has at least one round and no negative times")
+            raise InvalidArgument("a retry policy needs at least one round and no negative times")
 
     def limited(self, within: float | None) -> RetryPolicy:
-        """Returns the policy of a call that is useless after ``within`` seconds; None: never."""
+        """Returns the policy with a deadline of at most ``within`` seconds. None does not limit it."""
         if within is None or within >= self.deadline:
             return self
         return msgspec.structs.replace(self, deadline=within)
@@ -98,16 +97,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the seconds to wait after a number of failed attempts.
 
         Args:
-            rounds: The number.
-            draw: A random number from 0 to 1; with it callers that failed together come back apart.
-            retry_after: The pause that the server asked for; the jitter is added to it.
+            rounds: Number of failed attempts.
+            draw: A random number from 0 to 1, so that callers that failed together do not return together.
+            retry_after: Seconds of pause that the server asked for. The jitter is added.
         """
         jitter = draw * min(self.cap, self.base * 2.0 ** min(rounds - 1, 30))
         return min(retry_after or 0.0, self.retry_after_cap) + jitter
 
 
 def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
-    """Returns whether a call that failed so may be sent again; ``repeatable``: sending it twice does no harm."""
+    """Returns whether a call that failed with this error may be sent again. ``repeatable`` calls are idempotent."""
     if isinstance(error, TransportError):
         return repeatable or error.outcome == "none"
     if isinstance(error, ServerError) and error.not_processed:
@@ -118,30 +117,30 @@ def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
 
 
 def may_be_done(error: ClientError) -> bool:
-    """Returns whether an attempt that failed so may have been carried out."""
+    """Returns whether an attempt that failed with this error may have been carried out."""
     if isinstance(error, TransportError):
         return error.outcome == "unknown"
     return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
 
 
 def blames_server(error: ClientError) -> bool:
-    """Returns whether the failure is that server's own, so that others are preferred for a while."""
+    """Returns whether the server itself has failed, so that other servers are preferred for a while."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
 
 
 def asked_pause(error: ClientError) -> float | None:
-    """Returns the seconds of Retry-After, if the server sent it."""
     return error.retry_after if isinstance(error, ApiError) else None
 
 
 class ServerChoice:
     """Chooses a server for each attempt, and remembers which ones failed.
 
-    One server is kept until it fails. A local one is preferred whenever it is not resting; among equals chance decides,
-    so that many clients spread. A server that failed rests for the cool-down; when all rest, the one that has rested
-    longest is asked. Threads may race on the memory; the worst outcome is one more attempt at a server that is down.
+    A client keeps its server until it fails. It prefers local servers that are not resting, and otherwise chooses at
+    random, so that many clients spread. A failed server rests for the cool-down. If all servers rest, the one that has
+    rested longest is asked. Threads may race on these records; the worst outcome is one more attempt at a server that
+    is down.
     """
 
     def __init__(
@@ -155,7 +154,6 @@ class ServerChoice:
         self._kept: Server | None = None
 
     def choose(self, tried: Iterable[Server] = ()) -> Server:
-        """Returns the server to ask, one that is not among ``tried`` if another does not rest."""
         fresh = self._fresh(tried)
         if not fresh:
             return min(self.servers, key=lambda server: self._failed.get(server, float("-inf")))
@@ -176,11 +174,11 @@ class ServerChoice:
 
     def _fresh(self, tried: Iterable[Server]) -> list[Server]:
         now = self._clock()
-        passed = set(tried)
+        already_tried = set(tried)
         return [
             server
             for server in self.servers
-            if server not in passed and now >= self._failed.get(server, float("-inf")) + self._cool_down
+            if server not in already_tried and now >= self._failed.get(server, float("-inf")) + self._cool_down
         ]
 
 
@@ -189,10 +187,10 @@ class Attempts(Generic[T]):
 
     Args:
         call: The call.
-        choice: Chooses servers and remembers failures over calls.
-        policy: The policy of retries.
-        timeout: Max seconds of each step, apart from the time that the server was asked to wait.
-        timing: The clock, the random numbers, and who is told of long pauses.
+        choice: Chooses servers and remembers failures across calls.
+        policy: The retry policy.
+        timeout: Max seconds of each step, not counting the time that the server was asked to wait.
+        timing: The clock, the random numbers, and the callback for long pauses.
     """
 
     def __init__(
@@ -216,28 +214,27 @@ class Attempts(Generic[T]):
 
     @property
     def times(self) -> Times:
-        """The timeouts of the next attempt: of a step, and of the rest of the call."""
-        left = max(0.001, self._end - self._timing.clock())
-        return Times(min(self._timeout + self.call.wait, left), left)
+        remaining = max(0.001, self._end - self._timing.clock())
+        return Times(min(self._timeout + self.call.wait, remaining), remaining)
 
     def read(self, answer: HttpAnswer) -> T:
         """Returns the value of an answer.
 
         Raises:
-            ApiError: The server refused.
-            InvalidAnswer: It is no answer of Queuey's.
+            ApiError: The server refused the call.
+            InvalidAnswer: The answer is not from Queuey.
         """
         if answer.status < _FAILURE:
             self._choice.worked(self.server)
         if answer.status >= _ERROR:
             raise read_error(answer, alone=self.call.alone)
         if answer.status not in _SUCCESS:
-            raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
+            raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never sends")
         return self.call.parse(answer)
 
     @contextlib.contextmanager
     def in_doubt(self) -> Iterator[None]:
-        """Marks an error inside as in doubt, if an earlier attempt may have been carried out."""
+        """Marks an error raised inside as in doubt if an earlier attempt may have been carried out."""
         try:
             yield
         except ClientError as error:
@@ -252,7 +249,7 @@ class Attempts(Generic[T]):
         """Records a failure and chooses the next server.
 
         Returns:
-            Seconds to wait before the next attempt; None: there is none, raise the error.
+            Seconds to wait before the next attempt, or None if there is no further attempt.
         """
         self._mark(error)
         if self.call.method != "GET":
@@ -283,10 +280,10 @@ class Patience:
     """Decides how long a live read continues after failures.
 
     Args:
-        policy: Gives the pauses.
-        limit: Max seconds of uninterrupted failure; None: no limit.
+        policy: Determines the pauses.
+        limit: Max seconds of uninterrupted failure, or None for no limit.
         timing: The clock and the random numbers.
-        notice: Called with the first error of failures in a row, and with None when calls work again.
+        notice: Called with the first of several errors in a row, and with None when calls work again.
     """
 
     def __init__(
@@ -303,7 +300,7 @@ class Patience:
         """Returns the seconds to wait before the next attempt.
 
         Raises:
-            ClientError: The error: it will not pass, or has lasted too long.
+            ClientError: The given error, if it is permanent or has lasted too long.
         """
         if not error.temporary:
             raise error
@@ -319,14 +316,13 @@ class Patience:
         return pause
 
     def restored(self) -> None:
-        """Ends a row of failures: a call worked."""
         if self._failures and self._notice is not None:
             self._notice(None)
         self._failures = 0
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """The clock, the pause and the random numbers of a client. Tests replace them.
+    """The clock, the sleep function and the random numbers of a client. Tests replace them.
 
     Example:
         >>> from queuey.client import Client, RetryPolicy, Timing
@@ -343,7 +339,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         clock: Monotonic seconds.
         sleep: Waits for a number of seconds.
         draw: Random numbers from 0 to 1.
-        notice: Called before a pause of a second or more, with its length and the error before it.
+        notice: Called before a pause of a second or more, with its seconds and the error that caused it.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -353,13 +349,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _sleep(length: float) -> None:
-    import asyncio  # noqa: PLC0415 - the caller has loaded it
+    import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
     await asyncio.sleep(length)
 
 
 class AsyncTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """:class:`Timing` for async code; another event loop than asyncio's gives its own ``sleep``.
+    """:class:`Timing` for async code. For an event loop other than asyncio's, set ``sleep``.
 
     Example:
         >>> import asyncio

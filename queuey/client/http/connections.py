@@ -1,8 +1,8 @@
-"""What both clients do with httpcore2: their connections, requests and answers. None of its errors gets past here.
+"""The use of httpcore2 by both clients: connections, requests and answers. Its errors are translated here.
 
-An attempt at a call is bounded in seconds whatever the server does, and in bytes of its answer. The timeouts of
-httpcore2 hold for one step. A server that sends a byte now and then, or one interim answer after another, begins a new
-step each time, so every step here gets what is left of the whole.
+An attempt at a call has a time limit and a limit of bytes, whatever the server sends. httpcore2's timeouts are for one
+step. A server that slowly sends single bytes, or many interim answers, starts a new step each time. Every step here is
+therefore limited to the remaining time of the whole call.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from queuey.client.http.servers import Server
 # -- connections
 
 CONNECTIONS = 500
-"""Max connections of a client; a process often may have no more than 1,024 files."""
+"""Max connections of a client. Many systems allow a process only 1,024 open files."""
 KEEPALIVE_SECONDS = 5.0
-"""Max seconds for which a connection that is not used stays open."""
+"""Max seconds for which an idle connection stays open."""
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _PROXY_SCHEMES = frozenset({"http", "https", "socks5", "socks5h"})
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
-"""Characters that :func:`urllib.parse.quote` leaves in a path, besides letters and digits."""
+"""Characters that are not quoted in a path, besides letters and digits."""
 _inherited: list[list[Endpoint]] = []
-"""Endpoints of a parent process. To drop them would close the parent's connections."""
+"""Endpoints of a parent process. They are kept, because dropping them would close the parent's connections."""
 
 
 class MakePool(Protocol):
-    """Makes a pool, such as ``httpcore2.ConnectionPool``, with a network whose every step obeys :func:`ends_in`."""
+    """Makes a pool such as ``httpcore2.ConnectionPool``, with a network backend that obeys :func:`ends_in`."""
 
-    def __call__(self, **options: Any) -> Any:  # noqa: ANN401 - as httpcore2 has them
+    def __call__(self, **options: Any) -> Any:  # noqa: ANN401 - httpcore2's options
         ...
 
 
 class Endpoint(NamedTuple):
-    """How one server is reached.
+    """The connections and the address of one server.
 
     Attributes:
-        pool: Has the connections; servers that are reached in the same way share it.
-        scheme, host, port: The server's; without a port it is that of the scheme.
-        root, base: Paths of the server and of the application, as they are sent.
-        headers: Every request has them unless it has others; names are in lower case.
+        pool: The connection pool. Servers with the same proxy, or without one, share it.
+        scheme, host, port: Address of the server. Without a port, the scheme's default port.
+        root, base: Quoted paths of the server and of the application.
+        headers: Default headers of all requests. Names are lower-case.
     """
 
     pool: Any
@@ -81,16 +81,16 @@ class Endpoint(NamedTuple):
 
 
 class Connections:
-    """The connections of a client. A child process that was forked opens its own.
+    """The connections of a client. A forked child process opens its own.
 
     Args:
-        servers: The servers that it may ask.
-        verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
+        servers: The servers of the client.
+        verify: False does not check certificates; a path names the authorities to check against; or an SSL context.
         make: Makes a pool.
-        pool: Stands in for the network; without it pools are made.
+        pool: A pool to use instead of the network, or None.
 
     Raises:
-        InvalidArgument: An address, the certificates or the environment's proxy cannot be used.
+        InvalidArgument: An address, the certificates or the environment's proxy are not valid.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Connections:
         servers: tuple[Server, ...],
         verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
         make: MakePool,
-        pool: Any | None,  # noqa: ANN401 - as httpcore2 has them
+        pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
     ) -> None:
         self.is_closed = False
         self._servers = servers
@@ -113,7 +113,7 @@ class Connections:
         self._lock = Lock()
 
     def of(self, server: Server) -> Endpoint:
-        """Returns how one of the servers is reached."""
+        """Returns the endpoint of a server. Makes new endpoints in a forked child."""
         if self._is_forked:
             with self._lock:
                 if self._is_forked:
@@ -123,33 +123,33 @@ class Connections:
         return self._endpoints[self._servers.index(server)]
 
     def close(self) -> list[Any]:
-        """Refuses further calls; returns the pools, which are to be closed."""
+        """Refuses further calls. Returns the pools that the caller must close."""
         self.is_closed = True
-        return [] if self._is_forked else list({id(each.pool): each.pool for each in self._endpoints}.values())
+        return [] if self._is_forked else list({id(e.pool): e.pool for e in self._endpoints}.values())
 
 
 def _endpoints(
     servers: tuple[Server, ...],
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
     make: MakePool,
-    pool: Any | None,  # noqa: ANN401 - as httpcore2 has them
+    pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
 ) -> list[Endpoint]:
-    # Renewals do not wait for those who wait for messages, however many these are.
-    most = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
+    # Enough connections that renewals of claims do not wait for long polls.
+    limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
     context = _context(servers, verify) if pool is None else None
     pools: dict[str | None, Any] = {}
     endpoints = []
     for server in servers:
-        # A proxy has no business between a client and its own machine.
-        proxy = None if server.local or pool is not None else _proxy_of(server)
-        if proxy not in pools:
-            way = None if proxy is None else _proxy(proxy)
-            pools[proxy] = pool or make(ssl_context=context, proxy=way, keepalive_expiry=KEEPALIVE_SECONDS, **most)
-        endpoints.append(_endpoint(server, pools[proxy]))
+        # Never use a proxy for a server on this machine.
+        url = None if server.local or pool is not None else _proxy_of(server)
+        if url not in pools:
+            proxy = None if url is None else _proxy(url)
+            pools[url] = pool or make(ssl_context=context, proxy=proxy, keepalive_expiry=KEEPALIVE_SECONDS, **limits)
+        endpoints.append(_endpoint(server, pools[url]))
     return endpoints
 
 
-def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - as httpcore2 has them
+def _endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpcore2 pool
     parts = urlsplit(server.root)
     try:
         host = _encoded(parts.hostname or "")
@@ -173,18 +173,17 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def _encoded(host: str) -> bytes:
-    """Returns a host as it is sent. Raises UnicodeError if that cannot be a host."""
+    """Returns a host name as it is sent, in IDNA form. Raises UnicodeError if it is not a valid host name."""
     if host.isascii():
         return host.encode("idna")  # checks its labels
-    import idna  # noqa: PLC0415 - seldom needed
+    import idna  # noqa: PLC0415 - rarely needed
 
-    # The codec "idna" follows the rules of 2003, which turn faß.de into fass.de: the host of somebody else.
+    # The codec "idna" implements IDNA 2003, which turns faß.de into fass.de, the host of another owner.
     return idna.encode(host)
 
 
 def _proxy_of(server: Server) -> str | None:
-    """Returns the address of the proxy that the environment names for a server, if it names one."""
-    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - costs more than all the rest, and is seldom needed
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a slow import that is rarely needed
 
     parts = urlsplit(server.root)
     proxies = getproxies()
@@ -195,9 +194,9 @@ def _proxy_of(server: Server) -> str | None:
 
 
 def _is_excepted(host: str, exceptions: str) -> bool:
-    """Returns whether NO_PROXY names a host in a form that the standard library does not know.
+    """Returns whether NO_PROXY excludes a host by a form that the standard library does not support.
 
-    These are ``*`` in a list, ``*.name``, an IPv6 address, and a network such as ``10.0.0.0/8``.
+    These forms are ``*`` in a list, ``*.name``, an IPv6 address, and a network such as ``10.0.0.0/8``.
     """
     names = [name.strip().lower() for name in exceptions.split(",")]
     try:
@@ -212,10 +211,10 @@ def _is_excepted(host: str, exceptions: str) -> bool:
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
-    """Returns a proxy by its address, which may name a user and a password.
+    """Returns the proxy at an address, which may contain a user and a password.
 
     Raises:
-        InvalidArgument: It cannot be used.
+        InvalidArgument: The address is not valid, or a SOCKS proxy needs a package that is not installed.
     """
     error: object
     try:
@@ -233,7 +232,7 @@ def _proxy(address: str) -> httpcore2.Proxy:
             return httpcore2.Proxy(url, auth=(user, password) if user or password else None)
     names = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
     text = f"the proxy of the environment cannot be used ({', '.join(names)}): {error}"
-    raise InvalidArgument(f"{text}. Name a proxy whose address begins with http://, or unset it")
+    raise InvalidArgument(f"{text}. Set the address of a proxy that begins with http://, or unset it")
 
 
 def _context(
@@ -256,8 +255,8 @@ def _context(
         except OSError as error:
             named = os.environ.get("SSL_CERT_FILE")
             raise InvalidArgument(f"the certificates {named!r} of SSL_CERT_FILE cannot be loaded: {error}") from error
-    # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
-    # would trust no server.
+    # No connection uses TLS with certificate checks, so the slow load of the authorities is skipped. Unless verify is
+    # False, this context would trust no server.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if verify is False:
         context.check_hostname = False
@@ -268,11 +267,11 @@ def _context(
 # -- requests, answers, and errors of httpcore2
 
 CONNECT_SECONDS = 5.0
-"""Timeout in seconds of a connection, so that another server is asked soon."""
+"""Max seconds to connect, so that another server is tried soon."""
 _LIBRARIES = frozenset({"httpcore2", "httpx2"})
-"""Libraries with translated errors; httpx2, of which a caller may pass a transport, has the same names for them."""
+"""Libraries whose errors are translated. httpx2, of a transport passed by the caller, uses the same class names."""
 
-# A pool without a free connection has sent nothing either; what a proxy refuses neither.
+# With no free connection in the pool, or a refusal by the proxy, nothing was sent either.
 _FAILURES: dict[str, type[TransportError]] = {
     "ConnectTimeout": ConnectTimeout,
     "PoolTimeout": ConnectTimeout,
@@ -291,7 +290,6 @@ _WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
 def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
-    """Returns the request of a call to a server."""
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
@@ -311,7 +309,6 @@ def request_of(endpoint: Endpoint, call: Call[Any], times: Times, authorization:
 
 
 def headers_of(response: httpcore2.Response) -> dict[str, str]:
-    """Returns the headers of an answer, names in lower case. The values of a repeated header are joined."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
         try:
@@ -330,46 +327,44 @@ def translated(server: Server, *, closed: bool) -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{error.object!r:.100} has no UTF-8 form") from error
+        raise InvalidArgument(f"{error.object!r:.100} cannot be encoded as UTF-8") from error
     except Exception as error:
         kinds = type(error).__mro__
         if _LIBRARIES.isdisjoint(kind.__module__.partition(".")[0] for kind in kinds):
             raise
-        kind = next((_FAILURES[each.__name__] for each in kinds if each.__name__ in _FAILURES), ConnectionLost)
+        kind = next((_FAILURES[k.__name__] for k in kinds if k.__name__ in _FAILURES), ConnectionLost)
         detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
         hint = ". Start the service: queuey serve" if server.local and kind is ConnectionFailed else ""
         if "SSL" in detail:
-            hint = "" if "CERTIFICATE" in detail else ". A server without TLS has an address that begins with http://"
+            hint = "" if "CERTIFICATE" in detail else ". Without TLS, the address of the server begins with http://"
         raise kind(_TEXTS[kind] + detail + hint, server.root) from error
 
 
-# -- transports that the caller passes
+# -- transports passed by the caller
 
 
-def is_pool(transport: Any) -> bool:  # noqa: ANN401 - what the caller passes
-    """Returns whether a transport takes requests of httpcore2, as its pools do; others are of httpx2."""
+def is_pool(transport: Any) -> bool:  # noqa: ANN401 - an httpcore2 pool or an httpx2 transport
     return any(kind.__module__.partition(".")[0] == "httpcore2" for kind in type(transport).__mro__)
 
 
-def request_of_httpx(request: httpcore2.Request) -> Any:  # noqa: ANN401 - of httpx2
-    """Returns a request for a transport of httpx2."""
-    import httpx2  # noqa: PLC0415 - only who passes such a transport needs it
+def request_of_httpx(request: httpcore2.Request) -> Any:  # noqa: ANN401 - httpx2's
+    import httpx2  # noqa: PLC0415 - only needed with an httpx2 transport
 
     url = request.url
     host = b"[%b]" % url.host if b":" in url.host else url.host
     port = "" if url.port is None else f":{url.port}"
-    whole = httpx2.URL(f"{url.scheme.decode()}://{host.decode()}{port}").copy_with(raw_path=url.target)
+    full_url = httpx2.URL(f"{url.scheme.decode()}://{host.decode()}{port}").copy_with(raw_path=url.target)
     stream: Any = request.stream
     content = b"".join(stream) if isinstance(stream, Iterable) else None
     return httpx2.Request(
-        request.method.decode(), whole, headers=request.headers, content=content, extensions=request.extensions
+        request.method.decode(), full_url, headers=request.headers, content=content, extensions=request.extensions
     )
 
 
-# -- bounds
+# -- limits of time and size
 
 _PIECE = 64 << 10
-"""Max bytes that are written in one step."""
+"""Max bytes written in one step."""
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib
 
 _OVER = "the time for the whole call is used up"
@@ -378,7 +373,7 @@ _end: ContextVar[float] = ContextVar("end", default=inf)
 
 @contextmanager
 def ends_in(seconds: float) -> Iterator[None]:
-    """Ends every step on the network inside within ``seconds`` from now."""
+    """Limits every network step inside to ``seconds`` from now in total."""
     token = _end.set(monotonic() + seconds)
     try:
         yield
@@ -404,8 +399,8 @@ class Content:
         """Appends bytes.
 
         Raises:
-            InvalidAnswer: They are too many.
-            ReadTimeout: The time for the whole call is over, as the steps of a transport that was passed do not notice.
+            InvalidAnswer: The answer is too large.
+            ReadTimeout: The time of the whole call is over. A transport passed by the caller does not check this.
         """
         if _end.get() < monotonic():
             raise httpcore2.ReadTimeout(_OVER)
@@ -415,16 +410,16 @@ class Content:
         self._parts.append(part)
 
     def whole(self) -> bytes:
-        """Returns the decoded whole.
+        """Returns the decoded content.
 
         Raises:
-            InvalidAnswer: It is too large, or its encoding is broken or another than was asked for.
+            InvalidAnswer: The content is too large, or its encoding is broken or was not requested.
         """
         data = b"".join(self._parts)
         if not data or self._encoding in {"", "identity"}:
             return data
         if self._encoding not in {"gzip", "x-gzip", "deflate"}:
-            raise InvalidAnswer(f"the answer's encoding {self._encoding!r} was not asked for")
+            raise InvalidAnswer(f"the answer's encoding {self._encoding!r} was not requested")
         decoder = zlib.decompressobj(_ANY_HEADER)
         try:
             data = decoder.decompress(data, self._limit + 1)
@@ -443,19 +438,19 @@ class Content:
 
 
 def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
-    left = _end.get() - monotonic()
-    if left <= 0:
+    remaining = _end.get() - monotonic()
+    if remaining <= 0:
         raise error(_OVER)
-    return left if timeout is None else min(timeout, left)
+    return remaining if timeout is None else min(timeout, remaining)
 
 
 class Wrapper:
-    """A stream or a network of httpcore2 with some methods of our own."""
+    """Delegates to an httpcore2 stream or network backend. Subclasses override methods."""
 
     def __init__(self, inner: Any) -> None:  # noqa: ANN401 - a stream or a network
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
         return getattr(self._inner, name)
 
 

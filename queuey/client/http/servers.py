@@ -19,12 +19,12 @@ _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff\\]")
 
 
 class Server(msgspec.Struct, frozen=True):
-    """One server, as an address of the service and one of the application on it.
+    """The address of a server and of an application on it.
 
     Attributes:
-        root: Ends without a slash: ``http://127.0.0.1:5000``.
+        root: Address of the server without a final slash: ``http://127.0.0.1:5000``.
         application: The application's name.
-        local: It runs on this machine.
+        local: The server runs on this machine.
     """
 
     root: str
@@ -32,19 +32,16 @@ class Server(msgspec.Struct, frozen=True):
     local: bool
 
     def __post_init__(self) -> None:
-        """Refuses an application whose name leads to another resource."""
         if self.application in _NO_NAMES or "/" in self.application:
-            raise InvalidArgument(f"no application can be named {self.application!r:.100}")
+            raise InvalidArgument(f"{self.application!r:.100} is not a valid name of an application")
         path_segment(self.application)
 
     @property
     def base(self) -> str:
-        """The application's address, ending with a slash."""
         return f"{self.root}/v1/{quote(self.application, safe='')}/"
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port in lower case, the port always written."""
         parts = urlsplit(self.root)
         return f"{parts.scheme}://{parts.hostname}:{parts.port or _DEFAULT_PORTS[parts.scheme]}"
 
@@ -53,29 +50,29 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def leads_elsewhere(path: str) -> bool:
-    """Returns whether a path has parts that a client, a proxy or a server resolves or removes."""
+    """Returns whether a path has empty, ``.`` or ``..`` segments, which clients, proxies or servers resolve."""
     return not _NO_NAMES.isdisjoint(unquote(path).split("/")[1:])
 
 
 def path_segment(name: str) -> str:
-    """Returns a name as one segment of a path. Raises InvalidArgument if it has no UTF-8 form."""
+    """Returns a name as one path segment. Raises InvalidArgument if it cannot be encoded as UTF-8."""
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"nothing can be named {name!r:.100}: it has no UTF-8 form") from error
+        raise InvalidArgument(f"{name!r:.100} is not a valid name: it cannot be encoded as UTF-8") from error
 
 
 def parse_servers(addresses: str | Iterable[str], application: str | None) -> tuple[Server, ...]:
-    """Reads one or several addresses, as a comma list or one by one.
+    """Parses one or several addresses, as a comma-separated text or an iterable.
 
-    Each is ``http://host:port``, or in full ``http://host:port/v1/application/``, with or without the last slash.
+    Each is ``http://host:port`` or ``http://host:port/v1/application/``, with or without the final slash.
 
     Args:
         addresses: The addresses.
-        application: For addresses that do not name one; None: ``queuey``.
+        application: Application of addresses that do not name one. By default ``queuey``.
 
     Raises:
-        InvalidArgument: An address cannot be used, or contradicts another one or ``application``.
+        InvalidArgument: An address is not valid, or several applications are named.
     """
     texts = addresses.split(",") if isinstance(addresses, str) else addresses
     parsed = [_parse(text.strip()) for text in texts if text.strip()]
@@ -95,11 +92,11 @@ def _parse(text: str) -> tuple[str, str | None, bool]:
     except ValueError as error:
         raise InvalidArgument(f"not the address of a server: {error}") from None
     if parts.username is not None or parts.password is not None:
-        raise InvalidArgument("credentials do not belong into an address; give the key as key=")
+        raise InvalidArgument("an address must not contain credentials: pass the key as key=")
     if parts.scheme not in _DEFAULT_PORTS or not host or port == 0 or _UNPRINTABLE.search(text):
         raise InvalidArgument(f"{text!r} is not the address of a server, such as http://127.0.0.1:5000")
     if "?" in text or "#" in text:
-        raise InvalidArgument(f"{text!r} has a query or a fragment, which the address of a server cannot have")
+        raise InvalidArgument(f"{text!r} has a query or a fragment: leave it out of the address of a server")
     match = _PATH.fullmatch(parts.path)
     if match is None or "/v1" in match["prefix"] or leads_elsewhere(match["prefix"]):
         raise InvalidArgument(f"{text!r} does not end with the server or with /v1/<application>/")
