@@ -1,4 +1,4 @@
-"""``queuey claim``, ``queuey ack`` and ``queuey release``: a queue as a job queue, for shells."""
+"""``queuey claim``, ``ack``, ``release`` and ``jobs``: use a queue as a job queue from a shell."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _FATE = "the message is delivered again, or becomes a dead letter after the last
 LOST = "Another caller has the message by now, or the queue was purged."
 
 MAX_REASON_BYTES = 2048
-"""Max bytes of a program's standard error, counted from its end, that become the reason of a failure."""
+"""Max bytes, from the end of a program's standard error, that become the reason of a failure."""
 MAX_STATES, MAX_SHOWN = 100, 60
 """Max jobs whose states the service shows in one call; max characters of a state or an error in a line."""
 STDERR_TIMEOUT = 1.0
 """Timeout for standard error to close after the program has ended, in seconds."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 TOGETHER = 0.1
-"""Max seconds between signals that count as one: a supervisor may send one to the command and one to its group."""
+"""Max seconds between signals that count as one: a supervisor may signal both the command and its process group."""
 
 Receipts = Annotated[
     list[str] | None,
-    typer.Argument(help="Receipts; none: one a line from standard input.", show_default=False),
+    typer.Argument(help="Receipts. Without any, read one per line from standard input.", show_default=False),
 ]
 
 
@@ -56,34 +56,32 @@ def claim(
     client: Client,
     queue: Queue,
     command: Annotated[
-        list[str] | None, typer.Argument(help="After --: a program to run for each message.", show_default=False)
+        list[str] | None, typer.Argument(help="Program to run for each message, after --.", show_default=False)
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages. 1; with a program no limit.")
+        int | None, typer.Option("--limit", "-n", min=1, help="Max messages. Default: 1, or no limit with a program.")
     ] = None,
     ttl: Annotated[
-        float, times.duration("Time after which other callers may get the messages.", show_default="30s")
+        float, times.duration("Time until the claim expires and others may claim the messages.", show_default="30s")
     ] = 30.0,
     wait: Annotated[
-        float | None, times.duration("How long to wait for messages if there are none. 0; with a program for ever.")
+        float | None, times.duration("Max time to wait for a message. Default: 0, or forever with a program.")
     ] = None,
     retry: Annotated[
         float | None,
-        times.duration(
-            "Time until a message whose program failed is delivered again.", show_default="the queue's backoff"
-        ),
+        times.duration("Time until redelivery after the program failed.", show_default="the queue's backoff"),
     ] = None,
     partitions: Partitions = "*",
     then: Annotated[
         list[str] | None,
-        typer.Option(help="Another queue, for when those before it have nothing; up to 9.", autocompletion=queue_names),
+        typer.Option(help="Queue to claim from when those before it are empty; up to 9.", autocompletion=queue_names),
     ] = None,
 ) -> None:
     """Claim messages, so that no other caller gets them for a while; with --json one per line.
 
-    A line has the receipt, the number of deliveries and the body. `queuey ack` says that a message is done. With a
-    program, each message is its standard input; exit code 0 acknowledges the message. If it
-    failed for any, this ends with 1.
+    Prints the receipt, the number of deliveries and the body of each message. Acknowledge finished messages with
+    `queuey ack`. With a program, the message is its standard input, and exit code 0 acknowledges the message. Exits
+    with 1 if the program failed for any message.
     """
     jobs = client.job_queue([queue, *(then or [])])
     if command:
@@ -93,16 +91,16 @@ def claim(
 
     end = time.monotonic() + (wait or 0.0)
     while True:
-        left = min(max(0.0, end - time.monotonic()), LONGEST_WAIT)
-        claimed = jobs.receive(limit or 1, ttl=ttl, wait=left, partitions=partitions)
-        if claimed or not left:
+        remaining = min(max(0.0, end - time.monotonic()), LONGEST_WAIT)
+        claimed = jobs.receive(limit or 1, ttl=ttl, wait=remaining, partitions=partitions)
+        if claimed or not remaining:
             break
-    for each in claimed:
-        about = {"receipt": each.receipt, "deliveries": each.deliveries, "expires": each.expires}
-        text = f"{each.receipt}  {each.deliveries}  {printable(body_text(each.message.body))}"
-        output.show(json_fields(each.message) | about, f"{each.queue}  {text}" if then else text)
+    for job in claimed:
+        about = {"receipt": job.receipt, "deliveries": job.deliveries, "expires": job.expires}
+        text = f"{job.receipt}  {job.deliveries}  {printable(body_text(job.message.body))}"
+        output.show(json_fields(job.message) | about, f"{job.queue}  {text}" if then else text)
     if not claimed:
-        output.note("There is nothing to claim now.")
+        output.note("There are no messages to claim now.")
 
 
 @on_existing
@@ -116,13 +114,13 @@ def release(
     client: Client,
     queue: Queue,
     receipt: Receipts = None,
-    delay: Annotated[float | None, times.duration("Time until they are delivered again.")] = None,
+    delay: Annotated[float | None, times.duration("Time until redelivery.")] = None,
     reason: Annotated[
-        str | None, typer.Option(help="Why they failed. Without --delay the queue's backoff decides then.")
+        str | None, typer.Option(help="Reason of the failure. Without --delay, the queue's backoff sets the time.")
     ] = None,
-    retry: Annotated[bool, typer.Option(help="Deliver them again; else they become dead letters now.")] = True,
+    retry: Annotated[bool, typer.Option(help="Deliver them again, or make them dead letters now.")] = True,
 ) -> None:
-    """Release claimed messages: they are delivered again, at once or after a time."""
+    """Release claimed messages: they are delivered again, at once or after a delay."""
     release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
     _settle(release, receipt, "released")
 
@@ -132,12 +130,13 @@ def jobs(
     client: Client,
     queue: Queue,
     act: Annotated[Literal["cancel", "retry"] | None, typer.Argument(help="Cancel jobs, or retry them now.")] = None,
-    message: Annotated[list[str] | None, typer.Argument(help="Their ids: [PARTITION:]ID.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
+    message: Annotated[list[str] | None, typer.Argument(help="Ids of the jobs: [PARTITION:]ID.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Max jobs to list.")] = 20,
 ) -> None:
-    """Show how much is to be done, and the messages that were delivered: by whom, for how long, why they failed last.
+    """Show the backlog of a job queue, and its delivered jobs with status, worker and remaining time.
 
-    With --limit up to 100 each has its task with the arguments, the state that its worker has set, and its last error.
+    With a --limit of up to 100, also show each job's task with arguments, the state set by its worker, and the last
+    error.
     """
     from queuey.client.results import OutstandingJob
 
@@ -145,28 +144,27 @@ def jobs(
         _act(client.job_queue(queue), act, message or [])
         return
     backlog = client.job_queue(queue).backlog()
-    found = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
+    outstanding = client.job_queue(queue).outstanding(limit, states=limit <= MAX_STATES)
     now = time.time()
     table = output.table(
         OutstandingJob,
-        found,
+        outstanding,
         ("message", lambda job: f"{job.partition}:{job.message_id}"),
-        *([("task", _task)] if any(one.task for one in found) else []),
+        *([("task", _task)] if any(job.task for job in outstanding) else []),
         ("status", lambda job: job.status or ("claimed" if job.expires else "waiting")),
         "deliveries",
         ("worker", lambda job: job.worker or "-"),
         ("left", lambda job: _left(job, now)),
-        *([("state", _state)] if any(one.state is not None for one in found) else []),
-        *([("last error", _error)] if any(one.failure is not None for one in found) else []),
+        *([("state", _state)] if any(job.state is not None for job in outstanding) else []),
+        *([("last error", _error)] if any(job.failure is not None for job in outstanding) else []),
     )
     text = f"{backlog_text(backlog, now)}."
-    output.show(msgspec.to_builtins(backlog) | {"jobs": found}, (text, table) if found else text)
+    output.show(msgspec.to_builtins(backlog) | {"jobs": outstanding}, (text, table) if outstanding else text)
 
 
 def _act(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
-    """Cancels jobs, or retries them now; prints what each is then."""
     if not messages:
-        text = f"there is no job to {act}: name its id, as queuey send, jobs and peek print it"
+        text = f"no job to {act} is given: name its id, as printed by queuey send, jobs and peek"
         raise typer.BadParameter(text, param_hint="MESSAGE")
     for message in messages:
         job = jobs.cancel(message) if act == "cancel" else jobs.retry(message)
@@ -184,7 +182,6 @@ _ACTS = {
 
 
 def _state(job: OutstandingJob) -> str:
-    """Returns the beginning of a job's state."""
     return shortened("" if job.state is None else msgspec.json.encode(job.state).decode(), MAX_SHOWN)
 
 
@@ -200,7 +197,6 @@ def _error(job: OutstandingJob) -> str:
 
 
 def _left(job: OutstandingJob, now: float) -> str:
-    """Returns how long a claim, or the delay of a release, still lasts."""
     if job.expires is None or job.expires <= now:
         return "-"
     return length(math.ceil(job.expires - now))
@@ -216,32 +212,32 @@ def _work(
     retry: float | None,
     partitions: str,
 ) -> None:
-    """Runs a program for each message until the limit, or nothing has come for so long.
+    """Runs a program for each message, until the limit or until no message has come for ``idle`` seconds.
 
     Raises:
-        typer.Exit: The program failed for some.
+        typer.Exit: The program failed for at least one message.
     """
     from queuey.client import ClientError
 
     program = JobProgram(command)
-    left, failed = sys.maxsize if limit is None else limit, 0
+    remaining, failed = sys.maxsize if limit is None else limit, 0
     claimed = jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence)
     with handled(program.signalled, STOP_SIGNALS), closing(claimed):
         for job in program.until_stopped(claimed):
-            failure, said = program.run(job)
+            failure, error_output = program.run(job)
             if not failure:
                 _acknowledge(job)
             else:
                 failed += 1
                 output.note(f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_FATE}")
                 try:
-                    job.release(delay=retry, reason=ProgramFailed(failure, said))
+                    job.release(delay=retry, reason=ProgramFailed(failure, error_output))
                 except ClientError as error:
                     if not (error.temporary or job.lost):
                         raise
                     output.note(LOST if job.lost else f"The release failed, so its claim has to expire first: {error}")
-            left -= 1
-            if left <= 0:
+            remaining -= 1
+            if remaining <= 0:
                 break
     program.end_if_stopped()
     if failed:
@@ -249,7 +245,7 @@ def _work(
 
 
 def _acknowledge(job: Job) -> None:
-    """Acknowledges a finished job; retries while the service is away."""
+    """Acknowledges a finished job; retries while the service cannot be reached."""
     from queuey.client import ClientError, RetryPolicy, Timing
     from queuey.client.http.attempts import Patience
 
@@ -268,11 +264,11 @@ def _acknowledge(job: Job) -> None:
 
 
 class ProgramFailed(Exception):
-    """A program did not end with 0.
+    """A program ended with another exit code than 0, or by a signal.
 
     Args:
-        failure: How it ended.
-        said: The end of what it wrote to standard error.
+        failure: How the program ended.
+        said: The end of its standard error.
     """
 
     def __init__(self, failure: str, said: bytes) -> None:
@@ -281,21 +277,21 @@ class ProgramFailed(Exception):
 
 
 class JobProgram:
-    """A program that is run for one job after another, each time in a process group of its own.
+    """A program that runs for one job after another, each time in its own process group.
 
-    The first signal to stop is sent to that group if the program runs, and the command ends after that job. A second
+    If the program runs, the first stop signal is sent to its group, and the command ends after that job. A second
     signal kills the group. While no program runs, a signal ends the command.
 
     Attributes:
-        stopped_by: The first signal to stop; 0 before one came.
+        stopped_by: The first stop signal, or 0.
 
     Raises:
-        typer.BadParameter: It cannot be run.
+        typer.BadParameter: The program cannot be run.
     """
 
     def __init__(self, command: list[str]) -> None:
         if shutil.which(command[0]) is None:
-            raise typer.BadParameter(f"no program {command[0]!r} may be run", param_hint="command")
+            raise typer.BadParameter(f"{command[0]!r} is not an executable program", param_hint="command")
         self._command = command
         self._process: Popen[bytes] | None = None
         self._waits = True
@@ -314,7 +310,7 @@ class JobProgram:
             self.end_if_stopped()
 
     def end_if_stopped(self) -> None:
-        """Raises SystemExit, with the exit code of a shell, after a signal to stop."""
+        """Raises SystemExit with 128 + signal number if a stop signal has come."""
         if self.stopped_by:
             raise SystemExit(128 + self.stopped_by)
 
@@ -326,9 +322,10 @@ class JobProgram:
             self.end_if_stopped()
 
     def run(self, job: Job) -> tuple[str, bytes]:
-        """Runs the program for a job; returns how it failed, or an empty text, and the end of its standard error.
+        """Runs the program for a job.
 
-        A job for which it is not started comes again at once.
+        Returns how it failed, or an empty text, and the end of its standard error. If the program is not started, the
+        job is delivered again at once.
         """
         message, held = job.message, job.held_claim
         delay_if_left, held.delay_if_left = held.delay_if_left, 0.0
@@ -343,23 +340,22 @@ class JobProgram:
         if self.stopped_by:
             _send(process, self.stopped_by)
         feeding = threading.Thread(target=_feed, args=(process, body_bytes(job.body)), daemon=True)
-        hearing = threading.Thread(target=_pass_on, args=(process, said), daemon=True)
+        copying = threading.Thread(target=_pass_on, args=(process, said), daemon=True)
         feeding.start()
-        hearing.start()
+        copying.start()
         code = process.wait()
         self._process = None
-        hearing.join(STDERR_TIMEOUT)  # A child of the program may keep its standard error open.
+        copying.join(STDERR_TIMEOUT)  # A child of the program may keep its standard error open.
         return _failure(code), bytes(said)
 
 
 def _send(program: Popen[bytes], number: int) -> None:
-    """Sends a signal to the process group of a program."""
-    with suppress(OSError):  # It has ended, or is another user's.
+    with suppress(OSError):  # The program has ended, or runs as another user.
         os.killpg(program.pid, number)
 
 
 def _failure(code: int) -> str:
-    """Returns how a program ended that did not end with 0, else an empty text."""
+    """Returns how a program failed, or an empty text if its exit code was 0."""
     if code >= 0:
         return f"ended with {code}" if code else ""
     names = {number.value: number.name for number in signal.Signals}
@@ -367,7 +363,6 @@ def _failure(code: int) -> str:
 
 
 def _feed(program: Popen[bytes], body: bytes) -> None:
-    """Writes to a program's standard input until the program closes it."""
     if program.stdin is not None:
         with suppress(OSError), program.stdin:
             program.stdin.write(body)
@@ -385,13 +380,13 @@ def _pass_on(program: Popen[bytes], said: bytearray) -> None:
 
 
 def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str) -> None:
-    given = receipts or sys.stdin.read().split()
-    if not given:
-        raise typer.BadParameter("give one at least, as queuey claim prints them", param_hint="receipt")
-    refused = call(given)
-    done = len(set(given)) - len(refused)
-    output.show({what: done, "refused": [each.receipt for each in refused]}, f"{plural(done, 'message')} {what}.")
+    requested = receipts or sys.stdin.read().split()
+    if not requested:
+        raise typer.BadParameter("give at least one receipt, as printed by queuey claim", param_hint="receipt")
+    refused = call(requested)
+    done = len(set(requested)) - len(refused)
+    output.show({what: done, "refused": [refusal.receipt for refusal in refused]}, f"{plural(done, 'message')} {what}.")
     if refused:
-        for each in refused:
-            output.note(f"{each.receipt}: the claim had expired, and the message was delivered again.")
+        for refusal in refused:
+            output.note(f"{refusal.receipt}: the claim had expired, and the message was delivered again.")
         raise typer.Exit(1)

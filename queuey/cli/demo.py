@@ -1,4 +1,4 @@
-"""``queuey demo``: runs the program of ``deploy/demo``, which a wheel has as ``queuey/demo``."""
+"""``queuey demo``: runs the program of ``deploy/demo``, which wheels contain as ``queuey/demo``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1]
 def demo() -> None:
     """Run the service, workers and jobs on a real feed, kill them, and show that nothing is lost.
 
-    It has a directory and a port of its own, leaves other services and their data alone, and ends within a minute.
+    It uses its own directory and port, does not touch other services or their data, and ends within a minute.
     """
     installed = PACKAGE / "demo"
     directory = installed if installed.is_dir() else PACKAGE.parent / "deploy" / "demo"

@@ -1,4 +1,4 @@
-"""``queuey dev``: users of one's own machine, before there is an issuer."""
+"""``queuey dev``: a local issuer of tokens, to develop with users before there is a real one."""
 
 from __future__ import annotations
 
@@ -20,72 +20,71 @@ app = group()
 KEY, KEYS, CONFIG = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
 AUDIENCE = "queuey-dev"
 
-Directory = Annotated[Path, typer.Option(help="Where the issuer's keys and the settings are.", file_okay=False)]
+Directory = Annotated[Path, typer.Option(help="Directory of the issuer's keys and the settings.", file_okay=False)]
 
 
 @app.command("setup")
 def setup(
     directory: Directory = Path(),
-    application: Annotated[str, typer.Option("--app", help="Whose users.")] = "queuey",
+    application: Annotated[str, typer.Option("--app", help="Application of the users.")] = "queuey",
     origin: Annotated[
-        list[str] | None, typer.Option(help="Origin of a page, such as http://localhost:8000; may be given again.")
+        list[str] | None, typer.Option(help="Origin of a page, such as http://localhost:8000; several may be given.")
     ] = None,
 ) -> None:
-    """Make an issuer, and the settings with which ``queuey serve`` trusts it: each user reads an inbox."""
+    """Create an issuer, and settings with which ``queuey serve`` trusts it. Each user gets an inbox."""
     path = directory / CONFIG
     if path.exists():
-        raise SettingsError(f"{path} is there already. Remove it to make another one.")
+        raise SettingsError(f"{path} already exists. Remove it to create another one.")
     directory.mkdir(parents=True, exist_ok=True)
     _make_keys(directory)
     path.write_text(_settings(application, origin or []), "utf-8")
-    output.say(f"Made {path}. Serve with it: queuey serve --config {path}")
+    output.say(f"Created {path}. Serve with it: queuey serve --config {path}")
 
 
 @app.command("token")
 @with_json
 def token(
-    user: Annotated[str, typer.Option(help="Name of the user, as the issuer has it.")],
+    user: Annotated[str, typer.Option(help="Name of the user at the issuer.")],
     directory: Directory = Path(),
     seconds: Annotated[
-        int, times.duration("How long it is valid.", least=1, most=86_400, whole=True, show_default="1h")
+        int, times.duration("Lifetime of the token.", least=1, most=86_400, whole=True, show_default="1h")
     ] = 3600,
 ) -> None:
-    """Print a user's token. With --json, also the names that the user has, and when the token ends."""
+    """Print a token of a user. With --json, also print its expiry, and the names of the user and the inbox."""
     from queuey.user_queues import queue_name, user_name
 
-    made, expires = sign(directory, user, seconds)
+    signed, expires = sign(directory, user, seconds)
     name = user_name(DEV_ISSUER, user)
-    found = {"token": made, "expires": expires, "user": name, "inbox": queue_name("inbox-{user}", name)}
-    output.show(found, made)
+    document = {"token": signed, "expires": expires, "user": name, "inbox": queue_name("inbox-{user}", name)}
+    output.show(document, signed)
 
 
 def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
-    """Returns a token, and when it ends in seconds since 1970.
+    """Returns a token and its expiry, in seconds since 1970.
 
     Raises:
-        SettingsError: There is no issuer in the directory, or a library is missing.
+        SettingsError: The directory has no issuer, or a library is missing.
     """
     jwt = _jwt()
     try:
         key = (directory / KEY).read_text("ascii")
     except OSError as error:
-        raise SettingsError(f"There is no issuer in {directory.absolute()}. Make one: queuey dev setup") from error
+        raise SettingsError(f"There is no issuer in {directory.absolute()}. Create one: queuey dev setup") from error
     expires = int(time.time()) + seconds
     claims = {"iss": DEV_ISSUER, "aud": AUDIENCE, "sub": user, "exp": expires}
     return jwt.encode(claims, key, "ES256", headers={"kid": "dev"}), expires
 
 
 def _make_keys(directory: Path) -> None:
-    """Writes a new key, readable by its owner only, and the public part."""
     jwt = _jwt()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    place = directory / KEY
-    place.unlink(missing_ok=True)
-    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    path = directory / KEY
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)
     public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     (directory / KEYS).write_text(json.dumps({"keys": [{**public, "kid": "dev", "alg": "ES256", "use": "sig"}]}))

@@ -24,13 +24,13 @@ MAX_GROUPS = 20
 
 Id = Annotated[
     str | None,
-    typer.Argument(help="A message: its id, in any partition, or partition:id.", show_default="explain the queue"),
+    typer.Argument(help="Message: its id, in any partition, or partition:id.", show_default="explain the queue"),
 ]
 
 
 @connected
 def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 - the argument's name
-    """Say why a message is not read or claimed, yet or any more; without an id what readers of a queue see now."""
+    """Explain why a message is not read or claimed; without an id, explain what readers of a queue see now."""
     if id is None:
         _explain_queue(client, queue)
     else:
@@ -38,12 +38,12 @@ def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 
 
 
 def _explain_message(client: Client, queue: str, identifier: str) -> None:
-    found = client.explain(queue, identifier)
-    letter = _dead_letter(client, queue, identifier, found)
-    passed = _passed(client, queue, found)
+    explanation = client.explain(queue, identifier)
+    letter = _dead_letter(client, queue, identifier, explanation)
+    passed = _passed(client, queue, explanation)
     place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
-    text = _sentences_of_message(found, letter, passed)
-    output.show(msgspec.to_builtins(found) | {"dead_letter": place, "groups": passed}, text)
+    text = _sentences_of_message(explanation, letter, passed)
+    output.show(msgspec.to_builtins(explanation) | {"dead_letter": place, "groups": passed}, text)
 
 
 def _sentences_of_message(found: Explanation, letter: DeadLetter | None, passed: dict[str, bool]) -> Iterator[str]:
@@ -54,20 +54,20 @@ def _sentences_of_message(found: Explanation, letter: DeadLetter | None, passed:
         where = f"Partition {reason.partition}: " if several and reason.partition is not None else ""
         yield f"  {where}{reason.text}"
     for name, handled in passed.items():
-        yield f"  Group {name} {'has handled it' if handled else 'has not come to it yet'}."
+        yield f"  Group {name} {'has handled it' if handled else 'has not reached it yet'}."
     if letter is not None:
         cause = letter.cause
-        yield (f"  It lies in queue {letter.lies_in} as a dead letter: attempts {cause.attempts}, error {cause.error}.")
+        yield (f"  It is a dead letter in queue {letter.lies_in}: attempts {cause.attempts}, error {cause.error}.")
 
 
 def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> DeadLetter | None:
-    """Looks the message up among the dead letters that the caller may read; a dead letter keeps its id."""
+    """Finds the message among the dead letters that the caller may read; a dead letter keeps its id."""
     from queuey.client import NotAllowed, NotFound
     from queuey.client.deadletters import queue_for, read_dead_letter
 
     info, dead = client.info(queue), queue_for(queue)
-    given, colon, _ = identifier.rpartition(":")
-    numbers = [int(given)] if colon else range(1, info.partitions + 1)
+    partition, colon, _ = identifier.rpartition(":")
+    numbers = [int(partition)] if colon else range(1, info.partitions + 1)
     places = [(number, found.id) for number in numbers]
     with suppress(NotAllowed, NotFound):
         for message in client.get(dead, places):
@@ -78,29 +78,29 @@ def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation
 
 
 def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
-    """Compares the message with the offsets that consumer groups have recorded."""
+    """Returns for each consumer group whether its recorded offsets have reached the message."""
     numbers = {reason.partition for reason in found.reasons if reason.code == "expires" and reason.partition}
-    place = ids.parse_position(found.id)
+    position = ids.parse_position(found.id)
     passed = {}
     for group in _groups(client, queue, client.groups(queue)) if numbers else []:
         offsets = [group.partitions[number].offset for number in numbers]
-        passed[group.group] = all(each is not None and ids.parse_position(each) >= place for each in offsets)
+        passed[group.group] = all(offset is not None and ids.parse_position(offset) >= position for offset in offsets)
     return passed
 
 
 def _groups(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
     from queuey.client import GroupNotFound
 
-    found = []
+    offsets = []
     for name in names[:MAX_GROUPS]:
         with suppress(GroupNotFound):
-            found.append(client.offsets(queue, name))
-    return found
+            offsets.append(client.offsets(queue, name))
+    return offsets
 
 
 def _explain_queue(client: Client, queue: str) -> None:
-    found = client.explain_queue(queue)
-    claims = () if found.claims is None else ("claimed", "retrying", "waiting")
+    explanation = client.explain_queue(queue)
+    claims = () if explanation.claims is None else ("claimed", "retrying", "waiting")
     columns = ("count", "oldest", "newest", "shown", *claims)
-    partitions = output.table(PartitionExplanation, found.partitions, *columns, key="partition")
-    output.show(found, [*found.sentences, "", partitions])
+    partitions = output.table(PartitionExplanation, explanation.partitions, *columns, key="partition")
+    output.show(explanation, [*explanation.sentences, "", partitions])

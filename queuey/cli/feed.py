@@ -1,4 +1,4 @@
-"""From lines to messages: a feed is read line by line and never held as a whole."""
+"""Turns the lines of a feed into messages, without holding the whole feed in memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Route(NamedTuple):
 
     Attributes:
         queue: Name of the queue; with ``queue_field`` its ``{}`` is replaced by that field.
-        raw: Lines are texts, not JSON.
+        raw: Whether lines are text, not JSON.
         queue_field, key_field: Fields of the line that choose the queue, and the key that chooses the partition.
-        options: Of :class:`Outgoing`, the same for all messages.
-        due: When all of them are due, in seconds since 1970; their delay is known when they are sent. None: as
-            ``options`` say.
+        options: Fields of :class:`Outgoing`, the same for all messages.
+        due: When all messages are due, in seconds since 1970; their delay is computed when they are sent. If None,
+            ``options`` decides.
     """
 
     queue: str
@@ -36,14 +36,14 @@ class Route(NamedTuple):
     due: float | None = None
 
     def is_blank(self, line: bytes) -> bool:
-        """Returns whether a line without its line end is no message: one of white space, with ``raw`` an empty one."""
+        """Returns whether a line without its line end is white space, or with ``raw`` empty."""
         return not (line if self.raw else line.strip())
 
     def message(self, line: bytes) -> tuple[str, Outgoing]:
         """Returns the queue and the message of a line without its line end.
 
         Raises:
-            BadLine: It is no JSON (without ``raw``), no UTF-8, or lacks a field that is needed.
+            BadLine: The line is not JSON (without ``raw``), not UTF-8, or lacks a required field.
         """
         if self.raw:
             return self.queue, Outgoing(text_or_bytes(line), **self.options)
@@ -57,7 +57,7 @@ class Route(NamedTuple):
         options = dict(self.options)
         if self.key_field is not None:
             options["key"] = _field(value, self.key_field)
-        # The text is kept as it is: large numbers and the order of keys survive.
+        # Keep the text verbatim, so that large numbers and the order of keys survive.
         return queue, Outgoing(json=msgspec.Raw(line), **options)
 
 
@@ -77,11 +77,11 @@ def batches(
     Args:
         lines: Pairs of line number and line.
         route: How a line becomes a message.
-        size: Most messages in a batch.
-        room: Most bytes of lines held at the same time; beyond it all held lines are handed out.
+        size: Max messages in a batch.
+        room: Max bytes of buffered lines; at that size all of them are yielded.
 
     Raises:
-        BadLine: A line cannot be sent; everything before it has been handed out.
+        BadLine: A line cannot be sent; everything before it has been yielded.
     """
     held: dict[str, list[Outgoing]] = {}
     used = 0
@@ -104,7 +104,7 @@ def batches(
 
 
 def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Numbers lines from 1 without their line ends, and skips the first ``skip``."""
+    """Numbers lines from 1, strips their line ends, and skips the first ``skip``."""
     for number, line in enumerate(stream, 1):
         if number > skip:
             yield number, line.rstrip(b"\r\n")
@@ -118,14 +118,14 @@ def _all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
 
 def _field(value: object, name: str) -> str:
     """Returns a field as text; ``a.b`` is field ``b`` of field ``a``."""
-    found: object = value
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    if isinstance(found, str) and found:
-        return found
-    if isinstance(found, int | float):
-        return str(found).lower() if isinstance(found, bool) else str(found)
-    raise BadLine(f"field {name!r} is not there, or no text or number")
+    field: object = value
+    for key in name.split("."):
+        field = field.get(key) if isinstance(field, dict) else None
+    if isinstance(field, str) and field:
+        return field
+    if isinstance(field, int | float):
+        return str(field).lower() if isinstance(field, bool) else str(field)
+    raise BadLine(f"field {name!r} is missing, or is not text or a number")
 
 
 def text_or_bytes(line: bytes) -> str | bytes:

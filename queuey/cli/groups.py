@@ -27,7 +27,7 @@ Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_d
 @app.command("list")
 @connected
 def list_groups(client: Client) -> None:
-    """List the groups of the application by name."""
+    """List the application's consumer groups by name."""
     names = client.consumer_groups.names()
     output.show({"groups": names}, names)
 
@@ -39,7 +39,7 @@ def show(
     group: Group,
     lag: Annotated[bool, typer.Option("--lag", help="Count the messages behind each offset.")] = False,
 ) -> None:
-    """Show the members of a group, and who owns which partition."""
+    """Show the members of a group, and the owner of each partition."""
     shown = client.consumer_groups.show(group, lag=lag)
     output.show(shown, _described(shown))
 
@@ -73,10 +73,10 @@ def _described(shown: GroupInfo) -> Iterator[output.Block]:
 @app.command("delete")
 @connected
 def delete(client: Client, group: Group, yes: Yes = False) -> None:
-    """Forget a group that has no members; its offsets stay (queuey offsets delete)."""
-    output.confirm(f"Forget group {group}?", yes=yes)
+    """Delete a group that has no members. Its offsets stay; queuey offsets delete removes them."""
+    output.confirm(f"Delete group {group}?", yes=yes)
     client.consumer_groups.forget(group)
-    output.show({"group": group, "deleted": True}, f"Group {group} is forgotten. Its offsets stay.")
+    output.show({"group": group, "deleted": True}, f"Group {group} is deleted. Its offsets stay.")
 
 
 @app.command("move")
@@ -85,11 +85,11 @@ def move(
     store_at: ConfiguredStore,
     application: Annotated[str, typer.Argument(help="Name of the application.", show_default=False)],
     group: Group,
-    to: Annotated[str, typer.Option("--to", help="Data centre that serves the group from now on: this one.")],
+    to: Annotated[str, typer.Option("--to", help="Data centre that serves the group from now on; must be this one.")],
 ) -> None:
-    """Serve a group in this data centre, because its own is lost. Straight on the store of --store.
+    """Move a group to this data centre after its own was lost. Works directly on the store of --store.
 
-    Members go on when their heartbeats reach a service here.
+    Members continue when their heartbeats reach a service here.
     """
     from queuey.service import Service
 

@@ -1,6 +1,6 @@
 """``queuey read``, ``tail``, ``get``, ``delete``, ``peek`` and ``size``.
 
-They find messages by time, by id or name, or because nobody has acknowledged them.
+They select messages by time, by id or name, or those that are not acknowledged.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 
-Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, as they are, one a line.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, verbatim, one per line.")]
 Early = Annotated[
-    bool, typer.Option("--early", help="Also what is stored, but may vanish before the read delay is over.")
+    bool, typer.Option("--early", help="Also show messages before the read delay is over; they may still vanish.")
 ]
 _FORMS = f"Position: {time_parsing.FORMS}."
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(help="Messages: their ids, in any partition, or partition:id.", show_default=False),
+    typer.Argument(help="Messages: ids, in any partition, or partition:id.", show_default=False),
 ]
-Name = Annotated[str | None, typer.Option(help="The message that has this name, in place of ids.")]
+Name = Annotated[str | None, typer.Option(help="Name of a message, instead of ids.")]
 
 
 def _partitions(text: str) -> str:
     for part in () if text.strip() == "*" else text.split(","):
         if not (part.strip().isdecimal() and int(part) > 0):
-            raise typer.BadParameter(f"{part!r} is no partition: they are numbered from 1; * stands for all")
+            raise typer.BadParameter(f"{part!r} is not a partition: use a number from 1, or * for all")
     return text
 
 
 Partitions = Annotated[
-    str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.", callback=_partitions)
+    str, typer.Option("--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_partitions)
 ]
 
 
@@ -57,17 +57,17 @@ def read(
     queue: Queue,
     partitions: Partitions = "*",
     since: Annotated[str | None, times.position(f"Start here, inclusive. {_FORMS}")] = None,
-    after: Annotated[str | None, times.position("Only above this position.")] = None,
-    before: Annotated[str | None, times.position("Only below this position.")] = None,
-    until: Annotated[str | None, times.position("Only up to this position, inclusive.")] = None,
+    after: Annotated[str | None, times.position("Only messages after this position.")] = None,
+    before: Annotated[str | None, times.position("Only messages before this position.")] = None,
+    until: Annotated[str | None, times.position("Only messages up to this position, inclusive.")] = None,
     descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Max messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
     raw: Raw = False,
-    delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
+    delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Respect the queue's read delay.")] = True,
     early: Early = False,
 ) -> None:
-    """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
+    """Read messages in time order, all partitions merged; with --json one per line. Removes nothing."""
     from queuey.client.calls.message_calls import Query, onward
 
     note_missing(client, queue, partitions)
@@ -75,18 +75,18 @@ def read(
     options: dict[str, Any] = {name: point for name, point in bounds.items() if point is not None}
     options.update(partitions=partitions, order="descending" if descending else "ascending")
     options.update(delay=delay, early=early, merge=True)
-    left = sys.maxsize if everything else limit
+    remaining = sys.maxsize if everything else limit
     page = None
-    while left > 0:
-        page = client.read(queue, limit=min(left, PAGE), **options)
+    while remaining > 0:
+        page = client.read(queue, limit=min(remaining, PAGE), **options)
         show(page.messages, raw=raw)
-        left -= len(page.messages)
+        remaining -= len(page.messages)
         query = onward(Query(queue=queue, since=options.get("since")), page)
         if query is None:
             break
         options["since"] = query.since
-    if page is not None and page.more and page.cursor and left <= 0:
-        output.note(f"There is more: --since {page.cursor}")
+    if page is not None and page.more and page.cursor and remaining <= 0:
+        output.note(f"There are more messages: --since {page.cursor}")
     elif page is not None and not descending and not before and not until:
         _note_later(client, queue, page)
 
@@ -97,43 +97,44 @@ def tail(
     queue: Queue,
     partitions: Partitions = "*",
     last: Annotated[
-        int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with this many of the newest messages.")
+        int, typer.Option("--last", "-n", min=0, max=PAGE, help="Number of the newest messages to begin with.")
     ] = 10,
     since: Annotated[str | None, times.position(f"Begin here instead. {_FORMS}")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of messages after which it ends.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
     early: Early = False,
     raw: Raw = False,
 ) -> None:
-    """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one message a line."""
+    """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one per line."""
     note_missing(client, queue, partitions)
-    left = sys.maxsize if limit is None else limit
+    remaining = sys.maxsize if limit is None else limit
     start = since
     if start is None:
         page = client.read(queue, partitions=partitions, order="descending", limit=max(last, 1), merge=True)
-        shown = page.messages[:last][::-1][:left]
+        shown = page.messages[:last][::-1][:remaining]
         show(shown, raw=raw)
-        left -= len(shown)
+        remaining -= len(shown)
         start = page.horizon
-    if left <= 0:
+    if remaining <= 0:
         return
     stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=note_absence)
-    for streamed in islice(stream, left):
+    for streamed in islice(stream, remaining):
         show([streamed.message], raw=raw)
 
 
 def note_missing(client: Client, queue: str, partitions: str) -> None:
-    """Notes which of the named partitions the queue does not have."""
     if partitions.strip() == "*":
         return
-    there = client.info(queue).partitions
-    missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, there + 1)))
+    count = client.info(queue).partitions
+    missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, count + 1)))
     if missing:
-        output.note(f"Queue {queue} has {plural(there, 'partition')}, and not {', '.join(map(str, missing))}.")
+        output.note(f"Queue {queue} has {plural(count, 'partition')}. Not found: {', '.join(map(str, missing))}.")
 
 
 def note_absence(error: ClientError | None) -> None:
-    """Notes that the service is away, and later that it is back."""
-    output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
+    """Prints that the service cannot be reached, or with None that it answers again."""
+    output.note(
+        "The service answers again." if error is None else f"The service cannot be reached; waiting for it: {error}"
+    )
 
 
 def show(messages: Iterable[Message], *, raw: bool) -> None:
@@ -164,7 +165,6 @@ def body_bytes(body: object) -> bytes:
 
 
 def json_fields(message: Message) -> dict[str, Any]:
-    """Returns the fields of a message that are printed as JSON."""
     fields = msgspec.to_builtins(message)
     if isinstance(message.body, bytes):
         fields["encoding"] = "base64"
@@ -174,28 +174,27 @@ def json_fields(message: Message) -> dict[str, Any]:
 
 
 def _note_later(client: Client, queue: str, page: Page) -> None:
-    """Notes when messages that are stored but not readable yet become readable."""
-    found = client.info(queue)
-    newest = [ids.parse_position(part.newest) for part in found.partition_info.values() if part.newest is not None]
+    info = client.info(queue)
+    newest = [ids.parse_position(part.newest) for part in info.partition_info.values() if part.newest is not None]
     if not newest or max(newest) < ids.parse_position(page.horizon):
         return
-    readable = ids.ticks_to_seconds(max(newest)[0]) + found.read_delay
+    readable = ids.ticks_to_seconds(max(newest)[0]) + info.read_delay
     wait = max(0.0, readable - time.time())
-    why = f"read delay {time_parsing.length(found.read_delay)}" if found.read_delay else "delayed messages"
+    why = f"read delay {time_parsing.length(info.read_delay)}" if info.read_delay else "delayed messages"
     output.note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
 
 
 @on_existing
 def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: Raw = False) -> None:
-    """Print messages by id, or the one that has a name; with --json one a line. There is no read delay.
+    """Print messages by id or name; with --json one per line. Ignores the read delay.
 
-    Ends with 1 if one of them is not there.
+    Exits with 1 if a message does not exist.
     """
     _require_one(ids, name, f"To read the queue: queuey read {queue}")
     if name is None:
-        found = client.get(queue, _places(client, queue, ids or []))
-        show(found, raw=raw)
-        _require_found(queue, found, ids or [])
+        messages = client.get(queue, _places(client, queue, ids or []))
+        show(messages, raw=raw)
+        _require_found(queue, messages, ids or [])
     elif (message := client.named(queue).get(name)) is not None:
         show([message], raw=raw)
     else:
@@ -204,19 +203,19 @@ def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: R
 
 @on_existing
 def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> None:
-    """Delete messages by id, or the one that has a name."""
+    """Delete messages by id or name."""
     _require_one(ids, name, f"To delete the queue: queuey queue delete {queue}")
     if name is not None:
         client.named(queue).delete(name)
         output.show({"name": name}, f"No message has the name {name} now.")
         return
-    spelled_alike = dict.fromkeys(each.replace("-", "").lower() for each in ids or [])
-    places = [each for each in spelled_alike if ":" in each]
-    if alone := [each for each in spelled_alike if ":" not in each]:
-        found = client.get(queue, _places(client, queue, alone))
-        _require_found(queue, found, alone)
-        places += [f"{message.partition}:{message.id}" for message in found]
-        if len(found) > len(alone):
+    normalized = dict.fromkeys(text.replace("-", "").lower() for text in ids or [])
+    places = [text for text in normalized if ":" in text]
+    if bare_ids := [text for text in normalized if ":" not in text]:
+        messages = client.get(queue, _places(client, queue, bare_ids))
+        _require_found(queue, messages, bare_ids)
+        places += [f"{message.partition}:{message.id}" for message in messages]
+        if len(messages) > len(bare_ids):
             text = f"an id stands for several messages. Name those to delete: {' '.join(sorted(places))}"
             raise typer.BadParameter(text, param_hint="ids")
     places = list(dict.fromkeys(places))
@@ -231,15 +230,15 @@ def peek(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Max messages.")] = 10,
     raw: Raw = False,
 ) -> None:
-    """Print the oldest messages that are not acknowledged, claimed or not; with --json one a line. Claims nothing."""
+    """Print the oldest unacknowledged messages, claimed or not; with --json one per line. Claims nothing."""
     show(client.job_queue(queue).peek(limit), raw=raw)
 
 
 @on_existing
 def size(client: Client, queue: Queue) -> None:
-    """Print how many messages are not acknowledged."""
-    found = client.job_queue(queue).size()
-    output.show(found, f"{'' if found.exact else 'about '}{found.size}")
+    """Print the number of unacknowledged messages."""
+    size = client.job_queue(queue).size()
+    output.show(size, f"{'' if size.exact else 'about '}{size.size}")
 
 
 def _require_one(ids: list[str] | None, name: str | None, otherwise: str) -> None:
@@ -248,20 +247,20 @@ def _require_one(ids: list[str] | None, name: str | None, otherwise: str) -> Non
 
 
 def _places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
-    """Returns where the messages may lie: an id alone may be in any partition."""
-    given = list(dict.fromkeys(ids))
-    alone = any(":" not in each for each in given)
-    numbers = range(1, client.info(queue).partitions + 1) if alone else ()
-    return [place for each in given for place in ([each] if ":" in each else [f"{n}:{each}" for n in numbers])]
+    """Returns the places where the messages may be; an id without a partition may be in any of them."""
+    requested = list(dict.fromkeys(ids))
+    any_bare = any(":" not in text for text in requested)
+    numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()
+    return [place for text in requested for place in ([text] if ":" in text else [f"{n}:{text}" for n in numbers])]
 
 
 def _require_found(queue: str, found: list[Message], wanted: list[str]) -> None:
-    """Ends the command if a message is not there.
+    """Ends the command if a message was not found.
 
     Raises:
-        Failed: Names them.
+        Failed: Messages are missing; the text names them.
     """
-    there = {text for message in found for text in (message.id, f"{message.partition}:{message.id}")}
-    if missing := [each for each in wanted if each.replace("-", "").lower() not in there]:
-        reason = f"was deleted, has expired, or never was. Ask: queuey explain {queue} ID"
+    existing = {text for message in found for text in (message.id, f"{message.partition}:{message.id}")}
+    if missing := [text for text in wanted if text.replace("-", "").lower() not in existing]:
+        reason = f"was deleted, has expired, or never existed. To find out: queuey explain {queue} ID"
         raise output.Failed(f"Queue {queue!r} has no message {', '.join(missing)}: it {reason}")

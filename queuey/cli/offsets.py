@@ -1,4 +1,4 @@
-"""``queuey offsets``: how far consumer groups have processed a queue."""
+"""``queuey offsets``: the offsets of consumer groups in a queue."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def show(
         str | None, typer.Argument(help="Consumer group.", show_default="all", autocompletion=group_names)
     ] = None,
 ) -> None:
-    """Show recorded offsets, and how many messages lie behind them; with --json one group a line."""
+    """Show recorded offsets and the lag behind them; with --json one group per line."""
     groups = [group] if group is not None else client.groups(queue)
     if not groups:
         output.note(
             f"No group has recorded offsets of {queue} here. See those of Qdo's workers: qdo status --group GROUP"
         )
     for name in groups:
-        found = client.offsets(queue, name)
+        offsets = client.offsets(queue, name)
         shown = ("offset", "updated", "lag", "lag_seconds")
-        rows = output.table(GroupOffset, found.partitions, *shown, key="partition")
-        output.show(found, (f"{name}: {found.lag} behind", rows))
+        rows = output.table(GroupOffset, offsets.partitions, *shown, key="partition")
+        output.show(offsets, (f"{name}: {offsets.lag} behind", rows))
 
 
 @app.command("set")
@@ -46,17 +46,19 @@ def set_offsets(
     client: Client,
     queue: Queue,
     group: Group,
-    offset: Annotated[list[str], typer.Argument(help="<partition>=<message id>, one or several.", show_default=False)],
+    offset: Annotated[
+        list[str], typer.Argument(help="<partition>=<message id>; several may be given.", show_default=False)
+    ],
     expect: Annotated[
         list[str] | None,
-        typer.Option(help="<partition>=<id>, or =none: set it only if this is recorded now."),
+        typer.Option(help="<partition>=<id>, or =none: set the offset only if this is its present value."),
     ] = None,
 ) -> None:
     """Record that a group has processed everything up to and including these messages."""
     offsets = dict(_pair(text) for text in offset)
     expected = {number: None if name == "none" else name for number, name in map(_pair, expect or [])}
     if unset := expected.keys() - offsets.keys():
-        raise typer.BadParameter(f"partition {min(unset)} is expected but not set", param_hint="--expect")
+        raise typer.BadParameter(f"partition {min(unset)} has an expected offset but no new one", param_hint="--expect")
     recorded = client.commit(queue, group, offsets, expected=expected or None)
     partitions = {number: {"offset": text} for number, text in recorded.items()}
     table = output.Table(["partition", "offset"], sorted(recorded.items()))
@@ -66,10 +68,10 @@ def set_offsets(
 @app.command("delete")
 @connected
 def delete(client: Client, queue: Queue, group: Group, yes: Yes = False) -> None:
-    """Forget a group's offsets."""
-    output.confirm(f"Forget the offsets of {group}?", yes=yes)
+    """Delete a group's offsets."""
+    output.confirm(f"Delete the offsets of {group}?", yes=yes)
     client.delete_group(queue, group)
-    output.show({"group": group, "deleted": True}, f"The offsets of {group} are forgotten.")
+    output.show({"group": group, "deleted": True}, f"The offsets of {group} are deleted.")
 
 
 def _pair(text: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""``queuey profile``: the file that says which service, application and key commands use."""
+"""``queuey profile``: the file with the service, application and key that commands use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_KEY = 4096
 
 @with_json
 def profile(
-    url: Annotated[str | None, typer.Option(help="New address of the service; several with commas.")] = None,
+    url: Annotated[str | None, typer.Option(help="New address of the service, or several with commas.")] = None,
     app: Annotated[str | None, typer.Option(help="New application.")] = None,
     key: Annotated[bool, typer.Option("--key", help="New key, from a prompt or standard input.")] = False,
     file: Annotated[
@@ -28,42 +28,42 @@ def profile(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Show the profile, or write it: which service, application and key the other commands use.
+    """Show or write the profile: the service, application and key that other commands use.
 
-    The key is typed at a prompt that does not show it, or comes from standard input. It is never printed.
+    Reads the key from a hidden prompt or from standard input, and never prints it.
     """
     path = file or default_path()
     if (url or app) and not key:
         raise typer.BadParameter("a new address or application needs its key: add --key", param_hint="--url, --app")
     try:
-        found = read_profile(path)
+        chosen = read_profile(path)
     except ProfileNotFound as error:
         if not (url and app and key):
             make = "queuey profile --url http://127.0.0.1:5000 --app queuey --key"
             raise output.Failed(f"there is no profile {path}. Write one: {make}") from error
     else:
-        url, app = url or found.url, app or found.application
+        url, app = url or chosen.url, app or chosen.application
         if key:
             output.confirm(f"Replace the key in {path}?", yes=yes)
     if key:
-        found = Profile(url=url, application=app, key=read_key())
-        write_profile(found, path)
-    about = {"file": str(path), **found.written()}
-    if found.key:
+        chosen = Profile(url=url, application=app, key=read_key())
+        write_profile(chosen, path)
+    about = {"file": str(path), **chosen.written()}
+    if chosen.key:
         about["key"] = "not shown"
     output.show(about, [output.Fields(list(about.items()))])
 
 
 def read_key() -> str:
-    """Reads a key from a prompt that does not show it, or else a line of standard input.
+    """Reads a key from a hidden prompt, or from a line of standard input if that is not a terminal.
 
     Raises:
-        Failed: It is none.
+        Failed: The text is not a valid key.
     """
     if sys.stdin.isatty():
         text = str(typer.prompt("Key (not shown)", hide_input=True, err=True))
     else:
-        text = sys.stdin.readline(MAX_KEY + 2)  # a longer one is refused, not cut
+        text = sys.stdin.readline(MAX_KEY + 2)  # so that a longer key is refused, not cut
     secret = text.strip()
     if not secret:
         what = "standard input is empty"
@@ -72,5 +72,5 @@ def read_key() -> str:
     elif secret.isascii() and secret.isprintable() and not set(secret) & set(" ;,"):
         return secret
     else:
-        what = "it has a character that no key has"
-    raise output.Failed(f"no key was read: {what}. It is one line of ASCII without spaces, commas and semicolons.")
+        what = "it has a character that keys do not have"
+    raise output.Failed(f"no key was read: {what}. A key is one line of ASCII without spaces, commas or semicolons.")

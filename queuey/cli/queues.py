@@ -34,7 +34,7 @@ app = group()
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names)]
 Principals = Annotated[
     list[str] | None,
-    typer.Option("--principal", help="Who may read and delete: app:<name>, bid:<mail>, =read, =delete."),
+    typer.Option("--principal", help="Caller that may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
 _DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
 _BACKLOG = within("backlog", Backlog, "waiting", "delayed", "claimed", "retrying", "failed", "dead", "oldest")
@@ -43,20 +43,20 @@ Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=
 
 
 def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[..., None]:
-    """Gives a command, whose last parameter takes fields of a queue, an option for each.
+    """Adds an option for each field of a queue to a command, which receives them as its last parameter.
 
     Args:
         command: Creates or updates a queue; its first parameter is an open client.
-        changes: It updates one.
+        changes: Whether the command updates an existing queue.
     """
     del command.__annotations__["client"]
     client, *own, _ = inspect.signature(command, eval_str=True).parameters.values()
     chosen = {name: option for name, option in options().items() if not changes or (option.extra or {})["changes"]}
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        given = {name: values.pop(name) for name in chosen}
-        given["principals"] = values.pop("principal") or None
-        command(**values, fields={name: value for name, value in given.items() if value is not None})
+        fields = {name: values.pop(name) for name in chosen}
+        fields["principals"] = values.pop("principal") or None
+        command(**values, fields={name: value for name, value in fields.items() if value is not None})
 
     added = [optional(name, _option(name, option)) for name, option in chosen.items()]
     run.__annotations__ = {"client": Any}
@@ -79,14 +79,14 @@ def _option(name: str, option: msgspec.Meta) -> Any:  # noqa: ANN401 - a type wi
 @partial(_with_fields, changes=False)
 def create(
     client: Client,
-    name: Annotated[str | None, typer.Argument(help="Its name.", show_default="one that the service makes up")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the queue.", show_default="made by the service")] = None,
     *,
     fields: Mapping[str, Any],
 ) -> None:
-    """Create a queue. One that is there with the same fields is fine; with others it is an error."""
+    """Create a queue. Does nothing if it exists with the same fields, and fails if it exists with others."""
     created = client.create_queue(name, **fields)
     if not created.new:
-        output.note(f"{created.name} was there already.")
+        output.note(f"{created.name} already exists.")
     output.show(created, _described(client, created))
 
 
@@ -94,13 +94,13 @@ def create(
 @connected
 def list_queues(
     client: Client,
-    details: Annotated[bool, typer.Option("--details", "-l", help="Show the fields of each.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Show how many messages each has.")] = False,
-    backlog: Annotated[bool, typer.Option("--backlog", help="Show how much of each is to be done by claims.")] = False,
+    details: Annotated[bool, typer.Option("--details", "-l", help="Show the fields of each queue.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Show the number of messages of each queue.")] = False,
+    backlog: Annotated[bool, typer.Option("--backlog", help="Show the job backlog of each queue.")] = False,
     start: Annotated[str | None, typer.Option(help="Name to start at.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Max queues.")] = None,
 ) -> None:
-    """List queues by name; with --json one a line."""
+    """List queues by name; with --json one per line."""
     from itertools import islice
 
     if not (details or count or backlog):
@@ -123,9 +123,9 @@ def list_queues(
 @app.command("info")
 @connected
 def info(client: Client, name: Name) -> None:
-    """Show a queue: its fields, what it guarantees, how many messages it has and since when."""
-    found = client.info(name)
-    output.show(found, _facts(client, found))
+    """Show a queue: its fields, its guarantees, the number of messages, and the oldest and newest of each partition."""
+    queue = client.info(name)
+    output.show(queue, _facts(client, queue))
 
 
 @app.command("update")
@@ -134,20 +134,20 @@ def info(client: Client, name: Name) -> None:
 def update(
     client: Client,
     name: Name,
-    reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(RESETTABLE)}.")] = None,
+    reset: Annotated[list[str] | None, typer.Option(help=f"Reset to the default: {', '.join(RESETTABLE)}.")] = None,
     *,
     fields: Mapping[str, Any],
 ) -> None:
-    """Change what is given; the rest stays."""
-    given: dict[str, Any] = dict(fields)
+    """Change the given fields of a queue; the others stay."""
+    changes: dict[str, Any] = dict(fields)
     for field in reset or []:
-        if field not in RESETTABLE or field in given:
-            text = f"{field!r} cannot be reset: {', '.join(RESETTABLE)} can, where no value is given"
+        if field not in RESETTABLE or field in changes:
+            text = f"{field!r} cannot be reset: use {', '.join(RESETTABLE)}, and give no new value with it"
             raise typer.BadParameter(text, param_hint="--reset")
-        given[field] = None
-    if not given:
-        raise typer.BadParameter("nothing to change was given: name a field, such as --ttl 7d, or --reset one")
-    updated = client.update_queue(name, **given)
+        changes[field] = None
+    if not changes:
+        raise typer.BadParameter("there is nothing to change: give a field, such as --ttl 7d, or --reset one")
+    updated = client.update_queue(name, **changes)
     output.show(updated, _described(client, updated))
 
 
@@ -172,7 +172,7 @@ def purge(client: Client, name: Name, yes: Yes = False) -> None:
 @app.command("pause")
 @on_existing
 def pause(client: Client, name: Name) -> None:
-    """Pause the claims of a queue: nobody gets a message of it; posts, reads and live claims go on."""
+    """Pause the claims of a queue: no new claim gets a message. Posts, reads and live claims continue."""
     client.job_queue(name).pause()
     output.show({"queue_name": name, "claims": "paused"}, f"Claims of {name} are paused.")
 
@@ -180,18 +180,18 @@ def pause(client: Client, name: Name) -> None:
 @app.command("resume")
 @on_existing
 def resume(client: Client, name: Name) -> None:
-    """End a pause: claims that wait get messages within some seconds."""
+    """Resume the claims of a queue: waiting claims get messages within a few seconds."""
     client.job_queue(name).resume()
     output.show({"queue_name": name, "claims": "open"}, f"Claims of {name} are open.")
 
 
 def _described(client: Client, queue: Queue) -> Iterator[Block]:
-    """Describes a queue, with the service's defaults for fields that are not set if these can be read."""
+    """Describes a queue, with the service's defaults for unset fields if the caller may read them."""
     from queuey.client.errors import ClientError
 
     with suppress(ClientError):
-        found = client.info(queue.name)
-        queue = structs.replace(queue, ttl=found.ttl, read_delay=found.read_delay)
+        info = client.info(queue.name)
+        queue = structs.replace(queue, ttl=info.ttl, read_delay=info.read_delay)
     created = () if queue.created is None else ("created",)
     yield output.fields(queue, "name", *_options(queue), "principals", *created)
 
@@ -207,7 +207,6 @@ def _facts(client: Client, found: QueueInfo) -> Iterator[Block]:
 
 
 def _options(queue: Queue | QueueInfo) -> list[Column]:
-    """Returns the columns of a queue's options; that of a description only if there is one."""
     shown: list[Column] = [_BACKOFF if name == "backoff" else name for name in options()]
     return shown if queue.description else shown[:-1]
 
@@ -224,7 +223,6 @@ _BACKOFF = ("backoff", _delays)
 
 
 def _backlog(client: Client, name: str) -> Backlog | None:
-    """Returns the backlog of a queue; None: the queue cannot be claimed from."""
     from queuey.client import Conflict
 
     with suppress(Conflict):
@@ -236,13 +234,13 @@ def _backlog(client: Client, name: str) -> Backlog | None:
 @connected
 def move(
     client: Client,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue that is emptied.", autocompletion=queue_names)],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue to empty.", autocompletion=queue_names)],
     target: Annotated[
         str, typer.Argument(metavar="TO", help="Queue that gets the messages.", autocompletion=queue_names)
     ],
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait until the move is done.")] = False,
 ) -> None:
-    """Move the messages that a queue has now to another one. The service does it, also when this command ends."""
+    """Move the present messages of a queue to another one. The service continues if this command ends."""
     moving = client.move(source, target)
     if detach:
         _show(moving.show())
@@ -253,7 +251,7 @@ def move(
 @app.command("moves")
 @connected
 def moves(client: Client) -> None:
-    """List moves, the newest first; with --json one a line."""
+    """List moves, newest first; with --json one per line."""
     shown = ("id", "source", "target", "state", "moved", "total", "left", "began")
     output.show_each(Move, client.moves(), *shown)
 
@@ -261,27 +259,27 @@ def moves(client: Client) -> None:
 @app.command("follow-move")
 @connected
 def follow(client: Client, move: Identifier) -> None:
-    """Follow a move to its end."""
+    """Follow a move until it is done."""
     _follow(client.moving(move))
 
 
 @app.command("cancel-move")
 @connected
 def cancel(client: Client, move: Identifier) -> None:
-    """Cancel a move: what was moved stays in the target, the rest in the source."""
+    """Cancel a move: moved messages stay in the target, the others in the source."""
     _show(client.moving(move).cancel())
 
 
 def _follow(moving: Moving) -> None:
     try:
         with bar() as move_bar:
-            found = moving.wait(told=lambda move: move_bar(f"{move.source} to {move.target}", move.moved, move.total))
+            ended = moving.wait(told=lambda move: move_bar(f"{move.source} to {move.target}", move.moved, move.total))
     except KeyboardInterrupt:
-        output.note(f"Move {moving.id} goes on. Follow it: queuey queue follow-move {moving.id}")
+        output.note(f"Move {moving.id} continues. Follow it: queuey queue follow-move {moving.id}")
         output.note(f"Cancel it: queuey queue cancel-move {moving.id}")
         raise
-    _show(found)
-    if found.state != "done":
+    _show(ended)
+    if ended.state != "done":
         raise typer.Exit(1)
 
 

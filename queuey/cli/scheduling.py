@@ -33,24 +33,24 @@ def put(
     name: Name,
     queue: Annotated[str | None, typer.Option(help="Queue that gets the messages.", autocompletion=queue_names)] = None,
     body: Annotated[str | None, typer.Option(help="Body of the message.")] = None,
-    json_body: Annotated[str | None, typer.Option("--json-body", help="Body that is a JSON value.")] = None,
+    json_body: Annotated[str | None, typer.Option("--json-body", help="Body of the message, as a JSON value.")] = None,
     message_key: Annotated[str | None, typer.Option(help="Message key: picks the partition.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="Header to keep with the message: NAME=VALUE.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="Header of the message: NAME=VALUE.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Content type of the message.")] = None,
-    ttl: Annotated[int | None, times.ttl("How long the message lives, such as 12h.")] = None,
-    cron: Annotated[str | None, typer.Option(help="Minute, hour, day, month, day of the week.")] = None,
-    timezone: Annotated[str | None, typer.Option(help="Of --cron, such as Europe/Berlin; at first UTC.")] = None,
+    ttl: Annotated[int | None, times.ttl("Time to live of the message, such as 12h.")] = None,
+    cron: Annotated[str | None, typer.Option(help="Times: minute, hour, day, month, day of the week.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="Zone of --cron, such as Europe/Berlin; at first UTC.")] = None,
     every: Annotated[int | None, times.duration("Interval, such as 5m.", whole=True)] = None,
     missed: Annotated[
-        Literal["skip", "catch_up"] | None, typer.Option(help="What becomes of times that nobody was there for.")
+        Literal["skip", "catch_up"] | None, typer.Option(help="What to do about times at which no service ran.")
     ] = None,
 ) -> None:
-    """Make a schedule, or change what is given of one."""
+    """Create a schedule, or change the given fields of one."""
     message: Any = None
     if body is not None or json_body is not None:
         message = _message(body, json_body, message_key, header, content_type, ttl)
     elif not (message_key is None and header is None and content_type is None and ttl is None):
-        raise typer.BadParameter("a message is given as a whole: add --body or --json-body")
+        raise typer.BadParameter("a change replaces the whole message: add --body or --json-body")
     plan = {"queue": queue, "cron": cron, "timezone": timezone, "every": every, "missed": missed}
     _show(client.schedules.put(name, message=message, **plan))  # type: ignore[arg-type] # by their names
 
@@ -80,14 +80,14 @@ def _message(
 @app.command("show")
 @connected
 def show(client: Client, name: Name) -> None:
-    """Show a schedule, its next times and what became of the last one."""
+    """Show a schedule, its next times and the result of the last one."""
     _show(client.schedules.get(name))
 
 
 @app.command("list")
 @connected
 def list_schedules(client: Client) -> None:
-    """List schedules by name; with --json one a line."""
+    """List schedules by name; with --json one per line."""
     last: tuple[Column, ...] = (
         ("last", lambda schedule: "-" if schedule.last is None else schedule.last.state),
         ("of", lambda schedule: "-" if schedule.last is None else time_parsing.iso(schedule.last.instant)),
@@ -106,24 +106,24 @@ def pause(client: Client, name: Name) -> None:
 @app.command("resume")
 @connected
 def resume(client: Client, name: Name) -> None:
-    """Resume a schedule with its next time. What came meanwhile is not made up for."""
+    """Resume a schedule at its next time. Times during the pause are skipped."""
     _show(client.schedules.resume(name))
 
 
 @app.command("run")
 @connected
 def run(client: Client, name: Name) -> None:
-    """Post a schedule's message now, also if it is paused."""
-    found = client.schedules.run(name)
-    output.show(found, () if found.last is None else f"Schedule {found.name}: {_text(found.last)}.")
-    if found.last is None or found.last.state != "published":
+    """Post a schedule's message now, even if the schedule is paused."""
+    schedule = client.schedules.run(name)
+    output.show(schedule, () if schedule.last is None else f"Schedule {schedule.name}: {_text(schedule.last)}.")
+    if schedule.last is None or schedule.last.state != "published":
         raise typer.Exit(1)
 
 
 @app.command("delete")
 @connected
 def delete(client: Client, name: Name) -> None:
-    """Delete a schedule. Messages that it has posted stay."""
+    """Delete a schedule. Its posted messages stay."""
     client.schedules.delete(name)
     output.show({"schedule": name, "deleted": True}, ToStderr(f"Deleted schedule {name}."))
 
@@ -146,7 +146,7 @@ def _when(found: Schedule) -> str:
 
 
 def _text(last: Tick) -> str:
-    of = f"the tick of {time_parsing.iso(last.instant)}"
+    tick = f"the tick of {time_parsing.iso(last.instant)}"
     if last.state == "published":
-        return f"{of} is message {last.message_id} in partition {last.partition}"
-    return f"{of} is {last.state}: {last.error}"
+        return f"{tick} is message {last.message_id} in partition {last.partition}"
+    return f"{tick} is {last.state}: {last.error}"

@@ -1,4 +1,4 @@
-"""``queuey send``."""
+"""``queuey send``: sends arguments, standard input or the lines of a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STANDARD_INPUT = "-"
 
 MAX_INPUT = 64 << 20
-"""Max bytes of standard input in one message; the service's own limit is far below."""
+"""Max bytes of standard input in one message; the service's own limit is far lower."""
 
 
 @recorded
@@ -38,22 +38,22 @@ def send(
         typer.Argument(help="Queue; with --queue-field a template.", show_default=False, autocompletion=queue_names),
     ],
     body: Annotated[
-        list[str] | None, typer.Argument(help="Messages; -: standard input, as one message.", show_default="-")
+        list[str] | None, typer.Argument(help="Messages; - for standard input as one message.", show_default="-")
     ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", "-f", help="File of lines, each a message; - for standard input.")
+        Path | None, typer.Option("--from", "-f", help="File with a message per line; - for standard input.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Lines are texts; otherwise JSON values.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Send lines as text, not as JSON values.")] = False,
     message_key: Annotated[
-        str | None, typer.Option(help="Picks the partition: messages of one key stay in order.")
+        str | None, typer.Option(help="Key that picks the partition: messages of one key stay in order.")
     ] = None,
     ttl: Annotated[int | None, times.ttl("Time to live of the messages, such as 12h.")] = None,
-    delay: Annotated[float | None, times.duration("Time for which range reads hide the messages.")] = None,
+    delay: Annotated[float | None, times.duration("Time to hide the messages from readers and claims.")] = None,
     at: Annotated[
         float | None,
-        times.due("When they are due, in place of --delay: 2026-12-01T09:00 (local time, or with a zone)."),
+        times.due("Time when they are due, instead of --delay: 2026-12-01T09:00 (local time, or with a zone)."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the message: one message at most has it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the message; at most one message has it.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the message that has the name.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create queues that do not exist.")] = False,
     queue_field: Annotated[
@@ -61,15 +61,15 @@ def send(
     ] = None,
     key_field: Annotated[str | None, typer.Option(help="Field whose value is the message key.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=1, help="Partition.")] = None,
-    content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, max=200, help="Partitions of queues that --create makes.")] = 1,
+    content_type: Annotated[str | None, typer.Option(help="Content type of each message.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="Header of each message: <name>=<value>.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, max=200, help="Partitions of the queues that --create makes.")] = 1,
     skip: Annotated[int, typer.Option(min=0, help="Skip this many lines at the start of --from.")] = 0,
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per request.")] = 1000,
 ) -> None:
-    """Send messages: arguments, standard input, or the lines of a file, however long it is.
+    """Send messages from arguments, standard input, or the lines of a file of any length.
 
-    Prints where each message went; with --from only how many were stored.
+    Prints the id and partition of each message; with --from only the number of stored messages.
     """
     options: dict[str, Any] = {
         "partition": partition,
@@ -85,7 +85,7 @@ def send(
         client.create_queue(queue, partitions=partitions if partitions > 1 else None)
     if name is not None or replace:
         if source is not None or name is None:
-            raise typer.BadParameter("--name goes with one message, and --replace with --name")
+            raise typer.BadParameter("--name is for a single message, and --replace needs --name")
         _send_named(client, queue, (name, replace), body, options | times.until(at))
         return
     if source is None:
@@ -95,15 +95,15 @@ def send(
     from queuey.cli.feed import Route
 
     route = Route(queue, raw, queue_field, key_field, options, at)
-    made = {queue} if not create or queue_field is None else set[str]()
-    maker = partitions if create else None
+    existing = {queue} if not create or queue_field is None else set[str]()
+    new_partitions = partitions if create else None
     with _opened(source) as (stream, size), bar() as move_bar:
 
         def progress(messages: int, read: int) -> None:
             total = None if size is None else size >> 20
             move_bar(f"{plural(messages, 'message')} (MiB)", read >> 20, total)
 
-        _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch)
+        _Feeding(client, route, progress, new_partitions, existing).run(stream, skip=skip, batch=batch)
 
 
 @dataclass
@@ -111,11 +111,11 @@ class _Feeding:
     """One run of ``send --from``.
 
     Attributes:
-        _client: Speaks to the service.
+        _client: An open client.
         _route: How a line becomes a message.
-        _progress: Called with the number of messages stored and of bytes read.
-        _partitions: Of queues to be made; None: queues must be there.
-        _made: Queues known to be there.
+        _progress: Called with the numbers of messages stored and of bytes read.
+        _partitions: Partitions of queues to create; None if queues must exist.
+        _made: Queues known to exist.
     """
 
     _client: Client
@@ -128,10 +128,10 @@ class _Feeding:
     _blank: int = 0
 
     def run(self, stream: Iterable[bytes], *, skip: int, batch: int) -> None:
-        """Sends everything and prints how much it was.
+        """Sends all lines and prints how many messages were stored.
 
         Raises:
-            typer.Exit: It failed in the middle; what was stored has been said.
+            typer.Exit: A line or request failed; how to continue has been printed.
         """
         from queuey.cli.feed import BadLine, batches
         from queuey.client.errors import ClientError
@@ -139,15 +139,15 @@ class _Feeding:
         began = time.monotonic()
         done = skip
         try:
-            for part in batches(self._lines(stream, skip), self._route, size=batch):
-                self._send(part)
-                done = part.last_line
+            for buffered in batches(self._lines(stream, skip), self._route, size=batch):
+                self._send(buffered)
+                done = buffered.last_line
         except (BadLine, ClientError, KeyboardInterrupt) as error:
             self._explain(error, done)
             raise typer.Exit(output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from error
         seconds = time.monotonic() - began
         if self._blank:
-            output.note(f"{plural(self._blank, 'empty line was', 'empty lines were')} left out.")
+            output.note(f"{plural(self._blank, 'empty line was', 'empty lines were')} skipped.")
         total = self._stored.total()
         rate = f", {total / seconds:,.0f} a second" if seconds > 0 else ""
         text = f"{plural(total, 'message')} stored in {plural(len(self._stored), 'queue')}{rate}"
@@ -173,12 +173,11 @@ class _Feeding:
             self._client.create_queue(part.queue, partitions=count)
             self._made.add(part.queue)
         delay = times.until(self._route.due)
-        messages = [msgspec.structs.replace(each, **delay) for each in part.messages] if delay else part.messages
+        messages = [msgspec.structs.replace(message, **delay) for message in part.messages] if delay else part.messages
         self._stored[part.queue] += len(self._client.send_many(part.queue, messages))
         self._progress(self._stored.total(), self._read)
 
     def _explain(self, error: BaseException, done: int) -> None:
-        """Prints what is stored, what may be, and how to resume."""
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
@@ -189,7 +188,7 @@ class _Feeding:
         if self._route.queue_field is None and done:
             output.note(f"To continue after line {done}: --skip {done}")
         elif self._route.queue_field is not None:
-            output.note("No --skip continues exactly here: with --queue-field lines are sent by queue, not in order.")
+            output.note("No --skip continues here: with --queue-field, lines are sent by queue and not in order.")
 
 
 def _send_bodies(
@@ -199,7 +198,7 @@ def _send_bodies(
 
     bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
     options |= times.until(due)
-    if len(bodies) == 1:  # so that an error does not speak of the first of several
+    if len(bodies) == 1:  # An error of send_iter would speak of the first of several messages.
         _show(client.send(queue, bodies[0], **options))
         return
     for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
@@ -213,14 +212,14 @@ def _send_named(
 
     bodies = body or [_STANDARD_INPUT]
     if len(bodies) > 1:
-        raise typer.BadParameter(f"--name goes with one message, and {len(bodies)} are given")
+        raise typer.BadParameter(f"--name is for a single message, and {len(bodies)} are given")
     named, (text, replace) = client.named(queue), name
     store = named.set if replace else named.create
     content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
     try:
         receipt = store(text, content, **options)
     except NameTaken as error:
-        text = f"{text!r} names another message. Wait until that is done, or replace it: --replace"
+        text = f"{text!r} is the name of another message. Wait until that one is done, or replace it: --replace"
         raise output.Failed(text) from error
     _show(receipt)
 
@@ -254,7 +253,7 @@ def _check_feed(
     if body:
         raise typer.BadParameter("give messages either as arguments or with --from")
     if raw and (queue_field or key_field):
-        raise typer.BadParameter("texts have no fields: --raw goes with neither --queue-field nor --key-field")
+        raise typer.BadParameter("text has no fields: --raw excludes --queue-field and --key-field")
     if key_field and message_key:
         raise typer.BadParameter("--key-field and --message-key exclude each other")
     if queue_field is not None and PLACEHOLDER not in queue:
@@ -263,7 +262,7 @@ def _check_feed(
 
 @contextmanager
 def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Opens a file or standard input; returns its size if it is known."""
+    """Opens a file, or standard input for ``-``; yields the stream and its size in bytes, None if unknown."""
     if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None
         return

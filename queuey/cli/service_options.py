@@ -1,4 +1,4 @@
-"""Which service a command speaks to: the same options on every command that needs one."""
+"""The options that select the service, the same on every command that connects to one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from queuey.client import Client, ClientError
 
 MAX_NAMES = 1000
-"""Max names of queues that a misspelled one is compared with."""
+"""Max queue names that a misspelled one is compared with."""
 
 
 def _option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
@@ -29,10 +29,10 @@ def _option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
 
 
 _OPTIONS = {
-    "url": _option(str, "Its address; several with commas.", "$QUEUEY_URL or the profile"),
+    "url": _option(str, "Address of the service, or several with commas.", "$QUEUEY_URL or the profile"),
     "app": _option(str, "The application.", "$QUEUEY_APP or the profile"),
     "key": _option(str, "The API key; other users of this machine may see it here.", "$QUEUEY_KEY or the profile"),
-    "token_file": _option(Path, "File with a user's token, in place of a key.", "$QUEUEY_TOKEN_FILE"),
+    "token_file": _option(Path, "File with a user's token, instead of a key.", "$QUEUEY_TOKEN_FILE"),
     "profile": _option(
         Path, "File with address, application and key, as written by queuey serve.", "$QUEUEY_PROFILE or the user's"
     ),
@@ -40,20 +40,20 @@ _OPTIONS = {
 }
 _RECEIPTS = Annotated[
     Path | None,
-    typer.Option(help="File to append a line of JSON to for every message that was stored, for queuey pipeline audit."),
+    typer.Option(help="File to append a JSON line to for each stored message, for queuey pipeline audit."),
 ]
 _USERS = (
-    "a user's token opens the queues that the application gave to this user, by their names, and lists none;"
-    " to list, create, change, purge or delete queues use a key of the application (--key)"
+    "a user's token gives access to the user's own queues by name, and cannot list queues;"
+    " to list, create, change, purge or delete queues, use a key of the application (--key)"
 )
 
 
 def open_client(given: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN401 - of the client
-    """Returns a client of the service that options name; ``others`` are arguments of the client."""
+    """Returns a client of the service that the options name; ``others`` are further arguments of the client."""
     from queuey.client import Client
 
     if given.get("profile") is not None:
-        # The client reads the profile from the file that this variable names.
+        # The client reads the profile from the path in this variable.
         os.environ["QUEUEY_PROFILE"] = str(given["profile"])
     ca = given.get("ca") or os.environ.get("QUEUEY_CA") or None
     url, key, app, token_file = (given.get(name) for name in ("url", "key", "app", "token_file"))
@@ -62,22 +62,22 @@ def open_client(given: Mapping[str, Any], **others: Any) -> Client:  # noqa: ANN
 
 
 def _note_pause(pause: float, error: ClientError) -> None:
-    output.note(f"The request failed, and is sent again in {pause:.0f} s: {error}")
+    output.note(f"The request failed. Retrying in {pause:.0f} s: {error}")
 
 
 def connected(
     command: Callable[..., None], *, receipts: bool = False, existing: bool = False, waits: bool = False
 ) -> Callable[..., None]:
-    """Gives a command, whose first parameter is an open client, ``--json`` and options that say where that connects to.
+    """Adds ``--json`` and the options of the service to a command, which receives an open client as first argument.
 
     Args:
         command: Does the work.
-        receipts: It stores messages, of which receipts can be kept.
-        existing: Its queue has to be there already: creating it is no next step.
-        waits: It goes on for as long as it is let, and says itself when the service is away.
+        receipts: Whether the command stores messages, so that ``--receipts`` can record them.
+        existing: Whether the queue must exist already, so that the error does not suggest to create it.
+        waits: Whether the command runs until it is stopped, and reports by itself that the service cannot be reached.
     """
     name = next(iter(command.__annotations__))
-    # The client's type is only there for type checkers, so that --help does not import the client.
+    # The client's type is only for type checkers, so that --help does not import the client.
     del command.__annotations__[name]
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
     options = {"receipts": _RECEIPTS, **_OPTIONS} if receipts else _OPTIONS
@@ -100,7 +100,7 @@ def connected(
                 raise
             except NotAuthenticated as error:
                 if where["key"] is not None and "message_key" in values:
-                    error.add_note("--key is the key of the application; that of a message is --message-key")
+                    error.add_note("--key is the key of the application; for the key of a message use --message-key")
                 raise
 
     added = [optional(option, annotation) for option, annotation in options.items()]
@@ -113,14 +113,14 @@ waiting = partial(connected, waits=True)
 
 
 def _explain_missing(client: Client, error: Exception, values: Iterable[object], *, existing: bool) -> None:
-    """Adds the names that may be meant, of those that the credential lists, to the error about a queue.
+    """Adds similar names of queues to an error about a missing one, if the credential may list queues.
 
     Raises:
-        Failed: The queue has to be there already.
+        Failed: The queue must exist already.
     """
     from queuey.client import ClientError
 
-    missing = next((each for each in values if isinstance(each, str) and repr(each) in str(error)), "")
+    missing = next((value for value in values if isinstance(value, str) and repr(value) in str(error)), "")
     names: tuple[str, ...] = ()
     with suppress(ClientError):
         names = client.name_page(limit=MAX_NAMES).names
@@ -132,12 +132,11 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of queues that the shell offers; none if the service does not give them in a second."""
+    """Returns names of queues for completion, or none if the service does not answer in a second."""
     return _offered(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
 
 
 def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG001 - the shell filters
-    """Returns the names of a queue's consumer groups that the shell offers."""
     return _offered(ctx, lambda client: client.groups(ctx.params["queue"]))
 
 

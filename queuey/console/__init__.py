@@ -1,9 +1,9 @@
-"""The console: pages on which operators see queues. One include, at ``/console``; the setting ``console`` turns it on.
+"""The console: pages for operators at ``/console``, one include. The setting ``console`` turns it on.
 
-It calls the use cases that version 1 of the API calls, with the rights of the key or user that has logged in. What
-it changes is an act of :mod:`.acts`, which stands in the audit log. ``docs/console.md`` is for its users,
-``docs/decisions/0040-console-sessions.md``, ``0041-console-parts.md`` and ``0042-console-login-by-provider.md`` say why
-it is as it is.
+It calls the same use cases as version 1 of the API, with the rights of the key or user that has logged in. Each change
+is an act of :mod:`.acts`, and is recorded in the audit log. ``docs/console.md`` is for users of the console;
+``docs/decisions/0040-console-sessions.md``, ``0041-console-parts.md`` and ``0042-console-login-by-provider.md`` explain
+its design.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Meta
 from queuey.settings import Include, Room, Settings, is_loopback
 
 LINK_HOSTS = ("127.0.0.1", "::1", "localhost")
-"""Values of the setting ``host`` whose addresses a page of :class:`LocalConsoleRoom` accepts."""
+"""Values of the setting ``host`` with which ``auto`` may serve :class:`LocalConsoleRoom`."""
 
 
 class ConsoleRoom(Room, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
 
     def mistakes(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
         if self.console == "on" and alone is not None:
-            text = f"Setting console needs the service's own API, but {alone} serves another one."
+            text = f"Setting console needs the service's own API, but {alone} replaces it."
             yield text, ("console", alone.partition(".")[0])
 
     def resolved(self, settings: Settings, address: str, *, terminal: bool) -> ConsoleRoom:
@@ -62,7 +62,7 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
 class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
     """The console that ``auto`` serves: for browsers on this machine, with a link that logs in once.
 
-    It has no logins by providers, whose redirect addresses are those of other hosts.
+    It has no logins by providers, because their redirect addresses are on other hosts.
     """
 
     def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:

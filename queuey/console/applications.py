@@ -1,4 +1,4 @@
-"""Views of applications: their list, and of one its queues, failures, schedules, keys and audit log."""
+"""Views of applications: their list, and the queues, failures, schedules, keys and audit log of one application."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOG_FIELDS = frozenset({"cursor", "queue"})
 PAGE_SIZE = 100
 """Max names on a page."""
 MAX_APPLICATIONS, MAX_QUEUES = 20, 10
-"""Max applications of a page that have figures, and max queues of each that are counted."""
+"""Max applications on a page with figures, and max queues of each that are counted."""
 LOOKING_SECONDS = 1.0
 """Timeout for counting queues and for searching dead letters, in seconds."""
 DAY = 86_400.0
@@ -43,12 +43,12 @@ MAX_REASONS = 100
 """Max reasons on a page."""
 
 CONTENT = frozenset({"error", "shape", "message_key"})
-"""Details of entries that were in messages."""
+"""Details of audit entries that were copied from messages."""
 OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
 def show_applications(ask: Ask) -> Response:
-    """Lists the applications that the caller may see; a single one opens at once."""
+    """Lists the applications that the caller may see, or redirects to the only one."""
     prefix, start = _asked(ask)
     operates = any(grant.application is None for grant in ask.caller.grants)
     if operates:
@@ -72,7 +72,6 @@ def show_applications(ask: Ask) -> Response:
 
 
 def _totals(ask: Ask, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the figures of applications in their order, as long as that is cheap."""
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + LOOKING_SECONDS
     for name in names[:MAX_APPLICATIONS]:
@@ -84,7 +83,6 @@ def _totals(ask: Ask, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def show_queues(ask: Ask) -> Response:
-    """Lists the queues of an application that the caller may see, with their figures if these are asked for."""
     if (refusal := overview.unlisted(ask)) is not None:
         return refusal
     application, patterns = ask.application, ask.patterns("measure")
@@ -129,7 +127,7 @@ SORTS: dict[str, Callable[[overview.Row], Any]] = {
     "sent": lambda row: row.rates[0],
     "taken": lambda row: row.rates[1],
 }
-"""What rows may be sorted by; None comes last."""
+"""Sort keys of rows; rows without a value come last."""
 
 
 def _sorted(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
@@ -139,7 +137,7 @@ def _sorted(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[over
 
 
 def _columns(queues: Sequence[Queue]) -> list[str]:
-    """Returns the fields in which queues of a page differ; times that are less than a day apart do not."""
+    """Returns the fields in which the queues of a page differ; creation times differ from a day on."""
     fields = ("kind", "type", "partitions", "consistency")
     differ = [name for name in fields if len({getattr(queue, name) for queue in queues}) > 1]
     created = [queue.created for queue in queues]
@@ -147,20 +145,20 @@ def _columns(queues: Sequence[Queue]) -> list[str]:
 
 
 def show_failures(ask: Ask) -> Response:
-    """Groups the newest dead letters of an application by reason, over a page of queues at a time."""
+    """Groups the newest dead letters of an application by reason, for one page of queues at a time."""
     application, start = ask.application, ask.given.get("start", "")
     patterns = ask.patterns("read")
-    found, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
+    queues, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
     samples: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + LOOKING_SECONDS
-    for queue in found:
+    for queue in queues:
         names = [name for name in _letters_of(queue) if name not in samples]
         if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
             following = queue.name
             break
         for name in names:
             samples[name] = failures(ask, name)
-    reasons = by_reason(one["failures"] for one in samples.values() if one["failures"] is not None)
+    reasons = by_reason(sample["failures"] for sample in samples.values() if sample["failures"] is not None)
     return ask.render(
         "failures.html",
         "Failures of",
@@ -175,38 +173,34 @@ def show_failures(ask: Ask) -> Response:
 
 
 def _letters_of(queue: Queue) -> list[str]:
-    """Returns the queues of dead letters that a queue in a list refers to."""
     own = [queue.name] if holds_dead(queue.name) else []
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
 def _asked(ask: Ask) -> tuple[str, str]:
-    """Returns the prefix, and the name at which the page begins."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
 
 def _within(prefix: str, following: str | None) -> str | None:
-    """Returns the name at which the next page begins; None: this is the last page."""
+    """Returns the first name of the next page, or None if this page is the last one with the prefix."""
     return following if following is not None and following.startswith(prefix) else None
 
 
 def _own(caller: Caller) -> list[str]:
-    """Returns the applications that the caller's key belongs to, or whose user the caller is."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
 def show_schedules(ask: Ask) -> Response:
-    """Lists the schedules of queues that the caller administers."""
     may_see, start = ask.matching("admin"), ask.given.get("start", "")
-    found, following = ask.service.schedules.list(ask.application, may_see, start=start)
+    schedules, following = ask.service.schedules.list(ask.application, may_see, start=start)
     return ask.render(
         "schedules.html",
         "Schedules of",
         ask.application,
-        schedules=found,
+        schedules=schedules,
         following=following,
         patterns=ask.patterns("admin"),
         may_add=bool(ask.caller.patterns(ask.application, "send")),
@@ -214,7 +208,6 @@ def show_schedules(ask: Ask) -> Response:
 
 
 def show_schedule(ask: Ask) -> Response:
-    """Shows a schedule, and the acts that the caller may do."""
     schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
@@ -230,7 +223,7 @@ def show_schedule(ask: Ask) -> Response:
 
 
 def show_log(ask: Ask) -> Response:
-    """Lists entries about queues for which the caller has the right ``admin``, and the caller's own, newest first."""
+    """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own."""
     ask.service.queues.require_application(ask.application)
     patterns, who = ask.caller.patterns(ask.application, "admin"), ask.callers.holder(ask.request)
     queue = ask.given.get("queue", "")
@@ -255,13 +248,12 @@ def show_log(ask: Ask) -> Response:
 
 
 def show_entry(ask: Ask) -> Response:
-    """Shows an entry to callers who see it in the list."""
     ask.service.queues.require_application(ask.application)
     partition, position = parse_place(ask.match["place"])
     entry = ask.service.audit.find(ask.application, (partition or 1, position))
     who = ask.callers.holder(ask.request)
     if entry is None or not _is_seen(ask, entry, who):
-        raise NoSuchResource("There is no such entry of the audit log that you may see.")
+        raise NoSuchResource("The audit log has no such entry, or you may not see it.")
     reads = entry.who == who or ask.may("read", entry.queue)
     return ask.render(
         "entry.html",
@@ -274,14 +266,14 @@ def show_entry(ask: Ask) -> Response:
 
 
 def _is_seen(ask: Ask, entry: Entry, who: str) -> bool:
-    """Returns whether a caller sees an entry: one about the application needs the right for all queues."""
+    """Returns whether a caller may see an entry; one about the application needs ``admin`` for all queues."""
     if entry.queue:
         return entry.who == who or ask.may("admin", entry.queue)
     return entry.who == who or "*" in ask.caller.patterns(ask.application, "admin")
 
 
 def show_keys(ask: Ask) -> Response:
-    """Lists the keys that the caller could have made."""
+    """Lists the keys that the caller could have created."""
     ask.patterns("admin")
     keys = ask.service.keys.list(ask.application, ask.caller)
     return ask.render("keys.html", "Keys of", ask.application, keys=keys)

@@ -1,4 +1,4 @@
-"""The figures of a queue now and its last hour as charts, kept fresh by a stream: each event has the whole hour."""
+"""The present figures of a queue and charts of its last hour. A stream updates them: each event has the whole hour."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from queuey.web.requests import Request, read_query
 from queuey.web.responses import Body, Response, event
 
 SAMPLE_INTERVAL = 60.0
-"""Interval between two counts of all queues, in seconds."""
+"""Interval between two counts of recently used queues, in seconds."""
 SPANS = {"5m": 300, "1h": 3600}
-"""Seconds that charts show, by their names in addresses."""
+"""Seconds that charts show, by name in the address."""
 TABLE_ROWS = 10
-"""Number of rows of the table that has what charts show."""
+"""Number of rows in the table with the data of the charts."""
 MAX_COUNTED = 1000
 """Max jobs that are counted; more are estimated."""
 FIELDS = frozenset({"tiles"})
 RATE_CELLS = 6
-"""Number of finished cells that a rate is the mean of: a minute."""
+"""Number of finished cells over which a rate is averaged: one minute."""
 MIN_WHOLE = 10
-"""Min messages a second that are shown without digits behind the point."""
+"""Min messages a second that are shown without decimals."""
 MAX_LIVE = 20
-"""Max streams of charts of one key in this process: each takes a long poll of the key's application."""
+"""Max chart streams of one key in this process: each uses one of the application's long polls."""
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("X-Accel-Buffering", "no"),
@@ -46,14 +46,13 @@ log = logging.getLogger("queuey")
 
 
 class Figures(NamedTuple):
-    """What a queue has now, and the messages a second that are sent and taken."""
+    """The backlog of a queue, and the messages a second that are sent and taken."""
 
     backlog: Backlog
     sent: float
     taken: float
 
     def tiles(self) -> dict[str, str]:
-        """Returns the figures as texts, by name."""
         backlog, about = self.backlog, "" if self.backlog.exact else "about "
         return {
             "waiting": f"{about}{backlog.waiting:,}",
@@ -71,7 +70,7 @@ def figures(service: Service, access: QueueAccess, cells: Cells) -> Figures:
 
 
 def backlog(service: Service, access: QueueAccess) -> Backlog:
-    """Counts the jobs of a queue; in a queue without claims all messages wait, for readers."""
+    """Counts the jobs of a queue. In a queue without claims, all messages count as waiting."""
     try:
         return service.claims.backlog(access, MAX_COUNTED)
     except ClaimsRefused:
@@ -89,7 +88,7 @@ def backlog(service: Service, access: QueueAccess) -> Backlog:
 
 
 def rate_text(rate: float) -> str:
-    """Returns a rate as people read it.
+    """Formats a rate, given in messages a second, for people.
 
     Example:
         >>> rate_text(1234.5), rate_text(2.25), rate_text(0.1), rate_text(0)
@@ -101,7 +100,7 @@ def rate_text(rate: float) -> str:
 
 
 def span(name: str, cells: Cells) -> str:
-    """Returns the span that charts show: the chosen one, or the shorter one if it has all that is known."""
+    """Returns the span that charts show: the chosen one, else the shorter one if nothing is known before it."""
     if name in SPANS:
         return name
     short, whole = SPANS
@@ -111,7 +110,7 @@ def span(name: str, cells: Cells) -> str:
 
 
 class Interval(NamedTuple):
-    """Messages that were sent and taken in a part of the hour, and how many there were at its end."""
+    """The messages sent and taken in a part of the hour, and the depth at its end."""
 
     begin: float
     sent: int
@@ -120,7 +119,6 @@ class Interval(NamedTuple):
 
 
 def table(cells: Cells, seconds: int) -> list[Interval]:
-    """Returns what charts show as a table, the newest interval first."""
     step = seconds // STEP // TABLE_ROWS
     rows = []
     for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
@@ -137,17 +135,17 @@ class ChartView:
         self._authorization = authorization
         self._history = history
         self._live: list[tuple[bytes | UserLogin, LongPoll]] = []
-        """Keys and users, and their streams. Used in the loop's thread."""
+        """Streams with the key or user of each. Used only in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
-        """Streams the last hour, and with ``tiles`` the figures; both again after each silence. Checks the rights."""
+        """Streams the last hour, and with ``tiles`` the figures, at each heartbeat. Checks the rights each time."""
         tiles = "tiles" in read_query(request, FIELDS)
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
         token = cookies.read(request, cookies.SESSION) or ""
         holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
-        request.headers["accept"] = "text/event-stream"  # The form of errors from here on.
+        request.headers["accept"] = "text/event-stream"  # Errors are sent as events from here on.
         source = ChartEvents(self, request, match, holder, tiles=tiles)
         return await request.stream(source, self._authorization.seen(request), *HEADERS)
 
@@ -155,12 +153,12 @@ class ChartView:
         """Counts a stream that is about to begin.
 
         Raises:
-            TooManyRequests: There are too many of this key or user.
+            TooManyRequests: This key or user has too many streams.
         """
-        self._live = [(other, each) for other, each in self._live if not each.closed]
+        self._live = [(other, stream) for other, stream in self._live if not stream.closed]
         if sum(other == holder for other, _ in self._live) >= MAX_LIVE:
             raise TooManyRequests(
-                f"{MAX_LIVE} live charts of this key or user are open, the most that there may be. Close a page."
+                f"This key or user has {MAX_LIVE} open pages with live charts, the maximum. Close one of them."
             )
         self._live.append((holder, turn))
 
@@ -168,13 +166,12 @@ class ChartView:
         """Returns the last hour of a queue, and its figures if ``tiles``.
 
         Raises:
-            NotAllowed: The caller may no longer see it.
+            NotAllowed: The caller may no longer see the queue.
         """
         access = await self._authorization.admit(request, match, "measure")
         return await request.in_pool(lambda: self._figures(access, tiles=tiles), computes=True)
 
     def _figures(self, access: QueueAccess, *, tiles: bool) -> dict[str, object]:
-        """Returns the times of all cells, with messages a second and the depth; and the figures as texts."""
         count = self._service.queues.count(access.queue)
         if count is not None:
             self._history.note_depth(access.queue, count)
@@ -182,15 +179,15 @@ class ChartView:
         first = cells.last - len(cells.sent) + 1
         return {
             "at": [(first + index) * STEP for index in range(len(cells.sent))],
-            "sent": [each / STEP for each in cells.sent],
-            "taken": [each / STEP for each in cells.taken],
-            "depth": [None if each == UNKNOWN else each for each in cells.depth],
+            "sent": [count / STEP for count in cells.sent],
+            "taken": [count / STEP for count in cells.taken],
+            "depth": [None if depth == UNKNOWN else depth for depth in cells.depth],
             "tiles": figures(self._service, access, cells).tiles() if tiles else {},
         }
 
 
 class ChartEvents:
-    """The last hour of a queue, again after each silence (:class:`queuey.web.admission.event_streams.Source`)."""
+    """Sends the last hour of a queue at each heartbeat (:class:`queuey.web.admission.event_streams.Source`)."""
 
     queues = 0
     more = False
@@ -220,13 +217,13 @@ class ChartEvents:
 
 
 def rates(cells: Cells) -> tuple[float, float]:
-    """Returns the messages a second that were sent and taken in the last minute, without the unfinished cell."""
+    """Returns the messages a second sent and taken in the last minute, without the unfinished cell."""
     sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * STEP) for ring in (cells.sent, cells.taken))
     return sent, taken
 
 
 def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:
-    """Counts the messages of queues that were used lately, round after round, until ``wait`` returns True."""
+    """Counts the messages of recently used queues at intervals, until ``wait`` returns True."""
     while not wait(SAMPLE_INTERVAL):
         for application, name in history.lately():
             try:
@@ -234,5 +231,5 @@ def sample(service: Service, history: History, wait: Callable[[float], bool]) ->
                 history.note_depth(queue, service.queues.count(queue) or 0)
             except StoreClosed:
                 return
-            except QueueyError as error:  # It is gone, or the store is away.
+            except QueueyError as error:  # The queue was deleted, or the store cannot be used.
                 log.debug("The messages of %s/%s cannot be counted: %s", application, name, error)

@@ -1,4 +1,4 @@
-"""How pages show times, numbers, JSON and tables. What comes of a filter as HTML has everything else escaped."""
+"""Template filters for times, numbers, JSON and tables. Filters that return HTML escape everything else."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from queuey.time_parsing import length
 
 MAX_COLOURED = 4000
-"""Max pieces of JSON that get a colour: each is an element of the page."""
+"""Max coloured tokens of JSON: each is an element of the page."""
 MAX_RELATIVE = 60 * 86_400
-"""Max seconds from now within which a time is shown by its distance."""
+"""Max distance from now, in seconds, of times that are shown as distances."""
 SPARK_WIDTH, SPARK_HEIGHT = 100, 20
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*+(?:"|\\?\Z))(?P<colon>\s*+:)?|(?P<number>-?\d[\d.eE+-]*+)|(?P<literal>true|false|null)',
@@ -24,7 +24,7 @@ _CELL = re.compile(r"<tr\b|<td\b(?P<bare>>)?")
 
 
 class Html(str):
-    """Text that templates put into a page as it is."""
+    """Text that templates do not escape."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class Html(str):
 
 
 def moment_absolute(seconds: float | None) -> str:
-    """Returns an instant, given in seconds since 1970, as people read it.
+    """Formats an instant, given in seconds since 1970, as date and time.
 
     Example:
         >>> moment_absolute(1.5)
@@ -48,7 +48,7 @@ def moment_absolute(seconds: float | None) -> str:
 
 
 def relative(seconds: float, now: float) -> str:
-    """Returns an instant by its distance from now, or by its date.
+    """Formats an instant as its distance from now, or as its date if it is far away.
 
     Example:
         >>> relative(1000, 1420), relative(1720, 1420), relative(1420, 1420)
@@ -63,7 +63,7 @@ def relative(seconds: float, now: float) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """Returns an instant, given in seconds since 1970, by its distance from now; the pointer shows when it was."""
+    """Formats an instant, given in seconds since 1970, as its distance from now, with date and time as tooltip."""
     absolute = moment_absolute(seconds)
     if not seconds or not absolute.endswith("UTC"):
         return absolute
@@ -72,7 +72,7 @@ def moment(seconds: float | None) -> str:
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes as people read it.
+    """Formats a number of bytes for people.
 
     Example:
         >>> size(1536), size(12)
@@ -85,7 +85,7 @@ def size(count: float) -> str:
 
 
 def compact(number: float) -> str:
-    """Returns a number of few digits; the pointer shows all of a large one.
+    """Formats a number with few digits, with all digits of a large number as tooltip.
 
     Example:
         >>> compact(9999), compact(12_345)
@@ -98,7 +98,7 @@ def compact(number: float) -> str:
 
 
 def coloured_json(text: str) -> str:
-    """Returns JSON, which may have been cut, with a colour for each kind of value; a very long one has few."""
+    """Returns JSON, which may be cut, as HTML with a colour for each type of value, up to ``MAX_COLOURED`` tokens."""
     pieces: list[str] = []
     end = 0
     for number, match in enumerate(_TOKEN.finditer(text)):
@@ -112,7 +112,7 @@ def coloured_json(text: str) -> str:
 
 
 def spark_paths(values: Sequence[float | None]) -> tuple[str, str]:
-    """Returns the paths of a small chart: its area and its line. A value that is missing is as the one before."""
+    """Returns the SVG paths of a small chart: its area and its line. A missing value repeats the previous one."""
     levels: list[float] = []
     for value in values:
         levels.append(max(0.0, value) if value is not None else levels[-1] if levels else 0.0)
@@ -125,7 +125,7 @@ def spark_paths(values: Sequence[float | None]) -> tuple[str, str]:
 
 
 class Head(NamedTuple):
-    """The head of a column: what it says, the class of its cells, and the key by which it sorts the rows."""
+    """The head of a column: its text, the class of its cells, and the sort key of its link."""
 
     text: str
     kind: str = ""
@@ -133,7 +133,6 @@ class Head(NamedTuple):
 
 
 def heads(columns: Iterable[str | tuple[str, ...]]) -> list[Head]:
-    """Returns heads of a table: a column is its text, or a tuple of text, class (``number``) and key to sort by."""
     return [Head(column) if isinstance(column, str) else Head(*column) for column in columns]
 
 
@@ -141,9 +140,9 @@ class Sorting(NamedTuple):
     """The order of a list.
 
     Attributes:
-        key: The column that sorts it.
-        down: The greatest is first.
-        address: Makes the address of the list in another order.
+        key: The sort key.
+        down: Whether the order is descending.
+        address: Returns the address of the list in another order.
     """
 
     key: str
@@ -151,12 +150,12 @@ class Sorting(NamedTuple):
     address: Callable[[str, bool], str]
 
     def link(self, head: Head) -> str:
-        """Returns the address that sorts by a column: numbers from the greatest down, the same column the other way."""
+        """Returns the address that sorts by a column: numbers descending, and the present column in reverse order."""
         return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
 
 
 def labelled(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
-    """Gives each cell of some rows the text and the class of its head: narrow windows show rows as cards."""
+    """Adds the text and class of its head to each cell of rows, as narrow windows show rows as cards."""
     of_cells: Iterator[Head] = iter(())
 
     def name(match: re.Match[str]) -> str:

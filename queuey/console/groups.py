@@ -1,4 +1,4 @@
-"""Pages of consumer groups whose partitions the service divides: their list, and one group."""
+"""Pages of consumer groups that the service coordinates: the list, and a single group."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PAGE_SIZE = 20
 READING_SECONDS = 1.0
 """Timeout in seconds for reading the groups of a page."""
 LAGGING_SECONDS = 60.0
-"""Min age in seconds of the oldest message ahead of a group that lags."""
+"""Min age of the oldest unprocessed message at which a group is lagging, in seconds."""
 
 
 class Standing(NamedTuple):
-    """How a group does, in queues that the caller may see.
+    """The state of a group, in queues that the caller may see.
 
     Attributes:
-        state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``; blank: the caller sees none of its queues.
+        state: ``empty``, ``rebalancing``, ``lagging`` or ``ok``, or blank if the caller may see no queue of the group.
         members: Number of members that are not absent.
-        lag: Messages ahead.
-        seconds: Age of the oldest of them.
-        exact: They were counted; otherwise there may be more.
+        lag: Number of unprocessed messages.
+        seconds: Age of the oldest unprocessed message.
+        exact: Whether all messages were counted; otherwise there may be more.
     """
 
     state: str
@@ -51,19 +51,19 @@ class Standing(NamedTuple):
 
 
 def standing(group: GroupInfo) -> Standing:
-    partitions = [each for some in group.queues.values() for each in some.values()]
+    partitions = [partition for by_number in group.queues.values() for partition in by_number.values()]
     members = sum(member.state != "absent" for member in group.members)
-    seconds = max((each.lag_seconds or 0.0 for each in partitions if each.lag), default=0.0)
+    seconds = max((partition.lag_seconds or 0.0 for partition in partitions if partition.lag), default=0.0)
     if not members:
         state = "empty"
-    elif any(each.target != each.owner for each in partitions):
+    elif any(partition.target != partition.owner for partition in partitions):
         state = "rebalancing"
     elif seconds >= LAGGING_SECONDS:
         state = "lagging"
     else:
         state = "ok" if partitions else ""
-    exact = all(each.lag_exact for each in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE
-    return Standing(state, members, sum(each.lag or 0 for each in partitions), seconds, exact)
+    exact = all(p.lag_exact for p in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE
+    return Standing(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
 
 
 class GroupPages:
@@ -91,19 +91,18 @@ class GroupPages:
     async def names(
         self, request: Request, match: Match, limit: int, start: str = ""
     ) -> tuple[Sequence[str], str | None]:
-        """Returns names of groups, and the first one of the next page."""
+        """Returns names of groups, and the first name of the next page."""
         page = await self._groups.names(request, match, GroupListQuery(start=start, limit=limit))
         return page.groups, page.next
 
     async def standings(
         self, request: Request, match: Match, names: Sequence[str], until: float
     ) -> dict[str, Standing]:
-        """Reads groups, one after the other, as long as there is time."""
         standings: dict[str, Standing] = {}
         for name in names:
             if time.monotonic() > until:
                 break
-            with suppress(GroupNotFound):  # Somebody has deleted it meanwhile.
+            with suppress(GroupNotFound):  # The group was deleted meanwhile.
                 query = GroupQuery(lag=True)
                 group = await self._groups.find(request, {**match, "group": name}, query, few=True)
                 standings[name] = standing(group)

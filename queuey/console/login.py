@@ -1,4 +1,4 @@
-"""Views of logging in, with a key or at an OpenID provider, and out."""
+"""Views for logging in, with a key or at an OpenID provider, and for logging out."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Attempt, Provider
 
 ATTEMPTS = Rate(0.2, 20)
-"""Wrong keys of an address, and wrong codes of a browser, that are answered: twenty at once, then one in 5 s."""
+"""Limit of wrong keys of an address, and of wrong codes of a browser: twenty at once, then one every 5 s."""
 LOGINS = Rate(0.02, 20)
-"""Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
+"""Limit of logins with one key, as each writes to the store: twenty at once, then one every 50 s."""
 EXCHANGES = Rate(5, 100)
-"""Codes that are exchanged with one provider, whoever comes with them."""
+"""Limit of codes that are exchanged with one provider, from all browsers together."""
 WRONG_CODES = Rate(2.5, 50)
-"""Wrong codes of an address, whose browsers may be many people behind a proxy: half of what a provider is asked."""
+"""Limit of wrong codes of an address, behind which may be many people: half of ``EXCHANGES``."""
 MAX_FOLLOWING = 500
-"""Max characters of the page after the login, which is part of the provider's address."""
+"""Max characters of the address after the login, which becomes part of the provider's address."""
 _ANSWER = frozenset({"code", "state", "iss", "error"})
-"""Fields of an answer that mean something here. Providers send more."""
+"""Fields of a provider's answer that are used here. Providers send more."""
 _AGAIN = "again"
 _FIELDS = frozenset({"next"})
 
@@ -49,10 +49,10 @@ class LoginViews:
     """Views of ``/console/login`` and ``/console/logout``.
 
     Args:
-        applications: Have the keys.
-        sessions: Have who has logged in.
-        authorization: Knows who asks.
-        providers: At which users may log in.
+        applications: The store of keys.
+        sessions: The store of sessions.
+        authorization: Identifies callers.
+        providers: The providers at which users may log in.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class LoginViews:
     async def form(self, request: Request, match: Match) -> Response:
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
-            # Another site has led here, so the browser keeps its strict cookies to itself: a form made now would take
-            # the place of one that is open. A page of ours gets them.
+            # A link of another site leads here, so the browser does not send its strict cookies, and a new form would
+            # invalidate an open one. Redirect through our own page, which gets the cookies.
             return pages.render(
                 request, "back.html", "Logging in", refresh=pages.link("login", next=own_page(following))
             )
         return self.page(request, following)
 
     def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
-        """Makes the form.
+        """Returns the login form.
 
         Args:
-            request: The one that is answered.
-            following: The page to go on to.
+            request: The request to answer.
+            following: The page to show after the login.
             headers: Further headers.
-            status: Of the answer.
-            error: Why the last login has failed.
+            status: HTTP status of the response.
+            error: Why the last login failed.
         """
         token = cookies.read(request, cookies.VISITOR) or secrets.token_urlsafe(TOKEN_BYTES)
         return pages.render(
@@ -104,7 +104,7 @@ class LoginViews:
         )
 
     def log_in(self, request: Request, match: Match) -> Response:
-        """Begins a session for the holder of a key and ends the browser's session before; blocks."""
+        """Begins a session for a key, and ends the browser's previous session. Blocks."""
         fields = read_fields(request)
         following = fields.get("next", "")
         if defect := form_defect(request, cookies.VISITOR, fields):
@@ -123,13 +123,13 @@ class LoginViews:
     def begin(
         self, request: Request, holder: bytes | UserLogin, following: str, *, until: float | None = None
     ) -> Response:
-        """Begins a session in the place of the browser's session before, and goes on to a page; blocks.
+        """Begins a session, ends the browser's previous session, and redirects to a page. Blocks.
 
         Args:
-            request: The one that is answered.
+            request: The request to answer.
             holder: The user or key that has logged in.
             following: The page.
-            until: Seconds since 1970 when the session ends at the latest; None: as usual.
+            until: Latest end of the session, in seconds since 1970; None for the default.
         """
         token, session = self._sessions.begin(holder, until=until)
         self._end(request)
@@ -140,10 +140,10 @@ class LoginViews:
         )
 
     def end_of(self, digest: bytes) -> float | None:
-        """Returns when a key ends (seconds since 1970), None: never.
+        """Returns when a key expires, in seconds since 1970, or None if it never does.
 
         Raises:
-            NotAuthenticated: There is no such key, or it has ended.
+            NotAuthenticated: The key does not exist, or has expired.
         """
         expires = self._keys.find(digest).expires
         if expires is not None and expires <= time.time():
@@ -151,7 +151,6 @@ class LoginViews:
         return expires
 
     def log_out(self, request: Request, match: Match) -> Response:
-        """Ends the session; blocks."""
         read_form(request, cookies.SESSION)
         self._end(request)
         return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
@@ -162,7 +161,6 @@ class LoginViews:
         return False
 
     def _end(self, request: Request) -> None:
-        """Ends the session of a request's cookie, if there is one."""
         token = cookies.read(request, cookies.SESSION)
         if token is not None:
             self._sessions.end(token)
@@ -172,13 +170,13 @@ class LoginViews:
 class LinkViews:
     """Views of ``/console/login/once/{token}``, a link that logs in once, and ``/console/login/once``, its form.
 
-    Only the form spends the link: browsers and mail programs fetch addresses before somebody opens them.
+    Only the form uses up the link, because browsers and mail programs fetch addresses in advance.
 
     Args:
         login: Begins sessions.
-        callers: Have the keys.
-        sessions: Have the links.
-        audit: Records who has logged in by one.
+        callers: The callers of sessions, to find keys.
+        sessions: The store of links.
+        audit: The audit log, which records logins by link.
     """
 
     def __init__(self, login: LoginViews, callers: SessionCallers, sessions: Sessions, audit: AuditLog) -> None:
@@ -189,11 +187,11 @@ class LinkViews:
         self._of_address = Bound(ATTEMPTS, "logins of this address with wrong links")
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Shows the button, whatever the token, so that only forms can guess."""
+        """Shows the button for any token, so that a GET request does not tell whether a token is valid."""
         return pages.render(request, "once.html", "Log in", ("Referrer-Policy", "no-referrer"), token=match["token"])
 
     def log_in(self, request: Request, match: Match) -> Response:
-        """Spends the link and begins a session of its key; blocks."""
+        """Uses up the link, and begins a session of its key. Blocks."""
         token = read_fields(request).get("token", "")
         address = counted_as(request.address)
         self._of_address.check(address)
@@ -219,7 +217,7 @@ class ProviderViews:
 
     Args:
         login: Shows the form, and begins sessions.
-        providers: At which users may log in.
+        providers: The providers at which users may log in.
     """
 
     def __init__(self, login: LoginViews, providers: Sequence[Provider]) -> None:
@@ -231,30 +229,29 @@ class ProviderViews:
         self._of_user = Bound(LOGINS, "logins of this user")
 
     async def go(self, request: Request, match: Match) -> Response:
-        """Sends the browser to the provider."""
         return await request.in_pool(partial(self._go, request, self._find(match)))
 
     async def come_back(self, request: Request, match: Match) -> Response:
-        """Logs in the user whom the provider sends back."""
         provider = self._find(match)
         answer = parse_form(request.query, "query")
-        given = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
+        fields = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
         if _AGAIN not in answer:
-            # A browser that another site has sent here keeps its strict cookies to itself. A page of ours gets them.
-            address = pages.link("login", provider.tag, "back", **given, again=1)
+            # The redirect came from another site, so the browser did not send its strict cookies. Our own page gets
+            # them.
+            address = pages.link("login", provider.tag, "back", **fields, again=1)
             return pages.render(request, "back.html", "Logging in", refresh=address)
-        return await request.in_pool(partial(self._come_back, request, provider, given))
+        return await request.in_pool(partial(self._come_back, request, provider, fields))
 
     def _find(self, match: Match) -> Provider:
         provider = self._providers.get(match["provider"])
         if provider is None:
-            raise NoSuchResource("There is no login by such a provider.")
+            raise NoSuchResource("There is no login provider of this name.")
         return provider
 
     def _go(self, request: Request, provider: Provider) -> Response:
         following = own_page(read_query(request, _FIELDS).get("next", ""))
         visitor = cookies.read(request, cookies.VISITOR)
-        if visitor is None:  # A link of another site, or an old page.
+        if visitor is None:  # The request came from a link of another site, or from an old page.
             return self._login.page(request, following)
         kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
         try:
@@ -268,7 +265,7 @@ class ProviderViews:
         if attempt is None:
             if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
                 return pages.redirect(pages.ROOT)
-            text = "This login was not begun by this browser, or it has taken more than an hour. Log in again."
+            text = "This login was not begun by this browser, or it took more than an hour. Log in again."
             return self._login.page(request, "", status=403, error=text)
         try:
             return self._log_in(request, provider, attempt, answer)
@@ -300,7 +297,7 @@ class ProviderViews:
 
 
 def own_page(address: str) -> str:
-    """Returns an address if it is one of the console's pages, else the first page.
+    """Returns an address if it is a page of the console, else the address of the first page.
 
     Example:
         >>> own_page("/console/a/shop?from=x"), own_page("//example.org/"), own_page("/console/../v1")
@@ -315,5 +312,4 @@ def own_page(address: str) -> str:
 
 
 def _back(request: Request, provider: Provider) -> str:
-    """Returns the redirect address: one for each provider, which is registered there."""
     return cookies.origin_of(request) + pages.link("login", provider.tag, "back")

@@ -1,4 +1,4 @@
-"""Views of messages: lists and scans, which consume nothing, and one message with its explanation."""
+"""Views of messages: lists and scans, which consume nothing, and a single message with its explanation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGE_SIZE = 50
 SCAN_SIZE = 500
 """Max messages that one request of a scan reads."""
 MAX_UNASKED = 100_000
-"""Max messages that a scan reads before it asks whether to continue."""
+"""Max messages that a scan reads before the user must continue it."""
 MAX_TEXT = 200
 """Max characters of the text to search for."""
 MAX_PARTITIONS = 16
@@ -41,16 +41,16 @@ FIELDS = frozenset(
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for a list of messages.
+    """A request for a list of messages.
 
     Attributes:
-        wanted: Which messages.
-        partition: Where; 0: in all partitions.
+        wanted: The filter.
+        partition: The partition; 0 for all partitions.
         since: The time or id to begin at, as it was typed.
-        begin: Where this page begins: a time, an id or a cursor; blank: with the newest message.
-        scanned: Messages that pages before this one have looked at.
-        matched: Messages that they have shown.
-        delayed: Those that are not due yet, the next one first; else those that are, newest first.
+        begin: The beginning of this page: a time, an id or a cursor, or blank for the newest message.
+        scanned: Number of messages that previous pages have scanned.
+        matched: Number of messages that previous pages have shown.
+        delayed: Whether to list messages that are not due yet, next one first, instead of the others, newest first.
     """
 
     wanted: Wanted
@@ -64,40 +64,39 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 def show_list(ask: Ask) -> Response:
     """Shows messages, newest first, or the next ones of a scan. Consumes nothing."""
-    access, given = ask.enter("read"), ask.given
-    if given.get("id"):
-        place = _place(given["id"], given.get("partition", ""))
+    access, fields = ask.enter("read"), ask.given
+    if fields.get("id"):
+        place = _place(fields["id"], fields.get("partition", ""))
         return pages.redirect(pages.link("a", ask.application, ask.name, "messages", place))
-    asked = _asked(given, access)
+    query = _asked(fields, access)
     found = ask.service.browsing.scan(
         access,
-        asked.wanted,
-        partitions=(asked.partition,) if asked.partition else None,
-        since=asked.begin,
-        limit=PAGE_SIZE if asked.wanted.anything else SCAN_SIZE,
-        upcoming=asked.delayed,
+        query.wanted,
+        partitions=(query.partition,) if query.partition else None,
+        since=query.begin,
+        limit=PAGE_SIZE if query.wanted.anything else SCAN_SIZE,
+        upcoming=query.delayed,
     )
     return ask.render(
         "rows.html" if pages.is_part(ask.request) else "messages.html",
         "Messages of",
         ask.name,
         **({"queue": access.queue} if pages.is_part(ask.request) else head(ask, access)),
-        asked=asked,
-        columns=_columns(access.queue, "Due" if asked.delayed else "Sent"),
+        asked=query,
+        columns=_columns(access.queue, "Due" if query.delayed else "Sent"),
         rows=[_row(message) for message in found.messages],
-        scanned=asked.scanned + found.scanned,
-        matched=asked.matched + len(found.messages),
+        scanned=query.scanned + found.scanned,
+        matched=query.matched + len(found.messages),
         reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
-        following=_following(access, asked, found),
-        everywhere=_address(access, asked, partition=0),
-        others=_address(access, replace(asked, delayed=not asked.delayed), partition=asked.partition),
-        newest=_address(access, asked, partition=asked.partition) if _is_newest(asked) else None,
-        goes_on=not asked.wanted.anything and not _is_pause(asked, found),
+        following=_following(access, query, found),
+        everywhere=_address(access, query, partition=0),
+        others=_address(access, replace(query, delayed=not query.delayed), partition=query.partition),
+        newest=_address(access, query, partition=query.partition) if _is_newest(query) else None,
+        goes_on=not query.wanted.anything and not _is_pause(query, found),
     )
 
 
 def show(ask: Ask) -> Response:
-    """Shows a message, and why it is readable or claimable, or not."""
     access = ask.enter("read")
     partition, position = parse_place(ask.match["place"])
     message = _fetch(ask, access, partition, position)
@@ -122,7 +121,7 @@ def show(ask: Ask) -> Response:
 
 
 def download(ask: Ask) -> Response:
-    """Sends the body of a message as a file. No browser opens it: it is untrusted."""
+    """Sends the body of a message as a download, which browsers do not open: the body is untrusted."""
     message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
     if message is None:
         raise MessageNotFound(ask.match["place"])
@@ -137,19 +136,18 @@ def download(ask: Ask) -> Response:
 
 
 def _fetch(ask: Ask, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
-    """Returns a message; if several partitions have the id, that of the first."""
+    """Returns a message, from the lowest partition if several have the id, or None if none has it."""
     step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
-    for at in range(0, len(numbers), step):
-        some = [(number, position) for number in numbers[at : at + step]]
-        found = ask.service.messages.fetch(access, some, charted=False)
-        if found:
-            return found[0]
+    for start in range(0, len(numbers), step):
+        places = [(number, position) for number in numbers[start : start + step]]
+        messages = ask.service.messages.fetch(access, places, charted=False)
+        if messages:
+            return messages[0]
     return None
 
 
 def _place(text: str, partition: str) -> str:
-    """Parses the typed id of a message, and its partition if there is one."""
     text = text.strip()
     chosen = partition.strip() not in {"", "0"} and ":" not in text
     number, position = parse_place(f"{partition.strip()}:{text}" if chosen else text)
@@ -157,10 +155,10 @@ def _place(text: str, partition: str) -> str:
 
 
 def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
-    """Parses the request.
+    """Parses the fields of a list.
 
     Raises:
-        InvalidRequest: A field cannot be.
+        InvalidRequest: A field is invalid.
     """
     errors = Errors()
     queue = access.queue
@@ -176,10 +174,10 @@ def _asked(given: Mapping[str, str], access: QueueAccess) -> Asked:
         partition = 0 if queue.partitions <= MAX_PARTITIONS else 1
     if key:
         partition = by_key(key, queue.partitions)
-    # Only some queues keep the key with the message; elsewhere it chooses the partition alone.
-    wanted = Wanted(**texts, key=key if queue.keeps_keys else "")
+    # Only some queues keep the key with the message; in others it only chooses the partition.
+    message_filter = Wanted(**texts, key=key if queue.keeps_keys else "")
     return Asked(
-        wanted=wanted,
+        wanted=message_filter,
         partition=partition,
         since=since,
         begin=begin,
@@ -206,7 +204,6 @@ def _point(value: object) -> str:
 
 
 def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
-    """Returns the address of the next page; None: this is the last one."""
     if not found.cursor:
         return None
     return _address(
@@ -220,24 +217,23 @@ def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
 
 
 def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
-    queue, wanted = access.queue, msgspec.structs.asdict(asked.wanted)
-    fields |= wanted | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
+    queue, filter_fields = access.queue, msgspec.structs.asdict(asked.wanted)
+    fields |= filter_fields | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
 
 
 def _is_newest(asked: Asked) -> bool:
-    """Returns whether reloading the list shows new messages."""
+    """Returns whether the list begins with the newest messages, so that a reload shows new ones."""
     return asked.wanted.anything and not asked.begin and not asked.delayed
 
 
 def _is_pause(asked: Asked, found: Found) -> bool:
-    """Returns whether a scan has read or shown so many messages that the reader has to continue it."""
+    """Returns whether a scan has read or shown enough messages to stop until the user continues it."""
     scanned, matched = asked.scanned + found.scanned, asked.matched + len(found.messages)
     return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE_SIZE != asked.matched // PAGE_SIZE
 
 
 def _columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
-    """Returns the heads of the list, without those whose cells would all be the same."""
     keys = ["Key"] if queue.keeps_keys else []
     partitions = [("Partition", "number")] if queue.partitions > 1 else []
     return [first, "Body", *keys, *partitions, "Content", "Id"]

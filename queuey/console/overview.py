@@ -1,4 +1,4 @@
-"""The overview of an application, and the figures of queues in lists. The cost does not grow with the application."""
+"""The overview of an application, and the figures of queues in lists. Their cost is bounded for any application."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from queuey.web.requests import Request
 from queuey.web.responses import Response
 
 FIELDS = frozenset({"prefix", "start", "depth", "queue"})
-"""The fields of the list of queues, which had this address once, and the name of a queue to open."""
+"""Fields of the list of queues, which had this address formerly, and the name of a queue to open."""
 MAX_QUEUES = 50
 """Max queues that an overview counts."""
 MAX_PARTITIONS = 400
-"""Max partitions of a page's queues that are counted, together."""
+"""Max partitions that are counted for one page, over all its queues."""
 LOOKING_SECONDS = 1.0
-"""Timeout in seconds, once for counting queues and once for reading groups."""
+"""Timeout for counting queues, and for reading groups, in seconds."""
 MAX_SHOWN = 10
 """Max queues, groups and reasons in the tables of an overview."""
 MAX_SAMPLED = 3
@@ -44,8 +44,8 @@ class Row(msgspec.Struct, frozen=True):
     """A queue with its figures.
 
     Attributes:
-        backlog: None if its messages were not counted.
-        cells: Its activity; None if it was not used in the last hour.
+        backlog: The backlog; None if the messages were not counted.
+        cells: The activity; None if the queue was not used in the last hour.
     """
 
     queue: Queue
@@ -54,12 +54,10 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Messages a second that were sent and taken in the last minute."""
         return (0.0, 0.0) if self.cells is None else rates(self.cells)
 
     @property
     def undone(self) -> int:
-        """Messages that are not done."""
         return sum(getattr(self.backlog, name, 0) for name in ("waiting", "delayed", "claimed", "retrying"))
 
 
@@ -67,8 +65,8 @@ class Survey(NamedTuple):
     """Some queues of an application.
 
     Attributes:
-        rows: Queues that the caller may measure, the queue that was used last first.
-        is_whole: There are no others.
+        rows: Queues that the caller may measure, most recently used first.
+        is_whole: Whether the application has no further queues.
     """
 
     rows: Sequence[Row]
@@ -76,13 +74,12 @@ class Survey(NamedTuple):
 
     @property
     def jobs(self) -> list[Row]:
-        """The queues that do not hold dead letters."""
         letters = {row.queue.dead_letter for row in self.rows}
         return [row for row in self.rows if not holds_dead(row.queue.name) and row.queue.name not in letters]
 
     @property
     def dead(self) -> dict[str, int]:
-        """Dead letters by the queue in which they lie, without empty ones."""
+        """Number of dead letters by the queue that holds them, without empty queues."""
         jobs = {row.queue.name: row.backlog for row in self.jobs}
         reported = {queue_for(name): backlog.dead for name, backlog in jobs.items() if backlog}
         others = {row.queue.name: row.undone for row in self.rows if row.queue.name not in jobs}
@@ -90,7 +87,6 @@ class Survey(NamedTuple):
 
     @property
     def largest(self) -> list[Row]:
-        """The queues with the largest share of the backlog or of the rate, at most :data:`MAX_SHOWN`."""
         used = [row for row in self.jobs if row.undone or any(row.rates)]
         backlog = max((row.undone for row in used), default=0) or 1
         rate = max((sum(row.rates) for row in used), default=0) or 1
@@ -99,14 +95,14 @@ class Survey(NamedTuple):
     def totals(self) -> dict[str, Any]:
         jobs, backlogs = self.jobs, [row.backlog for row in self.jobs if row.backlog]
         sums = {
-            name: sum(getattr(each, name) for each in backlogs)
+            name: sum(getattr(backlog, name) for backlog in backlogs)
             for name in ("waiting", "delayed", "claimed", "retrying")
         }
         cells = [row.cells for row in jobs if row.cells]
         return sums | {
-            "exact": all(each.exact for each in backlogs),
+            "exact": all(backlog.exact for backlog in backlogs),
             "dead": sum(self.dead.values()),
-            "oldest": min((each.oldest for each in backlogs if each.oldest is not None), default=None),
+            "oldest": min((backlog.oldest for backlog in backlogs if backlog.oldest is not None), default=None),
             "sent": sum(row.rates[0] for row in jobs),
             "taken": sum(row.rates[1] for row in jobs),
             "sent_cells": [sum(cell) for cell in zip(*(row.sent for row in cells), strict=True)],
@@ -116,7 +112,10 @@ class Survey(NamedTuple):
 
 
 def count(ask: Ask, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
-    """Counts the messages of queues that the caller may measure, in their order, as long as that is cheap."""
+    """Counts the messages of queues that the caller may measure, in their order, until a timeout.
+
+    Skips queues with more partitions than remain of ``MAX_PARTITIONS``.
+    """
     backlogs: dict[str, Backlog] = {}
     partitions = MAX_PARTITIONS
     for queue in queues:
@@ -135,7 +134,7 @@ def _backlog(ask: Ask, queue: Queue) -> Backlog:
 
 
 def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
-    """Returns queues of the application with their figures; without ``until`` no messages are counted."""
+    """Returns queues of the application with their figures. Without ``until``, messages are not counted."""
     query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
     cells = {activity.uid: activity.cells for activity in ask.history.activity(query)} if queues else {}
     backlogs = {} if until is None else count(ask, queues, until)
@@ -146,12 +145,12 @@ def rows(ask: Ask, queues: Sequence[Queue], until: float | None) -> list[Row]:
 
 
 def survey(ask: Ask, application: str, limit: int, until: float) -> Survey:
-    """Counts the queues that were used last, and then the first ones by name, as long as that is cheap."""
+    """Counts the most recently used queues, then the first ones by name, until a limit or a timeout."""
     patterns = ask.caller.patterns(application, "measure")
     active = ask.history.activity(ActivityQuery(application, patterns))
     try:
         listed, following = ask.service.queues.list(application, start="", limit=limit, patterns=patterns)
-    except InvalidRequest:  # Too many would have to be read to find one.
+    except InvalidRequest:  # The list would have to read too many queues to find one that matches.
         listed, following = [], ""
     by_name = {queue.name: queue for queue in listed}
     names = list(dict.fromkeys([*(activity.name for activity in active), *by_name]))
@@ -167,7 +166,7 @@ def survey(ask: Ask, application: str, limit: int, until: float) -> Survey:
 
 
 def unlisted(ask: Ask) -> Response | None:
-    """Returns the page of a caller who may list no queues: its rights, as queues open by name. None if it may."""
+    """Returns a page for a caller who may not list queues, but may open them by name, or None if the caller may."""
     try:
         ask.patterns("measure")
     except NotAllowed as refusal:
@@ -178,7 +177,7 @@ def unlisted(ask: Ask) -> Response | None:
 
 
 def show(ask: Ask) -> Response:
-    """Shows the page of an application, whose figures follow."""
+    """Shows the page of an application. A script loads the figures."""
     if name := ask.given.get("queue"):
         return pages.redirect(pages.link("a", ask.application, name))
     if ask.given:
@@ -190,9 +189,9 @@ class OverviewPages:
     """The view of ``_overview``: the figures of an application.
 
     Args:
-        asks: Knows who asks.
+        asks: Identifies callers.
         groups: Reads groups.
-        findings: Returns the checks of the store that a caller may see; None if they take too long.
+        findings: Returns the findings about the store that a caller may see, or None if they take too long.
     """
 
     def __init__(
@@ -225,18 +224,17 @@ def _figures(ask: Ask) -> dict[str, Any]:
 
 
 def _workers(ask: Ask, queues: Iterable[Row]) -> int | None:
-    """Returns the number of workers with jobs of queues that the caller may read; None if it may read none of them."""
+    """Returns the number of workers with jobs in queues that the caller may read; None if it may read no such queue."""
     names: set[str] = set()
     claimed = [row for row in queues if row.backlog and row.backlog.claimed]
     readable = [row for row in claimed if allowed(row.queue, ask.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
-            names |= {each.worker for each in ask.service.claims.workers(ask.enter("read", row.queue.name))}
+            names |= {load.worker for load in ask.service.claims.workers(ask.enter("read", row.queue.name))}
     return len(names) if readable or not claimed else None
 
 
 def _reasons(ask: Ask, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
-    """Returns why the newest dead letters failed, the latest reason first."""
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
     samples = [failures(ask, name)["failures"] for name in largest]
     reasons = by_reason(sample for sample in samples if sample is not None)

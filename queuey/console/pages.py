@@ -1,7 +1,7 @@
-"""Rendering of pages: templates that escape everything, under a policy that allows our scripts only.
+"""Renders pages: templates escape all values, and the Content-Security-Policy allows only our own scripts.
 
-The static files of pages have their hash in their addresses, so that browsers keep them for ever. Bodies of messages
-become text for people: indented JSON, text, or bytes as hex. All of it is untrusted text.
+Addresses of static files contain their hash, so that browsers may cache them forever. Bodies of messages are shown as
+indented JSON, text, or bytes in hex. All of them are untrusted.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ ROOT = "/console"
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
 HEADERS: tuple[Header, ...] = (
     ("X-Content-Type-Options", "nosniff"),
-    # Without any referrer a browser would say of our own forms that they come from nowhere: Origin: null.
+    # Without a referrer, a browser would send Origin: null with our own forms.
     ("Referrer-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-"""Of every answer but those of files."""
+"""Headers of every response except static files."""
 SEE_OTHER = 303
 
 FILE_TYPES = {
@@ -59,14 +59,14 @@ FILE_TYPES = {
     "vendor/uPlot-1.6.32.min.js": "text/javascript",
     "vendor/uPlot-1.6.32.min.css": "text/css",
 }
-"""Every file, and its type."""
+"""The types of all static files."""
 FILE_ROUTE = "/console/static/{hash}/{name:.+}"
 MAX_SHOWN = 64 * 1024
 """Max characters of a body on a page."""
 MAX_HEX = 4096
 """Max bytes of a hex dump."""
 MAX_DEPTH = 32
-"""Max depth of JSON that is indented: deeper, the page would be mostly indents."""
+"""Max depth of JSON that is indented; deeper JSON would be mostly indentation."""
 MAX_PREVIEW = 200
 """Max characters of a body in a list."""
 TABS: tuple[tuple[str, str, Action | None], ...] = (
@@ -78,16 +78,16 @@ TABS: tuple[tuple[str, str, Action | None], ...] = (
     ("Keys", "_keys", "admin"),
     ("Audit log", "_audit", "admin"),
 )
-"""Pages of an application: text, name in the address, and the right with some queue that they need."""
+"""Pages of an application: text, name in the address, and the right that they need with at least one queue."""
 MACROS = ("table", "sort_head", "next_page", "codes", "badge", "tile", "spark")
-"""Macros that every template has."""
+"""Macros that are available in every template."""
 _HEX_LINE = 16
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def policy(nonce: str) -> str:
-    """Returns the Content-Security-Policy of a page: only scripts and styles that its own elements name."""
+    """Returns the Content-Security-Policy of a page: only scripts and styles of elements with the nonce."""
     own = f"'nonce-{nonce}'"
     return (
         f"default-src 'none'; script-src {own}; style-src {own}; img-src 'self'; connect-src 'self'; "
@@ -99,16 +99,16 @@ def link(*parts: object, **query: object) -> str:
     """Returns the address of a page.
 
     Args:
-        parts: Of its path, below the root.
-        query: Its fields; those that are None or blank are left out.
+        parts: Parts of the path, below the root.
+        query: Fields of the query; fields that are None or blank are omitted.
 
     Example:
         >>> link("a", "shop", "a/b?", since="x y", key="")
         '/console/a/shop/a%2Fb%3F?since=x+y'
     """
     path = "/".join((ROOT, *(quote(str(part), safe="") for part in parts)))
-    given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    fields = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(fields)}" if fields else path
 
 
 def is_part(request: Request) -> bool:
@@ -116,7 +116,6 @@ def is_part(request: Request) -> bool:
 
 
 def label(caller: Caller) -> str:
-    """Names the caller's key or user."""
     if caller.tenant.startswith(USERS_OF):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
@@ -134,17 +133,17 @@ def render(
     caller: Caller | None = None,
     **values: object,
 ) -> Response:
-    """Makes a page; for a script what its template has, without the frame around it.
+    """Renders a page; for a request of htmx only its template, without the frame around it.
 
     Args:
-        request: The one that is answered.
-        template: What the page has.
-        title: Of the page.
+        request: The request to answer.
+        template: The template of the page's content.
+        title: The title of the page.
         headers: Further headers.
-        of: A name behind the title, as somebody has given it.
-        status: Of the answer.
-        caller: Who has logged in; None: nobody, or that is not known.
-        values: For the template.
+        of: An untrusted name behind the title.
+        status: HTTP status of the response.
+        caller: The caller who has logged in; None if nobody has, or if that is unknown.
+        values: Values for the template.
     """
     nonce, part = secrets.token_urlsafe(16), is_part(request)
     token = cookies.read(request, cookies.SESSION) if caller is not None else None
@@ -167,7 +166,6 @@ def render(
 
 
 def tabs(caller: Caller, application: str, path: str) -> list[tuple[str, str, bool]]:
-    """Returns the pages of an application that a caller may see: text, address, and whether the path is below it."""
     if not application:
         return []
     section, _, act = path.removeprefix(link("a", application)).lstrip("/").partition("/")
@@ -192,7 +190,7 @@ def _sources() -> dict[str, str]:
 
 
 _TEMPLATES = _sources()
-"""Read at the start: an installation beside a running service replaces them."""
+"""Read at the start, as a new installation may replace the files while the service runs."""
 
 
 @cache
@@ -234,7 +232,7 @@ def _read_file(name: str) -> File:
 
 
 FILES = {name: _read_file(name) for name in FILE_TYPES}
-"""Read at the start: an installation beside a running service replaces them."""
+"""Read at the start, as a new installation may replace the files while the service runs."""
 
 
 def file_address(name: str) -> str:
@@ -242,7 +240,6 @@ def file_address(name: str) -> str:
 
 
 async def show_file(request: Request, match: Match) -> Response:
-    """Serves a file, if it is the one that the address means."""
     name = match["name"]
     file = FILES.get(name)
     if file is None or file.digest != match["hash"]:
@@ -264,7 +261,7 @@ class ShownBody(msgspec.Struct, frozen=True):
         kind: ``JSON``, ``text`` or ``bytes``.
         text: What the page shows.
         size: Bytes of the whole body.
-        is_cut: The page does not show all of it.
+        is_cut: Whether the page shows only a part.
     """
 
     kind: str
@@ -284,7 +281,6 @@ def shown_body(body: str | bytes) -> ShownBody:
 
 
 def preview(message: Message) -> str:
-    """Returns the beginning of a body as one line."""
     body = message.body
     shown = body[: MAX_PREVIEW // 4].hex(" ") if isinstance(body, bytes) else " ".join(body[: 2 * MAX_PREVIEW].split())
     is_cut = len(body) > (MAX_PREVIEW // 4 if isinstance(body, bytes) else 2 * MAX_PREVIEW) or len(shown) > MAX_PREVIEW
@@ -292,7 +288,7 @@ def preview(message: Message) -> str:
 
 
 def _indented(text: str) -> str | None:
-    """Returns indented JSON; None: the body is no JSON, or too large."""
+    """Returns indented JSON, or None if the body is not a JSON object or array, or is too large or too deep."""
     if len(text) > MAX_SHOWN or not text.lstrip().startswith(("{", "[")) or _depth(text) > MAX_DEPTH:
         return None
     try:
@@ -302,7 +298,7 @@ def _indented(text: str) -> str | None:
 
 
 def _depth(text: str) -> int:
-    """Returns the max depth of brackets, counting those in strings, too."""
+    """Returns the max depth of brackets, including brackets in strings."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
         depth += 1 if bracket in "[{" else -1
@@ -311,10 +307,9 @@ def _depth(text: str) -> int:
 
 
 def _hex(body: bytes) -> str:
-    """Returns bytes as lines of their place, their hexadecimal digits and their ASCII."""
     lines = []
-    for at in range(0, len(body), _HEX_LINE):
-        some = body[at : at + _HEX_LINE]
-        text = _NOT_PRINTABLE.sub(".", some.decode("latin-1"))
-        lines.append(f"{at:08x}  {some.hex(' '):<{3 * _HEX_LINE - 1}}  {text}")
+    for offset in range(0, len(body), _HEX_LINE):
+        chunk = body[offset : offset + _HEX_LINE]
+        text = _NOT_PRINTABLE.sub(".", chunk.decode("latin-1"))
+        lines.append(f"{offset:08x}  {chunk.hex(' '):<{3 * _HEX_LINE - 1}}  {text}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Pages of one queue: its overview, jobs, groups, dead letters and options, each at an address of its own."""
+"""Pages of a queue: overview, jobs, groups, dead letters and options, each at its own address."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from queuey.web.responses import Response
 MAX_COUNTED = charts.MAX_COUNTED
 """Max jobs that are counted; more are estimated."""
 MAX_JOBS, MAX_WORKERS = 20, 50
-"""Max jobs under way, and max workers, in their lists."""
+"""Max outstanding jobs and max workers in the lists."""
 MAX_REASONS = 3
 """Max reasons of dead letters on the overview."""
 MAX_GROUPS = 10
-"""Max groups on a page: the lag of each is computed for every partition."""
+"""Max groups on a page, as the lag of each is computed for every partition."""
 OTHERS = "You have no right to see it here."
-"""Why somebody may not see something, where nothing better is known."""
+"""The default reason for not showing something."""
 FIELDS = frozenset({"range"})
 TAB_FIELDS = frozenset({"start", "state"})
 
@@ -39,7 +39,7 @@ class Tab(NamedTuple):
     Attributes:
         title: The text of its link.
         heading: The heading of the page, before the name of the queue.
-        find: Returns the values of its template.
+        find: Returns the values for its template.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Tab(NamedTuple):
 
 
 def show(ask: Ask) -> Response:
-    """Shows the overview, or what the caller may do with a queue that it may not see."""
+    """Shows the overview, or only the acts of a caller who may not see the queue."""
     queue, rights = ask.queue(), ask.rights()
     try:
         access = ask.enter("measure")
@@ -61,7 +61,6 @@ def show(ask: Ask) -> Response:
 
 
 def show_tab(ask: Ask) -> Response:
-    """Shows another page of the queue."""
     tab = TABS[ask.match["tab"]]
     access = ask.enter("measure")
     values = tab.find(ask, access)
@@ -69,7 +68,7 @@ def show_tab(ask: Ask) -> Response:
 
 
 def head(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    """Returns what is on top of every page of a queue: its acts, and links to the pages that the caller may see."""
+    """Returns the values for the top of each page of a queue: its acts, and links to pages that the caller may see."""
     queue, rights = access.queue, ask.rights()
     with_claims = takes_claims(ask, queue)
     applies = {
@@ -105,7 +104,6 @@ def takes_claims(ask: Ask, queue: Queue) -> bool:
 
 
 def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict[str, Any]:
-    """Returns the everyday acts and the dangerous ones that the rights allow."""
     change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
     allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
     return {
@@ -116,7 +114,6 @@ def _acts(queue: Queue, rights: list[Any], *, with_claims: bool = False) -> dict
 
 
 def _letters(ask: Ask, queue: Queue) -> list[str]:
-    """Returns the queues of its dead letters that the caller may know of."""
     names = []
     for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
@@ -131,7 +128,7 @@ def _overview(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     backlog, letters = figures.backlog, _letters(ask, queue)
     readable = [name for name in letters if "read" in ask.rights(name)]
     samples = {name: failures(ask, name)["failures"] for name in readable}
-    reasons = [(name, one) for name, sample in samples.items() if sample for one in sample.groups]
+    reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
     span = charts.span(ask.given.get("range", ""), cells)
     return {
         "about": ask.service.queues.describe(access),
@@ -154,7 +151,7 @@ def _options(ask: Ask, access: QueueAccess) -> dict[str, Any]:
         "about": about,
         "options": _values(queue, about),
         "partitions": [(n, part, _time(part.oldest), _time(part.newest)) for n, part in about.partition_info.items()],
-        # Groups have a page of their own.
+        # Groups have their own page.
         "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
         "sampled": sizes.count,
         "total": sizes.of(about.count),
@@ -163,7 +160,6 @@ def _options(ask: Ask, access: QueueAccess) -> dict[str, Any]:
 
 
 def _values(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool]]:
-    """Returns label and value of each option, and whether that is a length of time."""
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
     in_words = {"backoff": delays, "description": queue.description or "none"}
     rows = []
@@ -205,29 +201,29 @@ def _groups(ask: Ask, access: QueueAccess) -> dict[str, Any]:
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
     for name in names[:MAX_GROUPS]:
-        with suppress(NotFound, InvalidRequest):  # Somebody has forgotten it, or the service does not divide it.
+        with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
             shown[name] = ask.service.offsets.progress(access, name)
             group = ask.service.groups.show(ask.application, name, lambda queue: queue.name == ask.name)
             served = ask.service.core.run(group)
-            texts = {each.number: each.instance or f"#{each.number}" for each in served.members}
+            texts = {member.number: member.instance or f"#{member.number}" for member in served.members}
             members[name] = len(texts)
-            owners[name] = {n: texts[each.owner] for n, each in served.queues[ask.name].items() if each.owner in texts}
+            owners[name] = {n: texts[p.owner] for n, p in served.queues[ask.name].items() if p.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
     return {"groups": shown, "members": members, "owners": owners, "following": following}
 
 
 def _moves(ask: Ask, access: QueueAccess) -> dict[str, Any]:
-    found: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
+    values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")
         moves = ask.service.moves.list(ask.application, lambda name: name == ask.name and is_seen(name))
     except NotAllowed as refusal:
-        return found | {"hidden": refusal.args[0] or OTHERS}
-    found["moves"] = moves
+        return values | {"hidden": refusal.args[0] or OTHERS}
+    values["moves"] = moves
     with suppress(NotAllowed):
         may_delete = ask.matching("delete")
-        found["cancels"] = [move.source for move in moves if may_delete(move.source)]
-    return found
+        values["cancels"] = [move.source for move in moves if may_delete(move.source)]
+    return values
 
 
 def _dead(ask: Ask, access: QueueAccess) -> dict[str, Any]:
@@ -240,19 +236,19 @@ TABS = {
     "dead": Tab("Dead letters", "Dead letters of", _dead),
     "options": Tab("Options", "Options of", _options),
 }
-"""The pages beside the overview and the messages, by their names in addresses."""
+"""The pages other than the overview and the messages, by name in the address."""
 
 
 def failures(ask: Ask, name: str) -> dict[str, Any]:
-    """Returns a sample of the dead letters in one queue, or why there is none."""
+    """Returns a sample of the dead letters in a queue, or why they cannot be shown."""
     try:
-        found = ask.service.browsing.failures(ask.enter("read", name))
+        sample = ask.service.browsing.failures(ask.enter("read", name))
     except NotFound:
-        return {"name": name, "failures": None, "why": "There is no such queue, so there are no dead letters."}
+        return {"name": name, "failures": None, "why": "This queue does not exist, so there are no dead letters."}
     except NotAllowed as refusal:
         return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or OTHERS}"}
     may_send_back = {"read", "delete"} <= set(ask.rights(name))
-    return {"name": name, "failures": found, "why": "", "may_send_back": may_send_back}
+    return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 
 
 def _time(place: str | None) -> float | None:

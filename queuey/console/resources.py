@@ -1,4 +1,4 @@
-"""The console's resources, and its protocol: cookies for credentials, and errors as pages."""
+"""The console's resources, and its protocol: cookies as credentials, and errors as pages."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ APP = "/console/a/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
 Resource = tuple[str, str, dict[str, View | Handler]]
 MAX_FOLLOWING = 2000
-"""Max characters of the address after the login. Proxies refuse longer request lines."""
+"""Max characters of the address to show after the login, as proxies refuse long request lines."""
 
 MAX_FINDINGS_AGE = 30.0
 """Max age of findings that are shown again, in seconds."""
 MAX_WAIT = 1.0
-"""Timeout for findings that a page shows beside others, in seconds."""
+"""Timeout for the findings on a page with other contents, in seconds."""
 Examine = Callable[[], list[Finding]]
 
 
@@ -59,7 +59,7 @@ def resources(
     *,
     is_local: bool = False,
 ) -> list[Resource]:
-    """Returns name, pattern and views of every page; ``is_local``: those of links that log in once, too."""
+    """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
     asks = Asks(service, authorization, callers, ScheduleSaver(service, authorization), history)
     view, acts, charts = asks.view, ActViews(asks), ChartView(service, authorization, history)
     groups, health = GroupPages(asks), HealthView(asks, examine)
@@ -126,11 +126,11 @@ def console(
     """Returns the include of the console.
 
     Args:
-        examine: Examines the store as ``queuey doctor`` does; blocks.
-        samples: Have a thread count the messages of queues that are used, for their charts.
-        users: The setting.
-        providers: At which users may log in.
-        is_local: It is for browsers on this machine alone, and has links that log in once.
+        examine: Examines the store as ``queuey doctor`` does. Blocks.
+        samples: Whether a thread counts the messages of recently used queues, for their charts.
+        users: The setting ``users``.
+        providers: The providers at which users may log in.
+        is_local: Whether to serve only browsers on this machine, with links that log in once.
     """
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -152,11 +152,11 @@ def console(
 
 
 class Console:
-    """See :class:`~queuey.web.requests.Protocol`.
+    """The protocol of the console. See :class:`~queuey.web.requests.Protocol`.
 
     Args:
-        callers: Make a credential of a session's token.
-        is_local: Only browsers on this machine, without a proxy, get pages.
+        callers: Turns a session's token into a credential.
+        is_local: Whether only browsers on this machine, without a proxy, get pages.
     """
 
     def __init__(self, callers: SessionCallers, *, is_local: bool = False) -> None:
@@ -164,7 +164,7 @@ class Console:
         self._is_local = is_local
 
     def admit(self, request: Request) -> bool:
-        """Gives a request for a page the credential of its session, and no other."""
+        """Replaces the credential of a request for a page by that of its session."""
         path = request.path
         if path != pages.ROOT and not path.startswith(f"{pages.ROOT}/"):
             return False
@@ -178,7 +178,7 @@ class Console:
         return True
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Answers with a page, or in plain text to a stream; who has not logged in is asked to."""
+        """Answers with a page, or with plain text to a stream. Redirects to the login without a session."""
         if isinstance(error, NotAuthenticated):
             return self._to_login(request)
         headers: tuple[Header, ...] = ()
@@ -188,21 +188,21 @@ class Console:
             return Response(status, text.encode(), TEXT, *pages.HEADERS, *headers)
         title = STATUS_LINES[status]
         if pages.is_part(request) and request.path.endswith("/messages"):
-            # It takes the place of a table's last row, which says how far a scan is and leads on.
+            # The error replaces the last row of the table, which shows the progress of a scan and continues it.
             address = f"{quote(request.path, safe='/')}?{request.query}"
             return pages.render(request, "error_row.html", title, *headers, status=status, text=text, address=address)
         return pages.render(request, "error.html", title, *headers, status=status, text=text)
 
     def _to_login(self, request: Request) -> Response:
         if pages.is_part(request):
-            # A script that gets a redirect follows it, and would put the form into the page.
+            # A script would follow a redirect and put the login form into the page.
             return Response(401, b"", ("HX-Redirect", _login(_shown(request))), *pages.HEADERS)
         path = quote(request.path, safe="/")
-        wanted = f"{path}?{request.query}" if request.query else path
-        # A browser that follows a link of another site keeps its strict cookie to itself: the session may be valid.
+        address = f"{path}?{request.query}" if request.query else path
+        # A browser that follows a link of another site does not send its strict cookie: the session may be valid.
         sent = cookies.read(request, cookies.SESSION) is not None
         dropped = (cookies.drop(request, cookies.SESSION),) if sent else ()
-        return pages.redirect(_login(wanted if request.method == "GET" else pages.ROOT), *dropped)
+        return pages.redirect(_login(address if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
         """Requests of a session count for the application of its key, whatever queue they show."""
@@ -210,14 +210,12 @@ class Console:
 
 
 def _login(following: str) -> str:
-    """Returns the address of the login form that leads to a page."""
     if following == pages.ROOT or len(following) > MAX_FOLLOWING:
         following = ""
     return pages.link("login", next=following)
 
 
 def _shown(request: Request) -> str:
-    """Returns the address of the page whose script sends the request."""
     try:
         address = urlsplit(request.headers.get("hx-current-url", ""))
     except ValueError:
@@ -229,8 +227,8 @@ class HealthView:
     """The view of ``/console/health``.
 
     Args:
-        asks: Knows who asks.
-        examine: Examines the store; blocks.
+        asks: Identifies callers.
+        examine: Examines the store. Blocks.
     """
 
     def __init__(self, asks: Asks, examine: Examine) -> None:
@@ -255,7 +253,7 @@ class HealthView:
         )
 
     async def seen(self, ask: Ask) -> Sequence[Finding] | None:
-        """Returns the findings that a caller may see; None if they take longer than a page may wait."""
+        """Returns the findings that a caller may see, or None if they take longer than ``MAX_WAIT``."""
         try:
             findings = await asyncio.wait_for(self._examined(), MAX_WAIT)
         except TimeoutError:
@@ -263,7 +261,7 @@ class HealthView:
         return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
 
     async def _examined(self) -> list[Finding]:
-        # A thread of its own examines, for all who ask meanwhile.
+        # One thread examines the store for all concurrent requests.
         return await asyncio.shield(asyncio.wrap_future(self._findings.ask()))
 
     def _try(self) -> Finding:

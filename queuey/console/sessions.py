@@ -1,4 +1,4 @@
-"""Callers of pages: the credential behind a session, rendering for a caller, and the checks of forms."""
+"""Callers of pages: the credential of a session, rendering for a caller, and checks of forms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from queuey.web.responses import Response
 from queuey.web.v1.schedules import ScheduleSaver
 
 MAX_FORM = 8 * 1024
-"""Max bytes of a form; the longest field is a key or an address."""
+"""Max bytes of a form, whose longest field is a key or an address."""
 MAX_FIELD = 1000
 """Max characters of a field that :meth:`Ask.get` returns."""
 
@@ -36,7 +36,7 @@ MAX_FIELD = 1000
 class SessionCallers:
     """Reads the credentials of sessions. See :class:`~queuey.web.credentials.CredentialReader`.
 
-    They are made of cookies in this process; a header that a caller sends has no such credential.
+    This process makes them of cookies; a caller cannot send such a credential in a header.
     """
 
     scheme = "Session"
@@ -54,10 +54,10 @@ class SessionCallers:
         return f"{self.scheme} {self._mark}{token}"
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds the key of a session, which may have been revoked since, or what its user may do now."""
+        """Finds the key of a session, which may have been revoked, or the present rights of its user."""
         mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark.encode(), self._mark.encode()):
-            raise NotAuthenticated("Invalid credential: only the console makes those of this scheme.")
+            raise NotAuthenticated("Invalid credential: only the console creates credentials of this scheme.")
         session = self._sessions.find(token)
         if isinstance(session.holder, UserLogin):
             return identity_of_login(self._users, session.holder, session.expires)
@@ -66,16 +66,15 @@ class SessionCallers:
         return msgspec.structs.replace(identity, expires=expires)
 
     def holder(self, request: Request) -> str:
-        """Names the holder of a session."""
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
         return name_of_key(self.key(holder))
 
     def rights_end(self, request: Request) -> float | None:
-        """Returns when the rights of a session's key or user end, in seconds since 1970; None: never.
+        """Returns when the rights of a session's key or user end, in seconds since 1970, or None if they do not.
 
-        Those of a user are known for as long as the session.
+        The rights of a user end with the session.
         """
         session = self._session(request)
         return session.expires if isinstance(session.holder, UserLogin) else self.key(session.holder).expires
@@ -87,7 +86,7 @@ class SessionCallers:
         """Returns the key of a digest.
 
         Raises:
-            NotAuthenticated: It was revoked.
+            NotAuthenticated: The key was revoked.
         """
         key = bridge.run(self._applications.find_key(digest))
         if key is None:
@@ -100,11 +99,11 @@ def name_of_key(key: Key) -> str:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of a caller who has logged in.
+    """A page request of a caller who has logged in.
 
     Attributes:
         match: The parts of the path.
-        given: The fields of the address or of a form.
+        given: The fields of the query or of a form.
     """
 
     service: Service
@@ -123,23 +122,23 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of the queue; empty: the request is about the application."""
+        """Name of the queue, or empty if the request is about the application."""
         return self.match.get("queue", "")
 
     def queue(self, name: str = "") -> Queue:
-        """Returns the queue, or another one of the application.
+        """Returns the queue of the request, or another queue of the application.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The queue does not exist.
         """
         return self.authorization.find(self.request, self._where(name))
 
     def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
-        """Authorizes the caller for the queue, or for another one of the application.
+        """Authorizes the caller for the queue of the request, or for another queue of the application.
 
         Raises:
-            NotFound: There is none.
-            NotAllowed: The caller may not do this.
+            NotFound: The queue does not exist.
+            NotAllowed: The caller does not have the right.
         """
         return self.authorization.enter(self.request, self._where(name), action, dead_letter=dead_letter)
 
@@ -147,31 +146,30 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return {"app": self.application, "queue": name or self.name}
 
     def rights(self, name: str = "") -> list[Action]:
-        """Returns the caller's rights with the queue, or with another one of the application."""
         return self.authorization.rights(self.request, self.application, name or self.name)
 
     def may(self, action: Action, name: str) -> bool:
-        """Returns whether the caller has a right with queues of a name."""
+        """Returns whether the caller has a right with a queue, by its name alone."""
         return any(matches(pattern, name) for pattern in self.caller.patterns(self.application, action))
 
     def patterns(self, action: Action) -> Sequence[str]:
-        """Returns the queues of the application with which the caller may do something.
+        """Returns name patterns of the queues with which the caller has a right.
 
         Raises:
-            ApplicationNotFound: There is none of that name.
-            NotAllowed: There is no such queue.
+            ApplicationNotFound: The application does not exist.
+            NotAllowed: The caller has the right with no queue.
         """
         return self.authorization.patterns(self.request, self.application, action)
 
     def matching(self, action: Action) -> Callable[[str], bool]:
-        """Returns a test of queue names by the caller's rights. Raises as patterns."""
+        """Returns a test of queue names by the caller's right. Raises as :meth:`patterns`."""
         return self.authorization.matching(self.request, self.application, action)
 
     def get(self, name: str) -> str:
-        """Returns a field, stripped.
+        """Returns a field without surrounding white space.
 
         Raises:
-            InvalidRequest: It is too long.
+            InvalidRequest: The field is too long.
         """
         text = self.given.get(name, "").strip()
         if len(text) > MAX_FIELD:
@@ -191,10 +189,10 @@ class Asks(NamedTuple):
     history: History
 
     def of(self, request: Request, match: Match, given: Mapping[str, str]) -> Ask:
-        """Returns the caller with the request.
+        """Identifies the caller of a request.
 
         Raises:
-            NotAuthenticated: Nobody has logged in, or the session has ended.
+            NotAuthenticated: The caller has not logged in, or the session has ended.
         """
         caller = self.authorization.caller(request)
         if caller.anonymous:
@@ -204,8 +202,6 @@ class Asks(NamedTuple):
     def view(
         self, answer: Callable[[Ask], Response], fields: frozenset[str] = frozenset(), *, page: bool = False
     ) -> View:
-        """Returns a view whose address may have the given fields."""
-
         def show(request: Request, match: Match) -> Response:
             return answer(self.of(request, match, read_query(request, fields)))
 
@@ -213,16 +209,16 @@ class Asks(NamedTuple):
 
 
 def read_form(request: Request, cookie: str, most: int = MAX_FORM) -> dict[str, str]:
-    """Returns the fields of a form that a page of ours has sent.
+    """Returns the fields of a form, if a page of the console sent it.
 
     Args:
-        request: A POST.
+        request: A POST request.
         cookie: The name of the cookie that the form is bound to.
-        most: Bytes that it may have.
+        most: Max bytes of the form.
 
     Raises:
-        NotAllowed: It is not certain that one of our pages has sent it.
-        InvalidRequest: It is no form, or too long.
+        NotAllowed: It is not certain that a page of the console sent the form.
+        InvalidRequest: The body is not a form, or is too long.
     """
     fields = read_fields(request, most)
     if defect := form_defect(request, cookie, fields):
@@ -231,22 +227,22 @@ def read_form(request: Request, cookie: str, most: int = MAX_FORM) -> dict[str, 
 
 
 def read_fields(request: Request, most: int = MAX_FORM) -> dict[str, str]:
-    """Returns the fields of a form, whose token is still to be checked.
+    """Returns the fields of a form without checking its token.
 
     Raises:
-        NotAllowed: A page of another site has sent it.
-        InvalidRequest: It is no form, or too long.
+        NotAllowed: A page of another site sent the form.
+        InvalidRequest: The body is not a form, or is too long.
     """
     if not _is_of_this_site(request):
         raise NotAllowed(
-            "The form was sent by a page of another site. If there is a proxy in front of the service, have it pass "
-            "the header Host on unchanged."
+            "The form was sent by a page of another site. If there is a proxy in front of the service, let it pass "
+            "the header Host unchanged."
         )
     return parse_form(read_body(request, most).decode("latin-1"), "body")
 
 
 def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
-    """Returns why a form does not belong to a cookie; empty: it does."""
+    """Returns why a form does not belong to a cookie, or an empty text if it does."""
     token = cookies.read(request, cookie)
     if token is None:
         return (
@@ -259,10 +255,13 @@ def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """Returns whether a page of this host sent the request, by the browser; a proxy may change port and scheme."""
+    """Returns whether a page of this host sent the request, by the browser's headers.
+
+    Port and scheme are not compared, because a proxy may change them.
+    """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in {None, "same-origin"}:
         return False
-    if origin == "null":  # Of a page that sends no referrer, as that of a link which logs in.
+    if origin == "null":  # The page sends no referrer, such as the page of a link that logs in.
         return site is not None
     return origin is None or cookies.name_of(origin.partition("://")[2]) == cookies.host_of(request)

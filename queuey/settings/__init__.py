@@ -1,9 +1,9 @@
 """The settings: one table, read once at start-up.
 
-A value comes from the first of these that has it: the command line (``--max-body``), the environment
-(``QUEUEY_MAX_BODY``), the TOML file (``max_body``) that ``--config`` or ``QUEUEY_CONFIG`` names, the default.
-A key that is not in the table, a value that does not fit its type and values that contradict each other refuse to
-start. What only the chosen store can judge is checked by :mod:`queuey.storage.opening`.
+A value comes from the first source that has it: the command line (``--max-body``), the environment
+(``QUEUEY_MAX_BODY``), the TOML file (``max_body``) that ``--config`` or ``QUEUEY_CONFIG`` names, or the default.
+The service does not start with an unknown key, a value of the wrong type, or values that contradict each other.
+:mod:`queuey.storage.opening` checks what only the chosen store can check.
 """
 
 from queuey.settings.definitions import AUTO, OwnRates, Rates, Settings, data_directory, is_of_cassandra, part

@@ -19,9 +19,9 @@ R = TypeVar("R", bound=Room)
 SECONDS = {"seconds": True}
 """Marks a setting that is a length of time, in seconds."""
 AUTO: Literal["auto"] = "auto"
-"""As a consistency level: QUORUM, or LOCAL_QUORUM with several data centres."""
+"""The consistency level QUORUM, or LOCAL_QUORUM with several data centres."""
 MIN_RATE = 0.001
-"""Min requests a second; a lower rate is a typing error."""
+"""Min requests a second other than 0; a lower rate is taken for a typing error."""
 WriteLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 ReadLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL"]
 
@@ -81,20 +81,20 @@ _RATE = Meta(
     le=1_000_000,
 )
 _BURST = Meta(
-    description="Max requests of it at once after a pause; 0: those of one second, at least one.",
+    description="Max requests of the application at once after a pause; 0: one second's requests, at least 1.",
     ge=0,
     le=1_000_000,
 )
 _USER_RATE = Meta(description="Max requests a second of each user, in a worker; 0: no limit.", ge=0, le=1_000_000)
 _USER_BURST = Meta(
-    description="Max requests of a user at once after a pause; 0: those of one second, at least one.",
+    description="Max requests of a user at once after a pause; 0: one second's requests, at least 1.",
     ge=0,
     le=1_000_000,
 )
 
 
 class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The limits of one application. A field that is not given has the value for all applications."""
+    """The limits of one application. An unset field has the value for all applications."""
 
     application: Annotated[float, _RATE] | None = None
     application_burst: Annotated[int, _BURST] | None = None
@@ -126,7 +126,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
-        """Returns (rate, burst); a rate of 0 is no limit."""
+        """Returns rate and burst; a rate of 0 means no limit."""
         rate, burst = (
             (self.application, self.application_burst) if kind == "application" else (self.user, self.user_burst)
         )
@@ -137,7 +137,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
 
     def mistakes(self) -> Iterator[str]:
-        """Yields conflicts between fields that are valid by themselves."""
         for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
             for kind, rate, burst in (
                 ("application", rates.application, rates.application_burst),
@@ -178,7 +177,6 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def patterns_of(texts: str) -> list[tuple[str, str]]:
-    """Returns each application with a pattern of its queues."""
     pairs = (text.partition("/") for text in texts.split())
     return [(application, pattern) for application, _, pattern in pairs]
 
@@ -187,7 +185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting of the service: name, type, help and default.
 
     Attributes:
-        rooms: The settings of the rooms that are installed: attributes of theirs, not of this.
+        rooms: The installed rooms, which have their settings as attributes of their own.
     """
 
     rooms: tuple[Room, ...] = ()
@@ -204,7 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout: Annotated[
         float,
         Meta(
-            description="Timeout of a stop. Requests that have begun are finished within it.",
+            description="Timeout of a stop, within which running requests are finished.",
             ge=1,
             le=3600,
             extra=SECONDS,
@@ -318,7 +316,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     claims_memory: Annotated[
         int,
         Meta(
-            description="Max bytes of claims that a worker caches, about.",
+            description="Approximate max bytes of claims that a worker caches.",
             ge=1 << 20,
             le=1 << 40,
         ),
@@ -350,7 +348,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Annotated[
         PublishedMetrics,
         Meta(
-            description="What `/metrics` publishes without a credential.",
+            description="Contents of `/metrics`, which needs no credential.",
             extra={"default": "`publish=on`"},
         ),
     ] = PublishedMetrics()
@@ -424,16 +422,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
 
     def of(self, room: type[R]) -> R:
-        """Returns the settings of a room."""
-        return next((each for each in self.rooms if isinstance(each, room)), None) or room()
+        """Returns the settings of a room, or its defaults if it is not installed."""
+        return next((installed for installed in self.rooms if isinstance(installed, room)), None) or room()
 
     @property
     def alone(self) -> str | None:
-        """The setting by which a room serves all paths instead of the service's own API; None if none does."""
+        """The setting with which a room replaces the service's own API on all paths; None if no room does."""
         return next((room.alone for room in self.rooms if room.alone is not None), None)
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the longest body in bytes that the service accepts; ``otherwise``: without rooms."""
+        """Returns the max bytes of a body that the service accepts; ``otherwise`` is the limit without rooms."""
         return max((room.longest_body(otherwise) for room in self.rooms), default=otherwise)
 
 
@@ -456,7 +454,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     CONSISTENCY: ("consistency.weak", "consistency.strong", "consistency.very_strong", "consistency.catalogue"),
 }
-"""Every setting by its group, in the order they are shown. A room's settings come after the others of its group."""
+"""The names of all settings by group, in the order shown. A room's settings come last in their group."""
 
 
 def is_of_cassandra(name: str) -> bool:
@@ -464,5 +462,5 @@ def is_of_cassandra(name: str) -> bool:
 
 
 def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the settings among ``names`` with their values, as arguments of a part of the service."""
+    """Returns the values of those ``names`` that are settings, as keyword arguments of a part of the service."""
     return {name: getattr(settings, name) for name in names if name in settings.__struct_fields__}

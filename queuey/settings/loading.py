@@ -1,4 +1,4 @@
-"""Where values come from: command line, environment, file, default; and which of them contradict each other."""
+"""Reads the settings from command line, environment, file and defaults, and checks them for contradictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset(
     {CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA", PREFIX + "TOKEN_FILE"}
 )
-"""Variables of ours that are no settings: they say which service the command line speaks to."""
+"""Variables that are not settings: they select the settings file, or the service that the command line uses."""
 
 
 class Loaded(NamedTuple):
@@ -39,19 +39,19 @@ def load(
     """Reads the settings.
 
     Args:
-        options: Values of the command line, or of a program, by setting name; None: not given.
+        options: Values of the command line, or of a program, by setting name; None if not given.
         environ: The environment. Empty variables count as not given.
         config: The TOML file that the command line names.
-        source: Returns how errors name the option of a setting.
+        source: Returns the name of a setting's option in errors.
 
     Raises:
-        SettingsError: Names the key, what is wrong with it, and where it came from.
+        SettingsError: A key is unknown, or a value is invalid; the text names the key, its source, and the reason.
     """
     lines = {line.name: line for line in table()}
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
     ours = own_variables(environ, PREFIX)
     variables = {variable_of(name): name for name in lines}
-    # The nearest place comes last.
+    # Later sources override earlier ones.
     given = [
         *([] if path is None else _in_file(path, lines)),
         *((name, Given(ours[key], key)) for key, name in variables.items() if key in ours),
@@ -80,10 +80,10 @@ def load(
 
 
 def _check_known(key: str, known: Collection[str], where: str) -> None:
-    """Refuses an unknown setting or variable.
+    """Checks that a setting or variable is known.
 
     Raises:
-        SettingsError: Says what is meant, perhaps, or that a part of the service is missing.
+        SettingsError: It is unknown; the text suggests a similar name, or says which part of the service is missing.
     """
     for room in OWN:
         if key in {room, variable_of(room)} and key not in known:
@@ -93,24 +93,24 @@ def _check_known(key: str, known: Collection[str], where: str) -> None:
 
 
 def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
-    """Reads a settings file. The tables in a table, as ``[consistency.strong]``, are a setting each."""
+    """Reads a settings file. Each table in a table, such as ``[consistency.strong]``, is one setting."""
     owners = {name.rpartition(".")[0] for name in lines} - {""}
     for name, value in file_values(path).items():
         tables = value if name in owners and isinstance(value, dict) else None
         settings = {name: value} if tables is None else {f"{name}.{key}": below for key, below in tables.items()}
-        for key, below in settings.items():
-            yield key, Given(below, str(path), path.parent)
+        for key, setting in settings.items():
+            yield key, Given(setting, str(path), path.parent)
 
 
 def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
-    """Merges a table field by field; the nearest source that names a field wins."""
-    nearest = {key: value for place in given for key, value in _fields(line, place)}
+    """Merges a table field by field; the last source that has a field wins."""
+    merged = {key: value for source in given for key, value in _fields(line, source)}
     fields = {field.name: field for field in line.fields}
     values = {}
-    for key, value in nearest.items():
+    for key, value in merged.items():
         check_known(key, fields, f"in {value.source}")
         values[key.rpartition(".")[2]] = _convert(fields[key], value)
-    sources = dict.fromkeys(value.source for value in nearest.values())
+    sources = dict.fromkeys(value.source for value in merged.values())
     return msgspec.structs.replace(line.preset, **values), ", ".join(sources) or DEFAULT_SOURCE
 
 
@@ -131,7 +131,6 @@ def _fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
 
 
 def _convert(line: Setting, given: Given) -> object:
-    """Converts a text or a TOML value. Places in a file are relative to that file."""
     kind, meta = line.kind, line.hint.__metadata__[0]
     try:
         if kind == Users:
@@ -139,8 +138,8 @@ def _convert(line: Setting, given: Given) -> object:
         if kind is SecretName:
             return SecretName.parse(msgspec.convert(given.value, str), given.base)
     except (msgspec.ValidationError, ValueError) as error:
-        said = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
-        raise SettingsError(f"Setting {line.name} (from {given.source}) {said}. {error}.") from error
+        problem = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
+        raise SettingsError(f"Setting {line.name} (from {given.source}) {problem}. {error}.") from error
     return convert(line.name, kind, meta, given, shown, wanted=line.type, seconds=line.seconds)
 
 
@@ -152,8 +151,8 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
     _check_store(settings, sources, refuse)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
-        given = "tls_cert" if settings.tls_key is None else "tls_key"
-        refuse(f"Setting {given} needs {missing} beside it.", given)
+        present = "tls_cert" if settings.tls_key is None else "tls_key"
+        refuse(f"Setting {present} needs {missing}.", present)
     for name, fields in (("rates", settings.rates), ("metrics", settings.metrics)):
         for mistake in fields.mistakes():
             refuse(f"Setting {name} has {mistake}.", name)
@@ -163,7 +162,7 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
     trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
     if DEV_ISSUER in trusted and not is_loopback(settings.host):
         refuse(
-            "Setting users trusts the issuer of `queuey dev`, so host must be an address of this machine alone.",
+            "Setting users trusts the issuer of `queuey dev`, so host must be a loopback address.",
             "host",
             "users",
         )
@@ -174,17 +173,16 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
-    """Refuses settings that do not fit the kind of store, as far as that is known without opening it."""
     kind = settings.store.partition(":")[0]
     if settings.store != "sqlite" and kind != "cassandra":
-        reason = "SQLite takes its directory from data" if kind == "sqlite" else f"{kind!r} is not known"
-        refuse(f"Setting store can be 'sqlite' or 'cassandra://host1,host2/keyspace': {reason}.", "store")
+        reason = "for SQLite, set the directory with data" if kind == "sqlite" else f"{kind!r} is not known"
+        refuse(f"Setting store must be 'sqlite' or 'cassandra://host1,host2/keyspace': {reason}.", "store")
     if "@" in settings.store:
-        refuse("Setting store must not hold a user: see cassandra_user and cassandra_password.", "store")
+        refuse("Setting store must not contain a user: use cassandra_user and cassandra_password.", "store")
     for name, source in sources.items():
         if source != DEFAULT_SOURCE and (is_of_cassandra(name) if kind == "sqlite" else name in GROUPS[SQLITE]):
             other = "a Cassandra" if kind == "sqlite" else "the SQLite"
-            refuse(f"Setting {name} is one of {other} store, but store is {kind}.", name, "store")
+            refuse(f"Setting {name} is for {other} store, but store is {kind}.", name, "store")
     if kind == "sqlite":
         return
     _check_cassandra(settings, refuse)
@@ -193,8 +191,8 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
 def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
     if (settings.cassandra_user is None) != (settings.cassandra_password is None):
         missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
-        given = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"
-        refuse(f"Setting {given} needs {missing} beside it.", given)
+        present = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"
+        refuse(f"Setting {present} needs {missing}.", present)
     if settings.deadline <= settings.cassandra_timeout:
         refuse("Setting deadline must be above cassandra_timeout.", "deadline", "cassandra_timeout")
     for level in ("weak", "strong", "very_strong"):

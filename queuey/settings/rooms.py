@@ -1,7 +1,7 @@
-"""Rooms: parts of the service that the core does without, such as the console and the facades.
+"""Rooms: optional parts of the service, such as the console and the facades.
 
-A room is a subclass of :class:`Room`, which a distribution registers as an entry point of the group ``queuey.rooms``.
-Its module is imported wherever settings are read, so it imports what it serves only when that is served.
+A room is a subclass of :class:`Room` that a distribution registers as an entry point of the group ``queuey.rooms``. Its
+module is imported wherever settings are read, so it should import its views only when they are served.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ENTRY_POINTS = "queuey.rooms"
 OWN = ("console", "facades")
 """The rooms of this distribution. Each has a setting of its name."""
 Include = Callable[[Any], None]
-"""Adds to a configuration of Pyramid's; see ``docs/extending.md``."""
+"""Adds views to a Pyramid configuration. See ``docs/extending.md``."""
 
 
 class Applications(Protocol):
-    """What a room may ask a store for before the service starts."""
+    """The operations of a store that a room may use before the service starts."""
 
     async def has_application(self, name: str, /) -> bool: ...
 
@@ -36,7 +36,7 @@ class Applications(Protocol):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the service: its fields are settings of the service, and its methods what the service does with it.
+    """An optional part of the service. Its fields are settings of the service; the service calls its methods.
 
     Attributes:
         group: The group in which its settings are shown.
@@ -46,26 +46,26 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str | None:
-        """The setting by which this room serves all paths instead of the service's own API; None if it does not."""
+        """The setting with which this room replaces the service's own API on all paths; None if it does not."""
         return None
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the longest body in bytes that the service has to accept; ``otherwise``: without this room."""
+        """Returns the max bytes of a body that the service must accept; without this room it is ``otherwise``."""
         return otherwise
 
     def mistakes(self, alone: str | None) -> Iterable[tuple[str, tuple[str, ...]]]:
-        """Yields what is wrong with values that are valid by themselves, and the settings that it is about.
+        """Yields conflicts between valid values, each with the names of the settings.
 
         Args:
-            alone: The setting by which a room serves all paths; None if none does.
+            alone: The setting with which a room replaces the service's own API; None if no room does.
         """
         return ()
 
     def check(self, settings: Settings, readers: Sequence[object]) -> None:
-        """Checks what a start can check without a store.
+        """Checks the settings at a start, without a store.
 
         Args:
-            settings: The settings in force.
+            settings: The settings of the service.
             readers: The readers of users' credentials.
 
         Raises:
@@ -73,18 +73,18 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         """
 
     def prepare(self, settings: Settings, applications: Applications) -> None:
-        """Makes, or requires, what this room needs in the store.
+        """Creates what this room needs in the store, or checks that it exists.
 
         Raises:
-            Failed: It is not there.
+            Failed: Something that the room needs does not exist.
         """
 
     def notes(self, settings: Settings, promise: Acknowledgement | None) -> Sequence[str]:
-        """Returns what a start says about this room.
+        """Returns the lines that a start prints about this room.
 
         Args:
-            settings: The settings in force.
-            promise: What the store promises; None if it cannot be reached.
+            settings: The settings of the service.
+            promise: What an acknowledgement of the store means; None if the store cannot be reached.
 
         Raises:
             Failed, SettingsError: The room cannot be served.
@@ -92,58 +92,58 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     def resolved(self, settings: Settings, address: str, *, terminal: bool) -> Room:
-        """Returns the room as a start serves it, by what only the process that starts knows.
+        """Returns the room as this start serves it, depending on address and terminal.
 
         Args:
-            settings: The settings in force.
-            address: Where the service listens, without the port.
-            terminal: Whether the start has a terminal.
+            settings: The settings of the service.
+            address: The address on which the service listens, without the port.
+            terminal: Whether the service starts at a terminal.
         """
         return self
 
     def welcome(self, url: str, link: Callable[[], str] | None) -> Sequence[str]:
-        """Returns lines for the terminal of a start alone. They may hold secrets, so no log has them.
+        """Returns lines that only a terminal shows at a start. They may contain secrets, so they are not logged.
 
         Args:
-            url: Where the service answers.
-            link: Makes a token that logs in once, with the key of the profile; None if there is no profile.
+            url: The URL of the service.
+            link: Creates a token for one login with the key of the profile; None if there is no profile.
         """
         return ()
 
     def beside(self, settings: Settings, address: tuple[str, int]) -> AbstractContextManager[Callable[[], object]]:
-        """Runs what the parent process has beside its workers.
+        """Runs this room's part of the parent process, beside the workers.
 
         Args:
-            settings: The settings in force.
-            address: Where the service listens.
+            settings: The settings of the service.
+            address: The address and port on which the service listens.
 
         Returns:
-            A context manager, for as long as the service runs. It gives what is to be called once the service answers.
+            A context manager, open while the service runs. It yields a function to call once the service answers.
 
         Raises:
-            Failed: It cannot run.
+            Failed: The part cannot run.
         """
         return nullcontext(lambda: None)
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
-        """Returns what adds this room to the application, in a worker, or None if it is not served.
+        """Returns a function that adds this room to the application of a worker, or None if the room is not served.
 
         Args:
-            settings: The settings in force.
+            settings: The settings of the service.
             readers: The readers of users' credentials.
 
         Raises:
-            SettingsError: As :meth:`check`.
+            SettingsError: As for :meth:`check`.
         """
         raise NotImplementedError
 
 
 @cache
 def installed() -> tuple[type[Room], ...]:
-    """Returns the rooms of the distributions that are installed.
+    """Returns the rooms of the installed distributions.
 
     Raises:
-        SettingsError: One cannot be imported, or is something else.
+        SettingsError: A room cannot be imported, or is not a subclass of :class:`Room`.
     """
     return tuple(_load())
 

@@ -1,4 +1,4 @@
-"""Where secrets are: a setting names the place, it never holds the secret."""
+"""Names of secrets: a setting names the place of a secret and never contains the secret."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from queuey.errors import SettingsError
 
 @dataclass(frozen=True)
 class SecretName:
-    """Where a secret is, never the secret itself: ``env:NAME`` or ``file:PATH``.
+    """The place of a secret: ``env:NAME`` or ``file:PATH``.
 
     Attributes:
         kind: ``env`` for an environment variable, ``file`` for the first line of a file.
-        name: Of the variable, or the path.
+        name: Name of the variable, or path of the file.
     """
 
     kind: Literal["env", "file"]
@@ -25,10 +25,10 @@ class SecretName:
 
     @classmethod
     def parse(cls, text: str, base: Path | None = None) -> SecretName:
-        """Reads the text form; a path is relative to ``base``.
+        """Parses the text form; a path is relative to ``base``.
 
         Raises:
-            ValueError: It has another form. The text is not repeated, as it may be the secret itself.
+            ValueError: The text has another form. The error does not contain the text, which may be the secret itself.
         """
         kind, _, name = text.partition(":")
         if kind == "env" and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -1,4 +1,4 @@
-"""The table of the settings, for people: in ``--help``, in ``queuey settings`` and in the documentation."""
+"""The table of all settings, for ``--help``, ``queuey settings`` and the documentation."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 class Setting(NamedTuple):
     """A line of the table: ``type``, ``default`` and ``help`` for people, ``hint`` for converting values.
 
-    A setting that is a table has ``fields``, lines whose names begin with that of the table, and ``preset``, the table
-    that holds as long as no place names a field.
+    A setting that is a table has ``fields``, whose names begin with that of the table, and ``preset``, its default
+    value.
     """
 
     name: str
@@ -78,7 +78,7 @@ def table() -> tuple[Setting, ...]:
     """Returns all settings, group by group.
 
     Raises:
-        SettingsError: Rooms cannot be loaded, or have a setting of a name that is taken.
+        SettingsError: Rooms cannot be loaded, or two parts of the service have a setting of the same name.
     """
     lines = {line.name: line for line in _lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
@@ -97,7 +97,7 @@ def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any
 
 
 def shown(name: str, value: object) -> str:
-    """Returns a value for printing; passwords are masked."""
+    """Returns a value for printing, with passwords masked."""
     if value is None:
         return ""
     if name == "cassandra_password" and not isinstance(value, SecretName):
@@ -109,9 +109,9 @@ def shown(name: str, value: object) -> str:
 
 
 def as_text(value: object) -> str:
-    """Returns a value as it is given on a command line; ``write=QUORUM,delay=5`` for a table.
+    """Returns a value in the form of the command line, such as ``write=QUORUM,delay=5`` for a table.
 
-    Tables in a table are only given in a file; they are shown as ``applications=[shop=[user=5]]``.
+    Tables in a table, which can only be set in a file, are shown as ``applications=[shop=[user=5]]``.
     """
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
@@ -134,7 +134,7 @@ def _lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
     for field in msgspec.structs.fields(struct):
         hint, name = hints[field.name], prefix + field.encode_name
         if name == "rooms":
-            continue  # They have lines of their own.
+            continue  # table() adds the settings of rooms.
         meta: Meta = hint.__metadata__[0]
         kind = bare(typing.get_args(hint)[0])
         default = (meta.extra or {}).get("default") or f"`{as_text(field.default)}`"

@@ -1,4 +1,4 @@
-"""The setting ``users``: the issuers that each application trusts with its users, and what the users may do."""
+"""The setting ``users``: the issuers that each application trusts, and the rights of their users."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from queuey.user_queues import check_pattern, overlap
 UserVerb = Literal["send", "read", "delete", "claim"]
 RoleVerb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 Word = Annotated[str, Meta(pattern=r"\A[!-~]+\Z", max_length=255)]
-"""Visible ASCII without blanks."""
+"""Visible ASCII without spaces."""
 Origin = Annotated[str, Meta(pattern=r"\Ahttps?://[a-z0-9.\-]+(:[0-9]{1,5})?\Z", max_length=255)]
-"""As a browser writes it: in small letters, without a path, and without the port that is usual."""
+"""An origin as a browser sends it: in lower case, without a path and without the default port."""
 Role = Annotated[str, Meta(min_length=1, max_length=255)]
 _APPLICATION = re.compile(r"[\w.\-]+")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?")
 _HOST = re.compile(r"[a-z0-9\-]+(?:\.[a-z0-9\-]+)*")
 DEV_ISSUER = "http://localhost/queuey-dev"
-"""Of ``queuey dev``, whose keys anybody on this machine may have made; see docs/inbox.md."""
+"""The issuer of ``queuey dev``, whose keys anybody on this machine may have created. See docs/inbox.md."""
 MAX_ISSUERS = 16
 """Max issuers of one application."""
 
@@ -119,29 +119,29 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 Users = Mapping[str, tuple[UserIssuer, ...]]
-"""Issuers by the name of the application that trusts them."""
+"""Trusted issuers by application."""
 
 
 def read_users(value: object, base: Path | None) -> Users:
     """Reads the setting.
 
     Args:
-        value: A table of TOML, or the same as a text of JSON. Each application has a table or a list of tables.
-        base: The directory that paths are relative to; None: the working directory.
+        value: A table of TOML, or the same as JSON text. Each application has a table or a list of tables.
+        base: The directory that paths are relative to; None for the working directory.
 
     Raises:
-        ValueError: It cannot be used; the message says which part of it, and why.
+        ValueError: The setting cannot be used; the text names the part and the reason.
     """
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
         except msgspec.DecodeError as error:
-            raise ValueError(f"As a text it is JSON: {error}") from error
+            raise ValueError(f"Expected JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError("Expected a table for each application, [users.NAME]")  # noqa: TRY004 - of a setting's text
     users = {}
-    for application, found in value.items():
-        tables = found if isinstance(found, list) else [found]
+    for application, entry in value.items():
+        tables = entry if isinstance(entry, list) else [entry]
         where = f"users.{application}"
         if _APPLICATION.fullmatch(application) is None or not 0 < len(tables) <= MAX_ISSUERS:
             raise ValueError(f"{where}: expected an application's name and 1 to {MAX_ISSUERS} issuers")
@@ -156,8 +156,8 @@ def read_users(value: object, base: Path | None) -> Users:
 
 
 def origins_of(users: Users) -> dict[str, list[str]]:
-    found = {name: [origin for issuer in issuers for origin in issuer.origins] for name, issuers in users.items()}
-    return {name: origins for name, origins in found.items() if origins}
+    by_name = {name: [origin for issuer in issuers for origin in issuer.origins] for name, issuers in users.items()}
+    return {name: origins for name, origins in by_name.items() if origins}
 
 
 def as_json(users: Users) -> str:
@@ -165,7 +165,6 @@ def as_json(users: Users) -> str:
 
 
 def _place(issuer: UserIssuer, base: Path | None) -> UserIssuer:
-    """Makes the paths of an issuer absolute."""
     keys, secret = issuer.keys, issuer.secret
     if "://" not in keys:
         keys = str((base or Path()) / Path(keys).expanduser())
@@ -183,8 +182,8 @@ def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
             raise ValueError(wrong)
     for one, other in combinations(issuers, 2):
         if (one.scheme, one.issuer) == (other.scheme, other.issuer):
-            raise ValueError(f"the issuer {one.issuer!r} stands twice: give it once, with several audiences")
-    for pattern, further in combinations(dict.fromkeys(chain.from_iterable(each.queues for each in issuers)), 2):
+            raise ValueError(f"the issuer {one.issuer!r} is given twice: give it once, with several audiences")
+    for pattern, further in combinations(dict.fromkeys(chain.from_iterable(issuer.queues for issuer in issuers)), 2):
         if overlap(pattern, further):
             raise ValueError(
                 f"the patterns {pattern!r} and {further!r} might name the same queue: neither may begin as the other"
@@ -192,7 +191,6 @@ def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
 
 
 def _faults(issuer: UserIssuer) -> Iterator[str]:
-    """Yields the errors of one issuer."""
     if not issuer.audiences:
         yield "audience is empty"
     if "://" in issuer.keys and not is_safe_url(issuer.keys):
@@ -229,21 +227,21 @@ def _faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
         yield "roles and client are for scheme Bearer only"
     for host in (issuer.issuer, *issuer.domains):
         if _HOST.fullmatch(host) is None:
-            yield f"{host!r} is no host in small letters, such as login.example.org"
+            yield f"{host!r} is not a host in lower case, such as login.example.org"
     for audience in issuer.audiences:
         if _ORIGIN.fullmatch(audience) is None:
-            yield f"audience {audience!r} is no origin such as https://queuey.example.org"
+            yield f"audience {audience!r} is not an origin such as https://queuey.example.org"
 
 
 def _faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
     if client not in issuer.audiences:
         yield f"client is {client!r}, which is not in audience: add it, as tokens of a login are for the client"
     if not is_safe_url(issuer.issuer) or "?" in issuer.issuer:
-        yield f"issuer is {issuer.issuer!r}: with client it is https://host/path, http:// only on this machine"
+        yield f"issuer is {issuer.issuer!r}: with client, expected https://host/path, http:// only on this machine"
 
 
 def is_safe_url(url: str) -> bool:
-    """Returns whether nobody on the network can change the response of a URL."""
+    """Returns whether a URL is https, or http on this machine: nobody on the network can change its response."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -262,7 +260,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_places(issuers: Sequence[UserIssuer]) -> None:
-    """Checks that all applications name the same keys for an issuer, and the same client of the console."""
+    """Checks that all applications give the same keys, and the same client of the console, for an issuer."""
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

@@ -1,1 +1,1 @@
-"""Output, questions and values of settings, the same for both command lines."""
+"""Output, options, prompts and setting values, shared by both command lines."""

@@ -1,4 +1,4 @@
-"""Building blocks of command lines: groups that import a command when it is run, and parameters."""
+"""Building blocks of command lines: groups that import a command only when it runs, and parameters."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, fail, say, wants_json
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
-"""Max names that a shell is offered; timeout for them, in seconds."""
+"""Max names that are offered for completion; timeout for them, in seconds."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@+-]*")
 MAX_FIRST = 10
-"""Max options at the beginning of a command's help; the others follow in a panel of their own."""
+"""Max options at the top of a command's help; the others follow in a panel below."""
 _JSON = typer.Option("--json", help="Print JSON and nothing else on standard output.", callback=choose_json)
 JSON = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, _JSON])
-"""The option by which :func:`queuey.terminal.output.show` prints JSON; commands do not receive it."""
+"""The option that makes :func:`queuey.terminal.output.show` print JSON. Commands do not receive it."""
 
 
 def offered(names: Iterable[str]) -> list[str]:
-    """Returns the names that a shell may be offered: it would run what others may have written into a name."""
+    """Returns the names that are safe for completion: a shell might run what others wrote into a name."""
     return list(filter(_PLAIN.fullmatch, names))
 
 
 def group() -> typer.Typer:
-    """Returns a group without commands. Its help is its line in the list of the group above."""
+    """Returns a group without commands. Its help is its line in the parent group."""
     return typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command only when it is run. Subclasses have a table of their commands."""
+    """A group that imports a command only when it runs. Subclasses have a table of their commands."""
 
     PACKAGE: ClassVar[str] = ""
     COMMANDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """By name, in the order shown: ``module:attribute`` in the package, and the line in the list."""
+    """Maps each command, in the order shown, to ``module:attribute`` in the package and its line in the help."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
         super().__init__(**options)
@@ -61,7 +61,7 @@ class LazyGroup(TyperGroup):
         return name, stub if name is None else self.load(name), rest
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's
-        """Names the value in errors that typer finds."""
+        """Adds the given value to errors of typer that lack it."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -83,16 +83,16 @@ class LazyGroup(TyperGroup):
         command.name, shown = name, [command]
         if isinstance(command, TyperGroup):
             command.help, shown = text, [*command.commands.values()]
-        for each in shown:
-            _shorten(each)
+        for subcommand in shown:
+            _shorten(subcommand)
         return command
 
 
 def _shorten(command: Any) -> None:  # noqa: ANN401 - a command of typer's
-    """Moves all but the first options in the help of a command, and ``--json``, into a panel below."""
-    options = [each for each in command.params if isinstance(each, TyperOption) and not each.hidden]
-    own = [each for each in options if each.rich_help_panel is None]
-    others = [each for each in own if each.name != JSON.name]
+    """Moves the options of a command into a panel below, but for the first ones and ``--json``."""
+    options = [option for option in command.params if isinstance(option, TyperOption) and not option.hidden]
+    own = [option for option in options if option.rich_help_panel is None]
+    others = [option for option in own if option.name != JSON.name]
     for option in others[MAX_FIRST - len(own) + len(others) :]:
         option.rich_help_panel = "More options"
 
@@ -101,10 +101,10 @@ def command_line(program: str, commands: type[LazyGroup], *, release: str, about
     """Returns the root of a command line, which has ``--version``.
 
     Args:
-        program: Its name.
-        commands: What it can do.
-        release: What ``--version`` says.
-        about: The first line of its help.
+        program: Name of the program.
+        commands: The group of its commands.
+        release: The version that ``--version`` prints.
+        about: The first line of the help.
     """
     app = typer.Typer(
         name=program,
@@ -135,15 +135,14 @@ def command_line(program: str, commands: type[LazyGroup], *, release: str, about
 
 
 def optional(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type with an option of typer's
-    """Returns a parameter whose default is None."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def name_and_value(text: str, form: str, option: str, *, empty: bool = False) -> tuple[str, str]:
-    """Splits the value of an option; with ``empty`` the part behind ``=`` may be empty.
+    """Splits the value of an option at ``=``; with ``empty`` the second part may be empty.
 
     Raises:
-        typer.BadParameter: It is not of this form: ``NAME=VALUE``.
+        typer.BadParameter: The text does not have the form ``NAME=VALUE``.
     """
     name, equals, value = text.partition("=")
     if not (name and equals and (value or empty)):
@@ -154,12 +153,12 @@ def name_and_value(text: str, form: str, option: str, *, empty: bool = False) ->
 def filled(
     command: Callable[..., Any], fill: Callable[[dict[str, Any]], Any], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Gives a command further parameters, from which its first argument is made.
+    """Adds parameters to a command, and makes its first argument of their values.
 
     Args:
         command: Does the work; may be a coroutine function.
-        fill: Takes the values of these parameters from those given, and returns the argument.
-        parameters: Those added.
+        fill: Removes the values of these parameters from all values, and returns the argument.
+        parameters: The parameters to add.
     """
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
@@ -175,8 +174,6 @@ def filled(
 
 
 def with_json(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command ``--json``."""
-
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
         del values[JSON.name]
         command(**values)
@@ -187,12 +184,12 @@ def with_json(command: Callable[..., None]) -> Callable[..., None]:
 def with_parameters(
     run: Callable[..., None], command: Callable[..., None], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Makes a function the command that users call: it takes these parameters, by keyword, and has the command's help.
+    """Sets the signature and help of a function that users call as a command. All parameters become keyword-only.
 
     Args:
-        run: Calls the command; it is returned.
-        command: Does the work.
-        parameters: In the order of the help.
+        run: The function, which calls ``command``; it is returned.
+        command: Does the work, and has the help.
+        parameters: The parameters, in the order of the help.
     """
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__doc__ = command.__doc__

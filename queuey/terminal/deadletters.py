@@ -1,4 +1,4 @@
-"""Commands about dead letters: options that select them, and how they are shown."""
+"""Options that select dead letters, and how dead letters are shown."""
 
 from __future__ import annotations
 
@@ -19,23 +19,21 @@ from queuey.terminal.texts import plural
 from queuey.titles import Column, within
 
 Choose = Callable[..., DeadLetterFilter]
-"""Gives what the options say; see :func:`chosen`, whose arguments it takes too, for what has no option."""
+"""Returns the filter of the options. It also takes the arguments of :func:`chosen`, for what has no option."""
 ORIGIN = ("queue", "pattern", "dead_queue")
-"""Options that say where dead letters came from and lie."""
+"""Options for the queues of dead letters: where they came from, and where they are."""
 WHICH = ("partition", "since", "until", "error", "limit")
-"""Options that choose among them."""
+"""Options that choose among the dead letters of these queues."""
 
 _CAUSE = within("cause", Cause, "at", "attempts", "error", "text")
 
 
 def _task(letter: DeadLetter) -> str:
-    """Returns the task that a dead letter calls, with a short form of the arguments; blank if it calls none."""
     call = shown_call(letter.body) if letter.json else None
     return "" if call is None else str(call)
 
 
 COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", ("task", _task), *_CAUSE)
-"""Columns of a dead letter."""
 _PANEL = "Which dead letters"
 
 
@@ -44,18 +42,18 @@ def _option(help_text: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 
 
 
 _OPTIONS: dict[str, Any] = {
-    "queue": Annotated[list[str] | None, _option("Of messages of this queue; several may be given.", "--queue")],
-    "pattern": Annotated[list[str] | None, _option("Of all queues with such a name: crash-*; several.", "--pattern")],
+    "queue": Annotated[list[str] | None, _option("Queue that they came from; several may be given.", "--queue")],
+    "pattern": Annotated[list[str] | None, _option("Queues that they came from: crash-*; several.", "--pattern")],
     "dead_queue": Annotated[
-        str | None, _option("The queue in which they lie.", show_default="<queue>.dead and the queue's dead_letter")
+        str | None, _option("Queue that holds them.", show_default="<queue>.dead and the queue's dead_letter")
     ],
     "partition": Annotated[
-        list[int] | None, _option("Only of this partition; several may be given.", "--partition", min=1)
+        list[int] | None, _option("Only this partition; several may be given.", "--partition", min=1)
     ],
-    "since": Annotated[float | None, times.instant("Given up at this instant or later.", rich_help_panel=_PANEL)],
-    "until": Annotated[float | None, times.instant("Given up at this instant or before.", rich_help_panel=_PANEL)],
-    "error": Annotated[str | None, _option("Class of the error: ValueError, requests.*; shell style.")],
-    "limit": Annotated[int | None, _option("At most so many of a queue of dead letters.", min=1)],
+    "since": Annotated[float | None, times.instant("Given up at or after this time.", rich_help_panel=_PANEL)],
+    "until": Annotated[float | None, times.instant("Given up at or before this time.", rich_help_panel=_PANEL)],
+    "error": Annotated[str | None, _option("Class of the error, or a shell pattern: ValueError, requests.*")],
+    "limit": Annotated[int | None, _option("Max dead letters of each queue of dead letters.", min=1)],
 }
 
 
@@ -64,7 +62,7 @@ def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
-        first, *others = (each for each in parameters if each.name != "choose")
+        first, *others = (parameter for parameter in parameters if parameter.name != "choose")
 
         def run(**values: Any) -> Any:  # noqa: ANN401 - the options of any command
             return command(choose=partial(chosen, **{name: values.pop(name) for name in names}), **values)
@@ -75,10 +73,10 @@ def choosing(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def chosen(*, shown: int | None = None, **given: Any) -> DeadLetterFilter:  # noqa: ANN401 - values of options
-    """Puts the options together; ``shown`` is the limit where none is given.
+    """Makes a filter of the options; ``shown`` is the default limit.
 
     Raises:
-        typer.BadParameter: Neither a queue nor a pattern is named.
+        typer.BadParameter: Neither a queue nor a pattern is given.
     """
     given["limit"] = given.get("limit") or shown
     for name in ("queue", "pattern"):
@@ -95,11 +93,11 @@ def show(done: Redriven, *, dry_run: bool, **about: object) -> None:
 
     Args:
         done: The result.
-        dry_run: Nothing was changed.
-        **about: What the document says beside.
+        dry_run: Whether nothing was changed.
+        **about: Further fields of the JSON document.
 
     Raises:
-        typer.Exit: Some cannot go back.
+        typer.Exit: Some dead letters cannot be sent back.
     """
     output.show({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)}, _described(done, dry_run=dry_run))
     if done.left:
@@ -116,5 +114,5 @@ def _described(done: Redriven, *, dry_run: bool) -> Iterator[Block]:
         yield f"{done.moved} of them got other ids than those reserved first"
     for reason, count in sorted(done.left.items()):
         yield f"{count} stay: {reason}"
-    for one in done.samples:
-        yield ToStderr(f"{one.lies_in} {one.partition}:{one.id} stays: {one.reason}")
+    for sample in done.samples:
+        yield ToStderr(f"{sample.lies_in} {sample.partition}:{sample.id} stays: {sample.reason}")

@@ -1,4 +1,4 @@
-"""Log records as lines for people, or as one JSON object a line for programs."""
+"""Formats log records as lines of text for people, or as one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "
 
 
 class LineFormatter(logging.Formatter):
-    """``2026-02-03T04:05:06.789Z INFO qdo.worker: message``, a traceback on the lines below.
+    """Formats a record as ``2026-02-03T04:05:06.789Z INFO qdo.worker: message``, with a traceback on the lines below.
 
-    What is about a message of a queue ends with its place: ``(queue/partition id)``.
+    A record about a message of a queue ends with the place of the message: ``(queue/partition id)``.
 
-    As JSON ``{"time", "level", "logger", "process", "message"}``, then what the record has beside that, and
-    ``exception`` when there is one.
+    As JSON: ``{"time", "level", "logger", "process", "message"}``, then the record's extra fields, and ``exception`` if
+    there is one.
 
     Args:
         form: ``text`` or ``json``.

@@ -1,15 +1,14 @@
 """Output, confirmation and exit codes, the same for both command lines.
 
-A command hands its result, a struct or for lack of one a mapping, to :func:`show`, and does not ask whether ``--json``
-is given. With it standard output carries the result as one JSON document and nothing else. Without it people read the
-text that the command hands on with the result: a sentence, or an iterable of sentences, notes, fields and tables, which
-is only gone through for people, so that it may ask the service for more. Things of one kind go to :func:`show_each`:
-a JSON document a line, each as soon as it is there, or one table.
+A command passes its result, a struct or a mapping, to :func:`show`, and does not check whether ``--json`` is given.
+With ``--json``, standard output has the result as one JSON document and nothing else. Without it, people get the text
+that the command passes with the result: a sentence, or an iterable of sentences, notes, fields and tables. The iterable
+is not consumed with ``--json``, so it may request more from the service. Results of one kind go to :func:`show_each`: a
+JSON document per line, each as soon as it arrives, or one table.
 
-What a field is called and in which unit it is shown stands with its struct (:mod:`queuey.titles`): :func:`fields` and
-:func:`table` take names of fields and find the rest there; a column made of several fields is a title with a function.
-Prose stays with the command that says it. Tables are drawn on a terminal and written as aligned text elsewhere, so
-that no value is ever cut off in a pipe.
+Title and unit of a field are defined with its struct (:mod:`queuey.titles`): :func:`fields` and :func:`table` take
+names of fields and look them up there. A column made of several fields is a title with a function. Tables are drawn on
+a terminal and written as aligned text elsewhere, so that no value is cut off in a pipe.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from queuey.terminal.signals import end_by
 from queuey.terminal.texts import IN_A_TEXT, escape, escape_json, printable
 from queuey.titles import Column, columns
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done without changing anything.")]
 
 _NUMBER = re.compile(r"-?[0-9.,+]*")
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes: a failure; wrong usage or settings; Ctrl-C."""
 BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
-"""Further exit codes of ``queuey serve``; see :mod:`queuey.cli.operations.serving`."""
+"""Further exit codes of ``queuey serve``. See :mod:`queuey.cli.operations.serving`."""
 
 _unread = WeakSet[TextIO]()
-"""Outputs whose reader has gone away."""
+"""Outputs whose reader has closed the pipe."""
 _json: ContextVar[bool] = ContextVar("json", default=False)
-"""Whether the command that runs was given ``--json``."""
+"""Whether the running command was given ``--json``."""
 
 
 class Failed(Exception):
-    """Ends a command with a line for people.
+    """Ends a command with a line of text and an exit code.
 
     Args:
         text: The line.
@@ -62,7 +61,7 @@ class Failed(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the reason of an error of the system, and the file that it is about."""
+    """Returns the reason of an operating system error with its file, or the text of another error."""
     strerror = getattr(error, "strerror", None)
     filename = getattr(error, "filename", None)
     return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
@@ -75,7 +74,7 @@ class ToStderr(str):
 
 
 class Fields(NamedTuple):
-    """Titles and values, a line each."""
+    """Titles and values, one pair per line."""
 
     pairs: Sequence[tuple[str, object]]
 
@@ -88,15 +87,15 @@ class Table(NamedTuple):
 
 
 Block = str | Fields | Table
-"""A block of a text: a sentence, one for standard error, fields or a table."""
+"""A block of output: a sentence, a sentence for standard error, fields, or a table."""
 
 
 def show(result: object, text: str | Iterable[Block] = ()) -> None:
-    """Prints the result of a command: with ``--json`` as it is encoded, otherwise the text.
+    """Prints the result of a command: as JSON with ``--json``, otherwise the text.
 
     Args:
         result: The struct or mapping.
-        text: A sentence, or several blocks; without any a struct is shown by all its fields.
+        text: A sentence, or several blocks. Without any, all fields of the struct are shown.
     """
     if _json.get():
         write_json(result)
@@ -106,7 +105,7 @@ def show(result: object, text: str | Iterable[Block] = ()) -> None:
 
 
 def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
-    """Prints structs of a kind: with ``--json`` one a line, each as soon as it is there, otherwise as a table."""
+    """Prints structs of one type: with ``--json`` one per line as soon as it arrives, otherwise as a table."""
     if not _json.get():
         _print_block(table(kind, things, *chosen))
         return
@@ -115,7 +114,6 @@ def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
 
 
 async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Column) -> None:
-    """Prints structs of a kind as :func:`show_each` does."""
     rows = []
     async for thing in things:
         if _json.get():
@@ -127,7 +125,7 @@ async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Colum
 
 
 def fields(thing: object, *chosen: Column) -> Fields:
-    """Returns fields of a struct by their titles and in their units; all if none are chosen."""
+    """Returns the chosen fields of a struct, or all, with their titles and in their units."""
     return Fields([(title, value(thing)) for title, value in columns(type(thing), chosen)])
 
 
@@ -137,8 +135,8 @@ def table(kind: type, things: Iterable[Any] | Mapping[Any, Any], *chosen: Column
     Args:
         kind: The type of the structs.
         things: The structs, or a mapping to them, which is shown sorted.
-        chosen: The columns; none: all fields.
-        key: Title of the mapping's keys.
+        chosen: The columns; all fields if none are given.
+        key: Title of the column with the mapping's keys.
     """
     shown = columns(kind, chosen)
     titles, values = [title for title, _ in shown], [value for _, value in shown]
@@ -160,12 +158,10 @@ def _print_block(block: Block) -> None:
 
 
 def as_json() -> bool:
-    """Returns whether the command that runs was given ``--json``."""
     return _json.get()
 
 
 def choose_json(is_given: bool) -> bool:  # noqa: FBT001 - what typer hands on
-    """Records whether the command that runs was given ``--json``."""
     _json.set(is_given)
     return is_given
 
@@ -181,7 +177,7 @@ def note(text: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
     except OSError:
-        _silence(sys.stderr)  # The output is closed or cannot be written, so no error can be shown.
+        _silence(sys.stderr)  # Standard error is closed or cannot be written, so no error can be shown.
 
 
 def wants_json() -> bool:
@@ -192,10 +188,10 @@ def fail(text: str, kind: str = "Failed", exit_code: int = FAILED, begin: str = 
     """Prints the error that ends a command; with ``--json`` as a JSON document.
 
     Args:
-        text: For people.
-        kind: For programs; stable.
+        text: The error for people.
+        kind: The error for programs; stable.
         exit_code: The exit code of the command.
-        begin: What is printed before the text for people.
+        begin: Text before the error, without ``--json``.
     """
     if not wants_json():
         note(begin + text)
@@ -208,13 +204,13 @@ def write_json(value: object) -> None:
 
 
 def write(data: bytes, *, json: bool = False) -> None:
-    """Writes a part of a stream of results at once, so that a reader of the pipe sees it as it comes.
+    """Writes and flushes a part of a stream of results, so that the reader of a pipe gets it at once.
 
-    If nobody reads it any more, the command ends with success: it has nothing else to do.
+    If the reader has closed the pipe, the command ends with success, as it has nothing else to do.
 
     Args:
-        data: As they are to be; a terminal gets text, escaped.
-        json: Escape as JSON does.
+        data: The bytes to write; a terminal gets them as escaped text.
+        json: Whether to escape as JSON does.
     """
     if sys.stdout.isatty():
         _print(IN_A_TEXT.sub(escape_json if json else escape, data.decode("utf-8", "backslashreplace")))
@@ -225,15 +221,14 @@ def write(data: bytes, *, json: bool = False) -> None:
 
 
 def is_unread() -> bool:
-    """Returns whether the reader of a pipe has gone away."""
     return sys.stdout in _unread
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks before something that cannot be undone.
+    """Asks for confirmation, unless ``yes`` is set.
 
     Raises:
-        Failed: There is no terminal.
+        Failed: There is no terminal to ask.
         typer.Exit: The answer is no.
     """
     if yes:
@@ -251,20 +246,20 @@ def run(
     known: tuple[type[Exception], ...],
     is_usage: Callable[[Exception], bool],
 ) -> NoReturn:
-    """Runs a command line and ends the process, without a traceback for ordinary errors.
+    """Runs a command line and ends the process, without a traceback for expected errors.
 
     Args:
-        program: Its name.
+        program: Name of the program.
         command: Does the work; may raise ``SystemExit``.
-        known: Errors whose text says all there is to say: exit code 1.
-        is_usage: Whether such an error is one of usage: exit code 2.
+        known: Expected errors: only their text is printed, with exit code 1.
+        is_usage: Returns whether such an error is wrong usage: exit code 2.
     """
     if signal.getsignal(signal.SIGINT) in {end_by, signal.SIG_DFL}:  # See end_at_once.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _replace_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # for what the locale's encoding does not have
+            stream.reconfigure(errors="backslashreplace")  # for characters outside the locale's encoding
     code: int | str | None = FAILED
     ended_by: tuple[type[Exception], ...] = (Failed, *known)
     try:
@@ -288,17 +283,17 @@ def run(
 
 
 def _replace_closed() -> None:
-    """Opens standard streams that are closed (``>&-``): else a file or socket would get their numbers."""
+    """Opens closed standard streams (``>&-``) as ``/dev/null``: else a file or socket would get their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - stays open to the end
 
 
 def _print(data: str | bytes) -> None:
-    """Writes to standard output; to nowhere once the reader of a pipe has gone away.
+    """Writes to standard output, and discards the data once the reader has closed the pipe.
 
     Raises:
-        SystemExit: The output cannot be written, which was said.
+        SystemExit: The output cannot be written; the reason has been printed.
     """
     try:
         if isinstance(data, str):
@@ -317,13 +312,13 @@ def _print(data: str | bytes) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Redirects a broken stream to nowhere, so that closing it at exit raises nothing."""
+    """Redirects a broken stream to ``/dev/null``, so that closing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _print_table(drawn: Table) -> None:
     cells = [[cell(value) for value in row] for row in drawn.rows]
-    numeric = [bool(cells) and all(_NUMBER.fullmatch(row[at]) for row in cells) for at in range(len(drawn.titles))]
+    numeric = [bool(cells) and all(_NUMBER.fullmatch(row[n]) for row in cells) for n in range(len(drawn.titles))]
     if not sys.stdout.isatty():
         _aligned([list(drawn.titles), *cells], numeric)
         return
@@ -341,7 +336,6 @@ def _print_table(drawn: Table) -> None:
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """Prints escaped cells in columns; ``right`` are aligned to the right."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
     for row in rows:
         parts = (
@@ -365,9 +359,9 @@ def cell(value: object) -> str:
 
 @contextmanager
 def bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Shows a bar on standard error, if that is a terminal; gives the function that moves it.
+    """Shows a progress bar on standard error, if that is a terminal; yields the function that updates it.
 
-    It is called with a text, how much is done, and how much there is to do, None if that is not known.
+    Its arguments are a text, the amount done, and the total, or None if the total is unknown.
     """
     if not sys.stderr.isatty():
         yield lambda _text, _done, _total: None
@@ -381,7 +375,7 @@ def bar() -> Iterator[Callable[[str, int, int | None], None]]:
         task = shown.add_task("", total=None)
 
         def move(text: str, done: int, total: int | None) -> None:
-            known = None if total is None else max(total, done)
-            shown.update(task, description=printable(text), completed=done, total=known)
+            shown_total = None if total is None else max(total, done)
+            shown.update(task, description=printable(text), completed=done, total=shown_total)
 
         yield move

@@ -1,4 +1,4 @@
-"""Values of settings, for both command lines: reading a file, checking names, converting values."""
+"""Setting values for both command lines: reads files, checks names and converts values."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = [
 _OF_A_SERVICE = re.compile(
     r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT=(tcp|udp|sctp)://.*|\w+_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*"
 )
-"""Variables that Kubernetes sets for each Service: one called ``queuey`` gives them names like those of settings."""
+"""Variables that Kubernetes sets for each Service; those of a Service ``queuey`` look like settings."""
 _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
 
 class Given(NamedTuple):
-    """A value that was given.
+    """A given value.
 
     Attributes:
         value: A text, or a value of TOML.
-        source: Where it came from, for messages.
-        base: The directory that paths are relative to; None: the working directory.
+        source: Where the value came from, for messages.
+        base: The directory that paths are relative to; None for the working directory.
     """
 
     value: Any
@@ -50,10 +50,10 @@ class Given(NamedTuple):
 
 
 def file_values(path: Path) -> dict[str, Any]:
-    """Returns what a settings file says.
+    """Returns the contents of a settings file.
 
     Raises:
-        SettingsError: It cannot be read, or is not TOML.
+        SettingsError: The file cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -64,16 +64,16 @@ def file_values(path: Path) -> dict[str, Any]:
 
 
 def own_variables(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Returns the variables with a prefix that somebody set: neither empty ones nor those of Kubernetes."""
+    """Returns the variables with a prefix, without empty ones and those that Kubernetes sets."""
     ours = {name: text for name, text in environ.items() if name.startswith(prefix) and text}
     return {name: text for name, text in ours.items() if _OF_A_SERVICE.fullmatch(f"{name}={text}") is None}
 
 
 def check_known(key: str, names: Iterable[str], where: str) -> None:
-    """Refuses a name that is none of these.
+    """Checks that a setting is known.
 
     Raises:
-        SettingsError: Says which one is meant, perhaps.
+        SettingsError: The setting is unknown; the text suggests similar names.
     """
     known = list(names)
     if key not in known:
@@ -81,14 +81,13 @@ def check_known(key: str, names: Iterable[str], where: str) -> None:
 
 
 def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
-    """Removes ``None`` from a type: no text and no TOML value stands for it."""
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+        (hint,) = (member for member in typing.get_args(hint) if member is not types.NoneType)
     return hint
 
 
 def type_text(kind: Any, meta: msgspec.Meta, *, seconds: bool) -> str:  # noqa: ANN401 - a type
-    """Returns the type of a setting for people: ``whole number, 1 to 64``."""
+    """Describes the type of a setting for people: ``whole number, 1 to 64``."""
     if choices := choices_of(kind):
         *others, last = (f"`{choice}`" for choice in choices)
         return f"{', '.join(others)} or {last}" if others else last
@@ -99,7 +98,7 @@ def type_text(kind: Any, meta: msgspec.Meta, *, seconds: bool) -> str:  # noqa: 
 
 
 def choices_of(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a type
-    """Returns the values of a closed list."""
+    """Returns the allowed values of a switch or ``Literal``, or an empty tuple for other types."""
     return ("on", "off") if kind is bool else typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 
@@ -117,17 +116,17 @@ def convert(
     """Converts a text or a TOML value. Paths in a file are relative to that file.
 
     Args:
-        name: Of the setting.
-        kind: Its type.
-        meta: What limits its values.
-        given: What was given for it.
-        shown: Returns a value, given with the name, as it may be printed.
-        wanted: What its type is called in the table of settings.
-        seconds: A text may have units: ``1h30m``.
-        strict: The value has a type of its own already.
+        name: Name of the setting.
+        kind: Type of the setting.
+        meta: Limits of its values.
+        given: The value.
+        shown: Returns a printable form of a value, by the name of its setting.
+        wanted: The type as the table of settings describes it.
+        seconds: Whether a text may have units: ``1h30m``.
+        strict: Whether the value must already have the type, instead of being converted.
 
     Raises:
-        SettingsError: Names the setting, where its value came from, and what is wrong with it.
+        SettingsError: The value is invalid; the text names the setting, the source of the value, and the reason.
     """
     value = given.value
     if {"on", "off"}.issubset(choices_of(kind)):
@@ -141,14 +140,14 @@ def convert(
         return msgspec.convert(value, Annotated[kind, meta], strict=strict)
     except ValueError as error:
         limits = (meta.ge is None) == (meta.le is None) and meta.gt is None
-        told = typing.get_origin(kind) is Literal or (kind in {int, float, bool} and limits)
-        reason = f"Expected: {wanted.replace('`', '')}" if told else str(error).removesuffix(".")
-        said = shown(name, given.value)
-        raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {reason}.") from error
+        is_described = typing.get_origin(kind) is Literal or (kind in {int, float, bool} and limits)
+        reason = f"Expected: {wanted.replace('`', '')}" if is_described else str(error).removesuffix(".")
+        printable = shown(name, given.value)
+        raise SettingsError(f"Setting {name} (from {given.source}) is {printable!r}. {reason}.") from error
 
 
 def _switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or a TOML value, and a type
-    """Reads each spelling of a switch: for ``bool`` as one of its texts, otherwise as ``on`` or ``off``."""
+    """Normalizes the spelling of a switch: for ``bool`` to ``true`` or ``false``, otherwise to ``on`` or ``off``."""
     text = _SWITCHES.get(value.lower(), value.lower()) if isinstance(value, str) else value
     if kind is bool:
         return text

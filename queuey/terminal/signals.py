@@ -1,4 +1,4 @@
-"""Signals that end a command. Imports little, so that a command hears of them from its first moment."""
+"""Signals that end a command. Imports little, so that a command handles them as early as possible."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 _PAUSES = (0.05, 0.5, 2.0)
-"""Seconds until the main thread is interrupted: meanwhile it has entered the system call that it was about to enter."""
+"""Seconds until the main thread is interrupted, so that it has entered the system call that it was about to enter."""
 
 
 def end_by(number: int, _frame: object = None) -> None:
-    """Ends the process by a signal; as process 1 of a container, which no signal ends by itself, with 128 + number."""
+    """Ends the process by a signal; process 1 of a container, which no signal ends, exits with 128 + number."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     os._exit(128 + number)
 
 
 def end_at_once() -> None:
-    """Has SIGTERM and SIGINT end the process without a word, until the command has handlers of its own.
+    """Makes SIGTERM and SIGINT end the process silently, until the command sets its own handlers.
 
-    The system does that at once, whatever system call the process is about to enter; but not to process 1.
+    The default action of the system works at any time, even just before a system call, but not for process 1.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}:
@@ -30,7 +30,7 @@ def end_at_once() -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
-    """Calls a function at signals. A signal that the process was started to ignore stays ignored."""
+    """Handles signals with a function, and restores the handlers at the end. An ignored signal stays ignored."""
     before = {number: old for number in numbers if (old := signal.getsignal(number)) is not signal.SIG_IGN}
     with _main_thread_interrupted():
         try:
@@ -44,10 +44,10 @@ def handled(handler: Callable[[int, object], object], numbers: Iterable[int]) ->
 
 @contextmanager
 def _main_thread_interrupted() -> Iterator[None]:
-    """Has each signal end the system call in which the main thread waits.
+    """Makes each signal interrupt the system call in which the main thread waits.
 
-    Python runs handlers between two instructions of the main thread. A signal that comes after the last of them and
-    just before a ``recv`` of 20 s, or is delivered to another thread, would be heard of when the call returns.
+    Python runs handlers between two instructions of the main thread. If a signal comes just before the thread enters a
+    ``recv`` of 20 s, or is delivered to another thread, its handler would run only after that call.
     """
     if not hasattr(signal, "pthread_kill"):
         yield

@@ -1,7 +1,7 @@
-"""Options of commands that stand with a struct: each field with :func:`option` in its annotation is one.
+"""Command options that are defined by a struct: each field with :func:`option` in its annotation is an option.
 
 Type, bounds and default of the option are those of the field. Its help is the field's description in the struct's
-docstring; brackets behind the field's name contain the default in words, where the value itself does not show it.
+docstring. Brackets behind the field's name contain the default in words, if the value itself does not show it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )(.+)")
 
 
 def option(*names: str, seconds: bool = False, argument: bool = False, panel: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 - of msgspec.Meta
-    """Describes a field that is an option of commands.
+    """Marks a field as an option of commands.
 
     Args:
-        names: Names of the option, if they do not follow from the field's.
-        seconds: A length of time, such as ``12h``.
-        argument: An argument, in place of an option.
-        panel: Its panel in the help.
-        bounds: Of :class:`msgspec.Meta`.
+        names: Names of the option, if they do not follow from the field's name.
+        seconds: Whether the value is a length of time, such as ``12h``.
+        argument: Whether the field is an argument instead of an option.
+        panel: Panel of the option in the help.
+        bounds: Arguments of :class:`msgspec.Meta`.
     """
     extra = {"option": names, "seconds": seconds, "argument": argument, "panel": panel}
     return msgspec.Meta(extra=extra, **bounds)
 
 
 def descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
-    """Returns for each attribute in a struct's docstring its default in words, and its help."""
+    """Returns the default in words and the help of each attribute in a struct's docstring."""
     described: dict[str, tuple[str, str]] = {}
     _, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
     name = ""
@@ -49,7 +49,7 @@ def descriptions(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str]]:
 
 
 def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of structs; it receives their values by field as its parameter ``fields``."""
+    """Adds the options of structs to a command, which receives their values by field name as ``fields``."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()

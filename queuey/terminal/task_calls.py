@@ -1,4 +1,4 @@
-"""Calls of tasks as people are shown them: the name and a short form of the arguments."""
+"""Shows calls of tasks to people: the name and shortened arguments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from queuey.terminal.texts import printable, shortened
 MAX_NAME, MAX_ARGUMENTS = 80, 80
 """Max characters of a task's name and of its arguments."""
 HIDDEN = "…"
-"""In place of arguments that are not to be shown."""
+"""Shown instead of secret arguments."""
 
 
 class _Call(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a call: a JSON object with these fields alone."""
+    """The body of a call: a JSON object with only these fields."""
 
     task: Annotated[str, msgspec.Meta(min_length=1)]
     args: list[msgspec.Raw] = []
@@ -30,8 +30,8 @@ class ShownCall(NamedTuple):
     """A call for people: ``str()`` gives ``thumb("beach.jpg", size=4)``.
 
     Attributes:
-        task: The name, at most ``MAX_NAME`` characters of it.
-        arguments: JSON values, those with a name as ``name=value``; at most ``MAX_ARGUMENTS`` characters of them.
+        task: The name, at most ``MAX_NAME`` characters.
+        arguments: JSON values, named ones as ``name=value``; at most ``MAX_ARGUMENTS`` characters.
     """
 
     task: str
@@ -44,7 +44,7 @@ class ShownCall(NamedTuple):
 def shown_call(body: str | bytes) -> ShownCall | None:
     """Returns the call in the JSON text of a message, or None if the message calls no task.
 
-    Everything in it is printable, on one line.
+    The call is printable, on one line.
     """
     try:
         call = _decode(body)
@@ -70,5 +70,5 @@ def _texts(call: _Call) -> Iterator[str]:
 
 
 def _text(value: msgspec.Raw) -> str:
-    """Returns the beginning of a JSON value: each character has at most 4 bytes."""
+    # Each character has at most 4 bytes.
     return printable(bytes(memoryview(value)[: 4 * (MAX_ARGUMENTS + 1)]).decode(errors="ignore"))

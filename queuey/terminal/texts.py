@@ -1,4 +1,4 @@
-"""Texts for a terminal: without what steers it, with counts and hints."""
+"""Texts for a terminal: without control characters, with counts and hints."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# Control characters, line and paragraph separators, all that turns the direction of writing, what shows nothing, and
-# lone surrogates. The two joiners (U+200C, U+200D) stay: writing systems and pictures need them.
+# Control characters, line and paragraph separators, characters that change the writing direction, invisible characters,
+# and lone surrogates. The two joiners (U+200C, U+200D) stay, because some scripts and emoji need them.
 _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e0fff\ud800-\udfff"
@@ -17,12 +17,12 @@ IN_A_TEXT = re.compile(f"[{_UNSAFE}]")
 
 
 def printable(text: str) -> str:
-    """Returns text as one line without anything that a terminal obeys."""
+    """Returns text as one line, with all characters that could control a terminal escaped."""
     return _IN_A_LINE.sub(escape, text)
 
 
 def shortened(text: str, most: int) -> str:
-    """Returns a text of at most ``most`` characters, which ends with ``…`` if something is left out."""
+    """Cuts a text to at most ``most`` characters; a cut text ends with ``…``."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -32,9 +32,9 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def did_you_mean(wanted: Iterable[str], known: Iterable[str]) -> str:
-    """Returns the end of a sentence about names that are not known: a hint at similar ones, or a full stop."""
+    """Returns the end of a sentence about unknown names: a hint at similar ones, or a full stop."""
     names = list(known)
-    close = sorted({name for each in wanted for name in get_close_matches(each, names)})
+    close = sorted({name for word in wanted for name in get_close_matches(word, names)})
     return f"; did you mean {' or '.join(close)}?" if close else "."
 
 

@@ -1,4 +1,4 @@
-"""Options whose values are lengths of time, or instants."""
+"""Command options whose values are lengths of time or instants."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def duration(
     """Returns an option whose value is seconds, given as ``90`` or with units: ``1h30m``.
 
     Args:
-        about: Its help.
-        names: Those of the option, if not its parameter's.
+        about: Help of the option.
+        names: Names of the option, if they do not follow from its parameter.
         least: Min seconds.
         most: Max seconds.
-        whole: No fractions of a second.
-        others: Of :func:`typer.Option`.
+        whole: Whether only whole seconds are allowed.
+        others: Further arguments of :func:`typer.Option`.
     """
     return _option(about, names, partial(seconds, least=least, most=most, whole=whole), others)
 
 
 def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is a time to live."""
+    """Returns an option whose value is a time to live, in whole seconds."""
     return duration(about, *names, least=1, most=MAX_TTL, whole=True, **others)
 
 
 def position(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is a position in time, as the API takes it."""
+    """Returns an option whose value is a position in time, in the form of the API."""
     return _option(about, names, position_of, others)
 
 
@@ -63,26 +63,26 @@ def seconds(text: str | float, *, least: float, most: float, whole: bool) -> flo
     """Returns a length of time in seconds.
 
     Raises:
-        typer.BadParameter: It is none, or too short or too long, or has a fraction of a second.
+        typer.BadParameter: The text is not a length of time, is out of bounds, or has a fraction where none is allowed.
     """
     try:
-        found = time_parsing.duration(text) if isinstance(text, str) else text
+        length = time_parsing.duration(text) if isinstance(text, str) else text
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if not least <= found <= most:
+    if not least <= length <= most:
         shortest, longest = time_parsing.length(least), time_parsing.length(most)
         bounds = f"at least {shortest}" if most == math.inf else f"between {shortest} and {longest}"
         raise typer.BadParameter(f"{text!r} is not {bounds}")
-    if whole and found != int(found):
+    if whole and length != int(length):
         raise typer.BadParameter(f"{text!r} is not a whole number of seconds")
-    return int(found) if whole else found
+    return int(length) if whole else length
 
 
 def position_of(text: str) -> str:
-    """Returns a position in time as the API takes it.
+    """Returns a position in time in the form of the API.
 
     Raises:
-        typer.BadParameter: It is none.
+        typer.BadParameter: The text is not a position.
     """
     try:
         return time_parsing.point(text, time.time())
@@ -94,36 +94,36 @@ def instant_of(text: str, now: float | None = None) -> float:
     """Returns an instant in seconds since 1970, exact to the microsecond.
 
     Args:
-        text: In one of the forms of positions.
-        now: What relative ones count from; None: the present.
+        text: A position in time.
+        now: The start of relative times; None for the present.
 
     Raises:
-        typer.BadParameter: It is none.
+        typer.BadParameter: The text is not an instant.
     """
     try:
         return float(time_parsing.point(text, time.time() if now is None else now))
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no instant: seconds since 1970, ISO 8601, or such as -1h") from error
+        raise typer.BadParameter(f"{text!r} is not a time: use seconds since 1970, ISO 8601, or -1h") from error
 
 
 def due_at(text: str) -> float:
-    """Returns when a delayed message is due. The present second is fine.
+    """Returns when a delayed message is due, in seconds since 1970. The present second is allowed.
 
     Raises:
-        typer.BadParameter: It is no instant, or lies in the past, or further ahead than a delay may.
+        typer.BadParameter: The text is not an instant, is in the past, or is further ahead than the max delay.
     """
     now = time.time()
-    found = instant_of(text, now)
-    if found <= now - 1:
-        ago = f"{text!r} was {time_parsing.length(now - found)} ago"
-        raise typer.BadParameter(f"{ago} ({time_parsing.iso(found)}). Give a later one")
-    if found - now > MAX_TTL:
+    due_time = instant_of(text, now)
+    if due_time <= now - 1:
+        ago = f"{text!r} was {time_parsing.length(now - due_time)} ago"
+        raise typer.BadParameter(f"{ago} ({time_parsing.iso(due_time)}). Give a later time")
+    if due_time - now > MAX_TTL:
         raise typer.BadParameter(
-            f"{text!r} is {time_parsing.length(found - now)} ahead: {MAX_TTL // 86_400} days are the longest delay"
+            f"{text!r} is {time_parsing.length(due_time - now)} ahead: the longest delay is {MAX_TTL // 86_400} days"
         )
-    return found
+    return due_time
 
 
 def until(due: float | None) -> dict[str, float]:
-    """Returns the delay that makes a message due at an instant, as an option; none for the present."""
+    """Returns the option ``delay`` for a message that is due at an instant, or no option if ``due`` is None."""
     return {} if due is None else {"delay": max(0.0, due - time.time())}

@@ -1,1 +1,1 @@
-"""Commands for operators: they start the service, or open the store themselves."""
+"""Commands for operators, which start the service or open the store themselves."""

@@ -1,8 +1,8 @@
-"""``queuey app``: applications and their keys, straight on the store of ``--data`` or ``--store``.
+"""``queuey app``: manages applications and their keys directly in the store of ``--data`` or ``--store``.
 
-Every user who can write the data directory, or Cassandra's keyspace, may do this, without a key or a running service.
-A running service takes a change up within ten seconds. A key is shown once, when it is made: the store keeps only its
-SHA-256.
+Everybody who can write to the data directory, or to Cassandra's keyspace, may do this, without a key or a running
+service. A running service applies a change within ten seconds. A key is shown once, when it is created: the store keeps
+only its SHA-256.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 app = group()
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", show_default=False)]
-Note = Annotated[str, typer.Option("--note", help="What the key is for.")]
+Note = Annotated[str, typer.Option("--note", help="Purpose of the key, for people.")]
 Expires = Annotated[
-    float | None, times.duration("The key ends after this time, such as 30d.", "--expires", show_default="never")
+    float | None, times.duration("Lifetime of the key, such as 30d.", "--expires", show_default="never")
 ]
 Allow = Annotated[
     str,
     typer.Option(
         "--allow",
-        help="All that the key may do: some of send, read, delete, claim, admin, measure, with commas between them.",
+        help="Rights of the key: some of send, read, delete, claim, admin, measure, separated by commas.",
         show_default="everything",
     ),
 ]
@@ -48,7 +48,7 @@ Queues = Annotated[
     str,
     typer.Option(
         "--queues",
-        help="The queues that the key is for: names in which * stands for any text, with commas between them.",
+        help="Queues of the key: names in which * stands for any text, separated by commas.",
         show_default="all",
     ),
 ]
@@ -78,19 +78,19 @@ def list_applications(store_at: ConfiguredStore) -> None:
             name: len([key for key in bridge.run(store.applications.keys(name)) if not _over(key)])
             for name in bridge.run(store.applications.application_names())
         }
-    found = [{"application": name, "keys": count} for name, count in names.items()]
-    output.show(found, [output.Table(["application", "keys"], [*names.items()])])
+    document = [{"application": name, "keys": count} for name, count in names.items()]
+    output.show(document, [output.Table(["application", "keys"], [*names.items()])])
 
 
 @app.command("keys")
 @on_store
 def keys(store_at: ConfiguredStore, name: Owner) -> None:
-    """List an application's keys, oldest first. The keys themselves are not kept."""
+    """List the ids and limits of an application's keys, oldest first. The keys themselves are not stored."""
     with store_at.open() as store:
         _existing(store, name)
-        found = bridge.run(store.applications.keys(name))
-    shown = output.table(Key, found, "id", "created", ("expires", _expiry), *_LIMITS, "note")
-    output.show([_described(key) for key in found], [shown])
+        keys = bridge.run(store.applications.keys(name))
+    shown = output.table(Key, keys, "id", "created", ("expires", _expiry), *_LIMITS, "note")
+    output.show([_described(key) for key in keys], [shown])
 
 
 @app.command("key-add")
@@ -103,17 +103,17 @@ def key_add(
     note: Note = "",
     expires: Expires = None,
     sqs: Annotated[
-        bool, typer.Option("--sqs", help="Make an access key for clients of Amazon SQS: an id and a secret.")
+        bool, typer.Option("--sqs", help="Create an access key for clients of Amazon SQS: an id and a secret.")
     ] = False,
 ) -> None:
-    """Make a further key; the others stay as they are.
+    """Create a further key. The others do not change.
 
-    With --allow or --queues the key is limited to that.
+    --allow and --queues limit the key.
     """
     scope = _scope(allow, queues)
     if name == OPERATORS and scope is not None:
         raise typer.BadParameter(
-            f"a key of {OPERATORS} lists and measures the queues of all applications and takes no limits",
+            f"a key of {OPERATORS} lists and measures the queues of all applications and cannot be limited",
             param_hint="--allow, --queues",
         )
     if name == OPERATORS and sqs:
@@ -132,45 +132,47 @@ def rotate(
     store_at: ConfiguredStore,
     name: Owner,
     grace: Annotated[
-        float, times.duration("How long the old keys still work, such as 1h.", show_default="1d")
+        float, times.duration("Time for which the old keys still work, such as 1h.", show_default="1d")
     ] = 86_400.0,
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
     note: Note = "",
     expires: Annotated[
         float | None,
-        times.duration("The new key ends after this time, such as 30d.", show_default="as the old ones"),
+        times.duration("Lifetime of the new key, such as 30d.", show_default="as the old ones"),
     ] = None,
 ) -> None:
-    """Make a new key, limited as the old ones are; these end after a grace period.
+    """Create a new key with the limits of the old ones, which expire after a grace period.
 
-    The new key ends when the last of the old ones would have ended, or when --expires says.
-    A profile of this machine that holds one of the old keys gets the new one. Access keys of SQS stay as they are:
-    make another one, and revoke the old one when no client uses it any more.
+    The new key expires when the last of the old ones would have expired, or after --expires. If the profile of this
+    user has one of the old keys, it gets the new one. Access keys of SQS do not change: create another one, and revoke
+    the old one when no client uses it any more.
     """
     from queuey.cli.operations import first_start
 
     with store_at.open() as store:
         _existing(store, name)
         old = [
-            found for found in bridge.run(store.applications.keys(name)) if not _over(found) and key in {None, found.id}
+            old_key
+            for old_key in bridge.run(store.applications.keys(name))
+            if not _over(old_key) and key in {None, old_key.id}
         ]
-        old = [found for found in old if not _is_of_sqs(found)]
+        old = [old_key for old_key in old if not _is_of_sqs(old_key)]
         if key is not None and not old:
             text = f"Application {name!r} has no valid key {key!r} to rotate. List its keys: queuey app keys {name}"
             raise KeyNotFound(key, text)
-        scopes = {found.scope for found in old}
+        scopes = {old_key.scope for old_key in old}
         if len(scopes) > 1:
             raise output.Failed(
-                f"the keys of {name} are not limited alike, so one new key cannot stand for all. "
+                f"the keys of {name} have different limits, so one new key cannot replace all of them. "
                 f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
             )
         secret, new = _new_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
         end = time.time() + grace
-        for found in old:
-            if found.id != new.id and (found.expires is None or found.expires > end):
-                bridge.run(store.applications.expire_key(name, found.id, end))
-    output.note(f"{plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(grace)}.")
-    profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
+        for old_key in old:
+            if old_key.id != new.id and (old_key.expires is None or old_key.expires > end):
+                bridge.run(store.applications.expire_key(name, old_key.id, end))
+    output.note(f"{plural(len(old), 'older key expires', 'older keys expire')} in {time_parsing.length(grace)}.")
+    profile = first_start.replace_key(name, {old_key.id for old_key in old}, secret, store_at.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")
     _show_new(secret, new)
@@ -184,7 +186,7 @@ def revoke(
     key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
     yes: Yes = False,
 ) -> None:
-    """End a key now."""
+    """Revoke a key. It stops working now."""
     with store_at.open() as store:
         _existing(store, name)
         output.confirm(f"Revoke key {key} of {name}?", yes=yes)
@@ -202,7 +204,7 @@ def key_import(
     note: Note = "",
     expires: Expires = None,
 ) -> None:
-    """Take an existing key from standard input; makes the application if it is not there."""
+    """Import an existing key from standard input. Creates the application if it does not exist."""
     from queuey.cli.operations import first_start
 
     _check_name(name)
@@ -216,15 +218,15 @@ def key_import(
         )
         if added.scope != scope:
             raise output.Failed(
-                f"{name} has this key already, as {added.id}, with other limits, and it was left as it is. "
-                f"To change them revoke it first: queuey app revoke {name} {added.id}"
+                f"{name} already has this key, as {added.id}, with other limits, so nothing was changed. "
+                f"To change them, revoke it first: queuey app revoke {name} {added.id}"
             )
     output.show(_described(added), f"Key {added.id} now belongs to {name}.")
 
 
 def _existing(store: Store, name: str) -> None:
     if name == AUDITS:
-        raise typer.BadParameter(f"{AUDITS} has the audit logs of the console, and takes no keys")
+        raise typer.BadParameter(f"{AUDITS} has the audit logs of the console and cannot have keys")
     if name != OPERATORS and not bridge.run(store.applications.has_application(name)):
         raise ApplicationNotFound(name)
 
@@ -237,7 +239,7 @@ def _check_name(name: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise typer.BadParameter(f"{name!r} is not the name of an application: letters, digits and . _ - only")
+        raise typer.BadParameter(f"{name!r} is not a valid application name: use letters, digits and . _ -")
 
 
 def _scope(allow: str, queues: str) -> Scope | None:
@@ -266,12 +268,12 @@ def _add_access_key(
     note: str,
     scope: Scope | None,
 ) -> None:
-    """Creates an access key. Its id begins the note, so that the list of keys shows it."""
+    """Creates an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
     try:
         from queuey.facades import FacadesRoom
         from queuey.facades.sqs import access_keys
     except ImportError as error:
-        raise output.Failed(f"access keys are those of SQS, whose facade is not installed ({error})") from error
+        raise output.Failed(f"access keys need the facade of SQS, which is not installed ({error})") from error
     settings = store_at.settings
     deployment = access_keys.deployment_secret(settings.of(FacadesRoom).facades.sqs, settings, os.environ)
     access_key = access_keys.new_access_key()
@@ -281,7 +283,7 @@ def _add_access_key(
         store.applications.add_key(name, access_keys.digest_of(access_key), expires=expires, note=note, scope=scope)
     )
     own = {"access_key_id": access_key, "secret_access_key": secret}
-    _show_pairs(key, _described(key) | own, own, "The secret is not shown again: it is kept nowhere.")
+    _show_pairs(key, _described(key) | own, own, "The secret is not shown again: it is not stored.")
 
 
 def _is_of_sqs(key: Key) -> bool:
@@ -315,7 +317,6 @@ def _described(key: Key) -> dict[str, Any]:
 
 
 def _limits(key: Key) -> tuple[str, str]:
-    """Describes a key's rights and queues."""
     if key.application == OPERATORS:
         return "measure", "of all applications"
     if key.scope is None:
@@ -341,9 +342,9 @@ def _end(expires: float | None) -> float | None:
 
 
 def _last_end(keys: list[Key]) -> float | None:
-    """Returns when the last key expires; None: one never does, or there are none.
+    """Returns when the last of the keys expires, or None if one never does or there are no keys.
 
-    The first expiry will not do: a key that an earlier rotation replaced expires soon.
+    Not the first expiry: a key that an earlier rotation replaced expires soon.
     """
     ends = [key.expires for key in keys if key.expires is not None]
     return max(ends) if ends and len(ends) == len(keys) else None

@@ -1,4 +1,4 @@
-"""The first start of a service creates the application, its first key and the profile that clients read."""
+"""Creates the application, its first key and the profile for clients at the first start of a service."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from queuey.storage import Store, bridge
 APPLICATION = "queuey"
 
 State = Literal["absent", "foreign", "ours"]
-"""Of a profile: missing; another server's or unreadable; its key is valid for this store."""
+"""State of a profile: missing; of another server or unreadable; with a key that is valid for this store."""
 
 
 class Found(NamedTuple):
-    """A path for a profile. ``profile`` is set when the file there is ours."""
+    """A path for a profile. ``profile`` is set if the file is ours."""
 
     path: Path
     state: State
@@ -32,13 +32,13 @@ class Found(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Actions for the profile.
+    """What to do about the profile.
 
     Attributes:
         path: Path of the profile.
-        profile: The profile whose key stays in use; None: create a key.
-        write: Whether the file changes.
-        notes: What the user should know.
+        profile: The profile whose key stays in use; None to create a key.
+        write: Whether the file is written.
+        notes: Lines for the user.
     """
 
     path: Path
@@ -51,10 +51,10 @@ def plan(main: Found, beside: Found, url: str, *, keys: int, answers: Callable[[
     """Decides which profile a start uses.
 
     Args:
-        main: The profile at the place where clients read it.
-        beside: The one of this store alone.
-        url: Where the service is going to be.
-        keys: How many valid keys the application has.
+        main: The profile at the path where clients read it.
+        beside: The profile beside it, for this store only.
+        url: The URL of the service.
+        keys: Number of valid keys of the application.
         answers: Returns whether a service answers at a URL now.
     """
     for found in (main, beside):
@@ -70,15 +70,15 @@ def plan(main: Found, beside: Found, url: str, *, keys: int, answers: Callable[[
         raise ProfileInvalid(f"neither {main.path} nor {beside.path} can be used; name another place with --profile")
     if target.profile is not None:
         return Plan(target.path, target.profile, write=True, notes=_how_to_use(target, main))
-    lost = ("The store has keys, but no profile with one was found: this is a new one.",) if keys else ()
+    lost = ("The store has keys, but no profile with one was found. A new key was created.",) if keys else ()
     return Plan(target.path, None, write=True, notes=(*lost, *_how_to_use(target, main)))
 
 
 def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[str], bool]) -> Plan:
-    """Makes the application, its key and the profile where they are missing.
+    """Creates the application, its key and the profile if they do not exist.
 
     Returns:
-        What was done, with the profile in force.
+        What was done, and the profile in use.
 
     Raises:
         ProfileError: The profile cannot be written, or others may read it.
@@ -98,7 +98,7 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     secret = made.profile.key if made.profile is not None else new_secret()
     profile = Profile(url=url, application=APPLICATION, key=secret)
     if made.profile is None:
-        # The key is stored first: a profile with a key that no store knows would pass for another server's.
+        # Store the key first: a profile with a key that is in no store would look like another server's.
         bridge.run(store.applications.add_key(APPLICATION, digest(secret), note="made by queuey serve"))
     write_profile(profile, made.path)
     return made._replace(profile=profile)
@@ -114,7 +114,7 @@ def replace_key(application: str, old: set[str], secret: str, profile_path: Path
         profile_path: The setting ``profile``.
 
     Returns:
-        The profile's path, or None if it was left alone.
+        The profile's path, or None if the profile was not changed.
     """
     path = profile_path or default_path()
     try:
@@ -132,7 +132,7 @@ def new_secret() -> str:
 
 
 def digest(secret: str) -> bytes:
-    """Returns the form in which the store keeps a key."""
+    """Returns the hash of a key (SHA-256) that the store keeps."""
     return sha256(secret.encode("ascii", "replace")).digest()
 
 

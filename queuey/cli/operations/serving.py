@@ -1,7 +1,7 @@
 """``queuey serve`` and ``queuey settings``.
 
-Exit codes of ``serve`` beyond 0, 1 and 2: 3 the address cannot be used, 4 the store cannot be used, 5 the store was
-written by a newer version, 6 the TLS files cannot be used.
+Further exit codes of ``serve``: 3 if the address cannot be used, 4 if the store cannot be used, 5 if a newer version
+has written the store, 6 if the TLS files cannot be used.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """The messages of a start.
+    """What a start prints.
 
     Attributes:
-        facts: For the one line on standard output.
-        notes: For standard error.
-        promise: What the store promises; None if it cannot be reached.
-        welcome: Further lines on standard output, if that is a terminal.
+        facts: The end of the one line on standard output.
+        notes: Lines for standard error.
+        promise: What an acknowledgement of the store means; None if the store cannot be reached.
+        welcome: Further lines for standard output, if that is a terminal.
     """
 
     facts: str
@@ -53,18 +53,18 @@ Facade = Annotated[
     Literal["emodb", "mq", "rqms", "sqs"] | None,
     typer.Option(
         "--facade",
-        help="Serve a facade alone, at /, for clients of another system: emodb, mq, rqms or sqs.",
+        help="Serve only a facade, at /, for clients of another system: emodb, mq, rqms or sqs.",
     ),
 ]
-App = Annotated[str | None, typer.Option("--app", help="The application that facades serve.", show_default="queuey")]
+App = Annotated[str | None, typer.Option("--app", help="Application that facades serve.", show_default="queuey")]
 
 
 @with_settings
 def serve(config: Config = None, facade: Facade = None, app: App = None, **options: str | None) -> None:
-    """Serve. Needs nothing: the first start makes the store, an application, its key and a profile for the client."""
-    chosen = [f"{name}={value}" for name, value in (("only", facade), ("app", app)) if value is not None]
-    if chosen:
-        options["facades"] = ",".join(filter(None, [options.get("facades"), *chosen]))
+    """Start the service. The first start creates the store, an application, its key and a profile for the client."""
+    fields = [f"{name}={value}" for name, value in (("only", facade), ("app", app)) if value is not None]
+    if fields:
+        options["facades"] = ",".join(filter(None, [options.get("facades"), *fields]))
     settings = load(options, config).settings
     code = _serve(settings)
     raise typer.Exit(code)
@@ -79,14 +79,14 @@ def show_settings(config: Config = None, **options: str | None) -> None:
 
     loaded = load(options, config, check=False)
     rows = [(line.name, table.value_of(loaded.settings, line), loaded.sources[line.name]) for line in table.table()]
-    found = {
+    document = {
         name: {
             "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
             "source": source,
         }
         for name, value, source in rows
     }
-    output.show(found, [output.Table(["setting", "value", "source"], _by_group(rows))])
+    output.show(document, [output.Table(["setting", "value", "source"], _by_group(rows))])
 
 
 def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
@@ -99,12 +99,12 @@ def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, 
 
 
 def _serve(settings: Settings) -> int:
-    """Checks everything that can be checked, creates what is missing, and serves. Returns the exit code."""
+    """Checks the settings, creates what is missing, and serves. Returns the exit code."""
     from queuey.storage import opening
     from queuey.web.gateway import serve as server
     from queuey.web.http.processes import address_of
 
-    end_at_once()  # An interrupt in the middle of a statement would seem to be the store's failure.
+    end_at_once()  # An interrupt in the middle of a statement would look like a failure of the store.
     server.check_users(settings)
     try:
         server.check_tls(settings)
@@ -138,7 +138,6 @@ def _serve(settings: Settings) -> int:
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
-    """Creates the store, the application, its key and the profile where they are missing."""
     from queuey.cli.operations import first_start
     from queuey.errors import StoreIncompatible, StoreUnavailable
     from queuey.service.operating.credentials import Sessions
@@ -153,32 +152,31 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         raise Failed(f"the data directory {settings.data} cannot be used: {reason_of(error)}", BAD_STORE) from error
     try:
         promise = bridge.run(store.acknowledgement())
-        made = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
+        done = None if settings.alone is not None else first_start.prepare(store, settings, url, answers=_answers)
         for room in settings.rooms:
             room.prepare(settings, store.applications)
-        key = None if made is None or made.profile is None else first_start.digest(made.profile.key)
+        key = None if done is None or done.profile is None else first_start.digest(done.profile.key)
         welcome = _welcome(settings, url, None if key is None else partial(Sessions(store).offer, key))
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error
     finally:
         store.close()
-    if made is None:
+    if done is None:
         return Start(f"data {settings.data}, {promise.meaning}", promise=promise)
-    return Start(f"data {settings.data}, profile {made.path}, {promise.meaning}", made.notes, promise, welcome)
+    return Start(f"data {settings.data}, profile {done.path}, {promise.meaning}", done.notes, promise, welcome)
 
 
 def _welcome(settings: Settings, url: str, link: Callable[[], str] | None) -> tuple[str, ...]:
-    """Returns what rooms show at the terminal of a start. See :meth:`~queuey.settings.Room.welcome`."""
     return tuple(line for room in settings.rooms for line in room.welcome(url, link))
 
 
 def _look_at_cassandra(settings: Settings) -> Start:
-    """Adds the store's promises to the start's messages, or why it cannot be used yet: the service starts anyway."""
+    """Describes the store, or why it cannot be used yet. The service starts in either case."""
     from queuey.cli.operations.store_options import be_quiet
     from queuey.errors import StoreUnavailable
     from queuey.storage import opening
 
-    be_quiet()  # The workers log the same.
+    be_quiet()  # The workers log the same errors.
     place = f"store {settings.store}"
     store = opening.open_store(settings, jobs=False)
     try:
@@ -187,7 +185,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
         for room in settings.rooms:
             room.prepare(settings, store.applications)
     except StoreUnavailable as error:
-        waiting = f"The store cannot be used yet; until it can, requests get 503: {error}"
+        waiting = f"The store cannot be used yet; until then, requests get 503: {error}"
         return Start(place, (waiting,))
     finally:
         store.close()
@@ -195,11 +193,11 @@ def _look_at_cassandra(settings: Settings) -> Start:
     if applications:
         return Start(facts, promise=promise)
     make = f"queuey app create NAME --store {shlex.quote(settings.store)}"
-    return Start(facts, (f"There is no application yet. This makes one and its key: {make}",), promise)
+    return Start(facts, (f"There is no application yet. Create one and its key: {make}",), promise)
 
 
 def with_rooms(settings: Settings, start: Start) -> Start:
-    """Adds what rooms have to say to the messages of the start.
+    """Adds the notes of the rooms.
 
     Raises:
         Failed, SettingsError: A room cannot be served.
@@ -218,7 +216,6 @@ def _announce(url: str, start: Start) -> None:
 
 
 def _answers(url: str) -> bool:
-    """Returns whether a process accepts connections at a URL."""
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -1,4 +1,4 @@
-"""Commands that take settings as options: those that serve, and those that open the store themselves."""
+"""Settings as options of commands: of ``queuey serve``, and of commands that open the store themselves."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Config = Annotated[
 
 _PANEL = "Which store"
 _FIRST = frozenset({"host", "port", "tls_cert", "tls_key", "workers", "store", "data"})
-"""Settings at the beginning of the help of ``queuey serve``."""
+"""Settings at the top of the help of ``queuey serve``."""
 _SHOWN = frozenset({"store", "data"})
 _STORE = frozenset({*_SHOWN, "sync", "deadline", "readers", "profile", "default_ttl"})
 _ONLY_IN_FILES = frozenset({"default_ttl"})
-"""Part of a store, but nothing that the commands that open one would be given."""
+"""Settings of a store that are not options of the commands that open one."""
 
 
 class ConfiguredStore:
-    """Where the store of a command is.
+    """The store that a command opens.
 
     Args:
-        loaded: The settings in force and where each came from.
+        loaded: The settings, and the source of each.
     """
 
     def __init__(self, loaded: Loaded) -> None:
@@ -48,9 +48,9 @@ class ConfiguredStore:
         self._sources = loaded.sources
 
     def given(self) -> dict[str, str]:
-        """Returns the settings of the store that were given, by name, as texts that mean the same in any process.
+        """Returns the given settings of the store by name, as texts that mean the same in any process.
 
-        Secrets stay names of secrets. The directory of an embedded store is always included, because its default
+        Secrets are given by their names. The directory of an embedded store is always included, because its default
         depends on the user.
         """
         from queuey.settings import DEFAULT_SOURCE, attribute_of
@@ -63,23 +63,23 @@ class ConfiguredStore:
         return {name: _portable(getattr(self.settings, attribute_of(name))) for name in dict.fromkeys(names)}
 
     def require(self) -> None:
-        """Makes sure that an embedded store is there: a typing error must not make a new one.
+        """Checks that an embedded store exists, so that a misspelled path does not create one.
 
         Raises:
-            Failed: It is not.
+            Failed: The store does not exist.
         """
         from queuey.storage import opening
 
         if not opening.is_cassandra(self.settings) and not self.settings.data.exists():
-            raise output.Failed(f"there is no store at {self.settings.data}; queuey serve makes one")
+            raise output.Failed(f"there is no store at {self.settings.data}; queuey serve creates one")
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """Opens the store, which must be there.
+        """Opens the store, which must exist.
 
         Raises:
-            StoreUnavailable: It cannot be used or, on another machine, does not answer.
-            Failed: There is none.
+            StoreUnavailable: The store cannot be used, or a remote one does not answer.
+            Failed: The store does not exist.
         """
         from queuey.storage import bridge, opening
 
@@ -100,12 +100,12 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     """Reads the settings.
 
     Args:
-        options: Values of the command line by the name of their parameter.
-        config: The settings file that it names.
-        check: Also let the store check them, which reads the secrets that they name.
+        options: Values of the command line by parameter name.
+        config: The settings file that the command line names.
+        check: Whether the store also checks the settings, which reads the secrets that they name.
 
     Raises:
-        SettingsError: They cannot be used.
+        SettingsError: The settings cannot be used.
     """
     from queuey import settings as table
     from queuey.storage import opening
@@ -118,12 +118,12 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
 
 
 def be_quiet() -> None:
-    """Keeps log records off the terminal of a command that reports its errors itself."""
+    """Keeps log records off the terminal, for a command that reports its errors itself."""
     logging.getLogger().addHandler(logging.NullHandler())
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for each setting; values stay texts, for the settings to check."""
+    """Adds an option for each setting to a command. Values stay texts; :func:`load` converts them."""
     from queuey import settings as table
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
@@ -134,9 +134,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command, whose first parameter is a :class:`ConfiguredStore`, the options that say where that is.
+    """Adds ``--json`` and the settings of a store as options; the command receives a :class:`ConfiguredStore` first.
 
-    Every setting of a store is an option; ``--help`` shows those that are commonly given so. So is ``--json``.
+    ``--help`` shows only the settings that are commonly given as options.
     """
     from queuey import settings as table
 
@@ -148,8 +148,8 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     options = [_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
 
     def fill(values: dict[str, Any]) -> ConfiguredStore:
-        chosen = {option.name: values.pop(option.name) for option in options}
-        return ConfiguredStore(load(chosen, values.pop("config")))
+        texts = {option.name: values.pop(option.name) for option in options}
+        return ConfiguredStore(load(texts, values.pop("config")))
 
     return filled(command, fill, [JSON, *options, config])
 
@@ -161,7 +161,6 @@ def _is_of_store(name: str) -> bool:
 
 
 def _portable(value: object) -> str:
-    """Returns a setting's value as text that any process reads the same way."""
     from queuey.settings import SecretName, as_text
 
     if isinstance(value, Path):

@@ -1,7 +1,7 @@
 """Commands on a whole store: ``queuey doctor``, ``migrate``, ``timing``, ``backup`` and ``restore``.
 
-``queuey doctor`` says whether a store can keep what it promises, as it is configured here. Exit code 0 if nothing
-failed (warnings are no failure), 1 otherwise.
+``queuey doctor`` checks whether a store, as it is configured here, can keep its guarantees. The exit code is 1 if a
+check failed, else 0; a warning is not a failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Replication = Annotated[
         "--replication",
         help="Copies of a new keyspace: dc1=3,dc2=3 for each data centre, or 3 (SimpleStrategy).",
         metavar="COPIES",
-        show_default="must be given if the keyspace is not there",
+        show_default="required if the keyspace does not exist",
     ),
 ]
 CONNECT_WITHIN = 20.0
@@ -56,12 +56,12 @@ def doctor(store_at: ConfiguredStore) -> None:
 
     be_quiet()
     findings = opening.examiner(store_at.settings)()
-    # After a failed finding, opening the store would only repeat it.
+    # After a failed check, opening the store would only repeat the finding.
     if all(finding.state != "fail" for finding in findings):
         findings.append(_try(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
-    found = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
-    output.show(found, _described(findings))
+    document = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
+    output.show(document, _described(findings))
     if failed:
         raise typer.Exit(1)
 
@@ -93,12 +93,12 @@ def _described(findings: list[Finding]) -> Iterator[str]:
 
 @on_store
 def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False) -> None:
-    """Prepare the keyspace of a Cassandra store, or bring it up to date. May be run at any time, by several at once."""
+    """Create the keyspace of a Cassandra store, or bring it up to date. Can be run at any time, also concurrently."""
     from queuey.storage import opening
 
     settings = store_at.settings
     if not opening.is_cassandra(settings):
-        text = "a SQLite store brings itself up to date when it is opened; name a Cassandra one by --store"
+        text = "a SQLite store is brought up to date when it is opened; name a Cassandra store with --store"
         raise output.Failed(text, output.WRONG_USAGE)
     target = opening.cassandra_target(settings)
     from queuey.storage.cassandra.admin import migrations
@@ -107,16 +107,16 @@ def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run:
     options = opening.cassandra_options(settings)
     report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
     names = [migration.name for migration in report.migrations]
-    done = f"{plural(len(names), 'change')} made" if names else "nothing had to be changed"
-    found = {"keyspace": report.keyspace, "replication": report.replication, "migrations": names, "dry_run": dry_run}
-    output.show(found, _plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
+    done = f"{plural(len(names), 'change')} applied" if names else "no changes were needed"
+    about = {"keyspace": report.keyspace, "replication": report.replication, "migrations": names, "dry_run": dry_run}
+    output.show(about, _plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
 
 
 def _plan(report: Report) -> Iterator[str]:
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
-        yield f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}"
+        yield f"-- keyspace {report.keyspace} would be created with {migrations.shown(report.replication)}"
     for migration in report.migrations:
         yield f"-- {migration.name}"
         for statement in migration.statements:
@@ -128,23 +128,23 @@ def _plan(report: Report) -> Iterator[str]:
 @on_store
 def timing(
     store_at: ConfiguredStore,
-    write_deadline: Annotated[float | None, times.duration("W: time within which a write is acknowledged.")] = None,
-    undo: Annotated[float | None, times.duration("U: time that undoing a failed write takes.")] = None,
-    clock_difference: Annotated[float | None, times.duration("S: time by which clocks differ at most.")] = None,
+    write_deadline: Annotated[float | None, times.duration("W: deadline of a write to be acknowledged.")] = None,
+    undo: Annotated[float | None, times.duration("U: max time to undo a failed write.")] = None,
+    clock_difference: Annotated[float | None, times.duration("S: max difference between clocks.")] = None,
     delay: Annotated[
         float | None,
-        times.duration("D: time that reads stay behind.", show_default="the least that the others allow"),
+        times.duration("D: time that reads stay behind.", show_default="the minimum that the others allow"),
     ] = None,
     row_age: Annotated[
         float | None,
         times.duration(
-            "C: time for which a queue's row is used unread, and after which its changes answer.",
-            show_default="the longest that the others allow, 1 at most",
+            "C: max age of a queue's row in memory; changes of a queue answer after it.",
+            show_default="the maximum that the others allow, at most 1",
         ),
     ] = None,
     level: Annotated[
         Literal["strong", "very_strong"] | None,
-        typer.Option(help="Change the times of this consistency level only.", show_default="both"),
+        typer.Option(help="Change only the times of this consistency level.", show_default="both"),
     ] = None,
     soon: Annotated[bool, typer.Option("--soon", help="For a new keyspace: W 0.4, U 0.35, S 0.25, D 1 s.")] = False,
     patient: Annotated[bool, typer.Option("--patient", help="For several data centres: W 3, U 1, S 1, D 5 s.")] = False,
@@ -153,23 +153,23 @@ def timing(
     from queuey.storage.cassandra.admin import stored_timing
 
     be_quiet()
-    given = {
+    options = {
         "deadline": write_deadline,
         "undo": undo,
         "clock_difference": clock_difference,
         "delay": delay,
         "row_age": row_age,
     }
-    named = {name: value for name, value in given.items() if value is not None}
-    with _connected(store_at.settings) as (driver, options):
-        standing = stored_timing.standing(driver, options)
+    named = {name: value for name, value in options.items() if value is not None}
+    with _connected(store_at.settings) as (driver, store_options):
+        standing = stored_timing.standing(driver, store_options)
         if named or soon or patient:
-            wanted = _wanted(standing, named, level, soon=soon, patient=patient)
-            stored_timing.change(driver, options, wanted, output.note)
-            standing = stored_timing.standing(driver, options)
+            timing = _wanted(standing, named, level, soon=soon, patient=patient)
+            stored_timing.change(driver, store_options, timing, output.note)
+            standing = stored_timing.standing(driver, store_options)
     stored = standing.stored
-    found = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
-    output.show(found | {"data_centres": standing.centres}, _described_timing(standing))
+    about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
+    output.show(about | {"data_centres": standing.centres}, _described_timing(standing))
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _connected(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
     from queuey.storage import opening
 
     if not opening.is_cassandra(settings):
-        raise SettingsError("On SQLite messages are seen at once; name a Cassandra store by --store.")
+        raise SettingsError("On SQLite, messages are readable at once; name a Cassandra store with --store.")
     target = opening.cassandra_target(settings)
     from queuey.storage.cassandra.driver import connected
 
@@ -193,15 +193,15 @@ def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, s
 
     stored = standing.stored
     if level is not None and level not in stored.kept.levels:
-        raise SettingsError(f"--level {level} is not known: it is one of {', '.join(stored.kept.levels)}.")
+        raise SettingsError(f"--level {level} is not known: use one of {', '.join(stored.kept.levels)}.")
     if soon or patient:
         if named or level or (soon and patient):
-            raise SettingsError("--soon and --patient name all times; give one of them alone.")
+            raise SettingsError("--soon and --patient set all times: give only one of them, and no other times.")
         return SOON if soon else PATIENT
     if not stored.settled and not {"deadline", "undo", "clock_difference"} <= named.keys():
         raise SettingsError(
-            "A change of the times is under way, or was stopped. To finish it, or to make another, name all of "
-            "--write-deadline, --undo and --clock-difference, or give --soon or --patient."
+            "A change of the times is in progress, or was interrupted. To finish it, or to start another, give all of "
+            "--write-deadline, --undo and --clock-difference, or --soon or --patient."
         )
     levels = [level] if level else list(stored.kept.levels)
     return changed(stored.kept, levels, named)
@@ -226,12 +226,12 @@ def _described_timing(standing: Standing) -> Iterator[str]:
 @on_store
 def backup(
     store_at: ConfiguredStore,
-    file: Annotated[Path, typer.Argument(help="The file to write, if possible on another disk.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="File to write, if possible on another disk.", show_default=False)],
     yes: Yes = False,
 ) -> None:
-    """Copy a whole SQLite store into one file, while the service runs.
+    """Copy a SQLite store into one file while the service runs.
 
-    The file appears when it is complete and checked, with its checksum beside it: FILE.sha256. It has all that was
+    The file appears when it is complete and checked, with its checksum in FILE.sha256. It has everything that was
     acknowledged before the command began.
     """
     from queuey.storage import opening
@@ -240,9 +240,9 @@ def backup(
     settings = store_at.settings
     _require_sqlite(store_at, "queuey backup")
     if not opening.is_made(settings):
-        raise output.Failed(f"there is no store at {settings.data}; name its directory by --data")
+        raise output.Failed(f"there is no store at {settings.data}; name its directory with --data")
     if file.is_dir() or not file.absolute().parent.is_dir() or (file.exists() and not file.is_file()):
-        raise typer.BadParameter(f"{str(file)!r} is not a file in a directory that is there", param_hint="FILE")
+        raise typer.BadParameter(f"{str(file)!r} is not a file in an existing directory", param_hint="FILE")
     if _is_of_store(file, settings.data):
         raise typer.BadParameter(f"{str(file)!r} is the store itself; name another file", param_hint="FILE")
     replace = file.exists()
@@ -256,13 +256,13 @@ def backup(
 @on_store
 def restore(
     store_at: ConfiguredStore,
-    file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Backup to restore.", show_default=False)],
     yes: Yes = False,
 ) -> None:
-    """Make a backup the SQLite store of --data. The service must be stopped.
+    """Restore the SQLite store of --data from a backup. The service must be stopped.
 
-    All changes after the backup are lost. The store before it, if there is one, is replaced. If FILE.sha256 is there,
-    the backup must have that checksum.
+    Replaces an existing store, and loses all changes after the backup. If FILE.sha256 exists, the backup must have that
+    checksum.
     """
     from queuey.storage import opening
     from queuey.storage.sqlite import backup as backups
@@ -275,15 +275,15 @@ def restore(
         raise typer.BadParameter(f"{str(file)!r} is the store itself; name a backup", param_hint="FILE")
     replace = opening.is_made(settings)
     if replace:
-        output.confirm(f"Replace the store at {settings.data} with all it has?", yes=yes)
+        output.confirm(f"Replace the store at {settings.data} and everything in it?", yes=yes)
     options = opening.sqlite_options(settings, jobs=False)
     with _progress() as tell:
         contents = backups.restore(file, settings.data, options, tell, replace=replace)
     about = {"backup": str(file), "store": str(settings.data), "replaced": replace}
-    _show(contents, about, f"The store at {settings.data} is that of {file}")
+    _show(contents, about, f"The store at {settings.data} is restored from {file}")
     output.note(
-        "What came after the backup is gone. Revoke again the keys that were revoked since. Workers that claimed "
-        "messages before have to be started again."
+        "Changes after the backup are lost. Revoke again the keys that were revoked since. Restart workers that "
+        "claimed messages before."
     )
 
 
@@ -295,11 +295,11 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
 
 
 def _is_of_store(file: Path, data: Path) -> bool:
-    """Returns whether a file is the store's or one that SQLite keeps beside it."""
+    """Returns whether a file is the store's, or one that SQLite keeps beside it."""
     from queuey.storage.sqlite.connection import file_of
 
-    found, store = file.resolve(), file_of(data).resolve()
-    return found.parent == store.parent and found.name.startswith(store.name)
+    path, store = file.resolve(), file_of(data).resolve()
+    return path.parent == store.parent and path.name.startswith(store.name)
 
 
 @contextmanager
@@ -320,6 +320,6 @@ def _show(contents: Contents, about: dict[str, Any], text: str) -> None:
         plural(contents.messages, "message"),
     ]
     until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
-    checked = "checked" if contents.sha256 else "checked, but no checksum is beside it"
+    checked = "checked" if contents.sha256 else "checked, but without a checksum file"
     text += f": {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}."
     output.show(about | msgspec.to_builtins(contents), text)

@@ -7,14 +7,14 @@ import typer
 from queuey.terminal.commands import LazyGroup
 
 COMMANDS = {
-    "archive": ("archive:archive", "Keep messages as Parquet before their TTL takes them."),
-    "replay": ("replay:replay", "Write an archive back into queues, each message once however often it is run."),
+    "archive": ("archive:archive", "Archive messages as Parquet before they expire."),
+    "replay": ("replay:replay", "Write an archive back into queues; each message once, even if run again."),
     "stats": ("stats:stats", "Measure queues: depth, bytes, rate and skew, and how far groups lag behind."),
-    "audit": ("audit:audit", "Compare the receipts of producers with what is stored and what was handled."),
+    "audit": ("audit:audit", "Compare the receipts of producers with the stored and the handled messages."),
     "deadletter": ("deadletter:app", "Sort dead letters by error, and send them back in bulk."),
     "pipe": ("pipe:pipe", "Move messages from queues to a queue through SQL or Python, each exactly once."),
 }
-"""By name, in the order shown: where it is, and its line in the list."""
+"""Maps each command, in the order shown, to its ``module:attribute`` and its line in the help."""
 
 
 class Jobs(LazyGroup):

@@ -1,4 +1,4 @@
-"""``queuey pipeline archive``."""
+"""``queuey pipeline archive``: archives messages as Parquet, and checks archives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Queues = Annotated[list[str] | None, typer.Argument(help="Names of queues.", show_default=False)]
 Matching = Annotated[
-    str | None, typer.Option("--pattern", help="All queues whose whole name this regular expression matches.")
+    str | None, typer.Option("--pattern", help="Regular expression that matches whole names of queues.")
 ]
 
 
@@ -34,25 +34,25 @@ def archive(
     queues: Queues = None,
     pattern: Matching = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Archive nothing: compare the archive with its manifests and the store.")
+        bool, typer.Option("--check", help="Only compare the archive with its manifests and the store.")
     ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Archive continuously until Ctrl-C.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --stream: end when all messages are archived.")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="With --stream: directory or URL of the checkpoint.")] = None,
-    every: Annotated[float, times.duration("With --stream: time between its batches.", show_default="10s")] = 10.0,
+    every: Annotated[float, times.duration("With --stream: time between two batches.", show_default="10s")] = 10.0,
 ) -> None:
-    """Keep messages as Parquet before their TTL takes them.
+    """Archive messages as Parquet before they expire.
 
-    Whole buckets of time, once they are over; each is checked against the store and then has a manifest with its
-    count and hash. Doing it again does only what is missing.
+    Archives whole buckets of time after their end. Checks each bucket against the store, and writes a manifest with
+    its count and hash. A further run archives only what is missing.
     """
     selection = selected(queues, pattern)
     if check and stream:
-        raise typer.BadParameter("goes without --check", param_hint="--stream")
+        raise typer.BadParameter("cannot be used with --check", param_hint="--stream")
     if stream and run.dry_run:
-        raise typer.BadParameter("goes without --dry-run", param_hint="--stream")
+        raise typer.BadParameter("cannot be used with --dry-run", param_hint="--stream")
     if (once or checkpoint is not None) and not stream:
-        raise typer.BadParameter("goes with --stream", param_hint="--once" if once else "--checkpoint")
+        raise typer.BadParameter("needs --stream", param_hint="--once" if once else "--checkpoint")
     if stream and checkpoint is None:
         raise typer.BadParameter("--stream needs a directory for its checkpoint", param_hint="--checkpoint")
     if check:
@@ -88,7 +88,7 @@ def selected(queues: list[str] | None, pattern: str | None) -> Selection:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise typer.BadParameter(f"no regular expression: {error}", param_hint="--pattern") from error
+        raise typer.BadParameter(f"not a regular expression: {error}", param_hint="--pattern") from error
     return Pattern(pattern)
 
 
@@ -112,27 +112,27 @@ def _described(report: ArchiveReport) -> Iterator[Block]:
     done = "would be archived" if report.dry_run else "archived"
     buckets = f"{plural(len(report.archived), 'bucket')} with {plural(report.messages, 'message')}"
     yield ToStderr(f"{buckets} of {plural(report.queues, 'queue')} {done}: {report.to}")
-    late = sum(one.expiring for one in report.archived)
+    late = sum(bucket.expiring for bucket in report.archived)
     if late:
         text = plural(late, "bucket is older than its", "buckets are older than their")
-        yield ToStderr(f"{text} queue's TTL: messages may have expired before. Archive sooner.")
+        yield ToStderr(f"{text} queue's TTL, so messages may have expired before. Archive sooner.")
     for text in report.damaged:
         yield ToStderr(f"Archived again, because it was damaged: {text}")
     if report.vanished:
-        yield ToStderr(f"{plural(report.vanished, 'bucket was', 'buckets were')} gone when it was time to scan.")
-    for one in report.failed:
-        text = f"the store has {one.missing} messages more and {one.changed} others at the second scan"
-        yield ToStderr(f"Not archived: {one.queue} {one.bucket}: {text}. Archive it again.")
+        yield ToStderr(f"{plural(report.vanished, 'bucket was', 'buckets were')} deleted before the scan.")
+    for bucket in report.failed:
+        text = f"at the second scan, the store had {bucket.missing} more and {bucket.changed} changed messages"
+        yield ToStderr(f"Not archived: {bucket.queue} {bucket.bucket}: {text}. Archive it again.")
 
 
 def _checked(report: CheckReport) -> Iterator[Block]:
     from queuey.pipeline.archive.verify import UnarchivedBucket
 
-    for one in report.damaged:
-        yield ToStderr(f"{one.queue} {one.bucket}: {one.text}")
+    for damage in report.damaged:
+        yield ToStderr(f"{damage.queue} {damage.bucket}: {damage.text}")
     yield from map(ToStderr, report.unreadable)
     if report.waiting:
         yield output.table(UnarchivedBucket, report.waiting)
-    state = "as manifests say" if report.ok else "checked; some are damaged"
+    state = "equal to their manifests" if report.ok else "checked; some are damaged"
     text = f"{plural(report.buckets, 'bucket')} with {plural(report.messages, 'message')}"
     yield ToStderr(f"{text}, {state}: {report.archive}")

@@ -1,4 +1,4 @@
-"""``queuey pipeline audit``: receipts of producers, compared with what is stored and what was handled."""
+"""``queuey pipeline audit``: compares receipts of producers with the stored and the handled messages."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def audit(
     fields: dict[str, Any],
     renamed: Annotated[
         list[str] | None,
-        typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
+        typer.Option("--as", help="OLD=NEW: expect the messages of queue OLD in queue NEW, after a replay."),
     ] = None,
     offsets: Annotated[
         list[str] | None,
         typer.Option(
-            help="GROUP=FILE, with offsets as qdo offsets show --json prints them; several may be given.",
+            help="GROUP=FILE, a file with offsets as printed by qdo offsets show --json; several may be given.",
             rich_help_panel=GROUPS,
         ),
     ] = None,
 ) -> None:
-    """Compare receipts with the store, an archive, and what groups have passed. Nothing is changed.
+    """Compare receipts with the store, an archive, and the offsets of groups. Changes nothing.
 
-    Ends with 1 if a message is missing, duplicated, or not what was accepted.
+    Exits with 1 if a message is missing, duplicated, or differs from what was accepted.
     """
     from queuey.pipeline.audit import audit_job as job
 
@@ -57,9 +57,9 @@ def audit(
     options = AuditOptions(store=run.store, names=names, offsets=_offsets(run, offsets or []), **fields)
     run.nothing_to_try()
     with run.session() as spark:
-        found = job.run(spark, options, run.say)
-    output.show(found, _described(found))
-    if not found.sound:
+        report = job.run(spark, options, run.say)
+    output.show(report, _described(report))
+    if not report.sound:
         raise typer.Exit(1)
 
 
@@ -69,8 +69,8 @@ def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int
     if not texts:
         return {}
     pairs = (name_and_value(text, "GROUP=FILE", "--offsets") for text in texts)
-    found = ((name, offset_files.read(Path(file), run.application)) for name, file in pairs)
-    return {name: {queue: dict(each) for queue, each in read.items()} for name, read in found}
+    contents = ((name, offset_files.read(Path(file), run.application)) for name, file in pairs)
+    return {name: {queue: dict(offsets) for queue, offsets in read.items()} for name, read in contents}
 
 
 def _described(found: Audit) -> Iterator[Block]:
@@ -80,8 +80,8 @@ def _described(found: Audit) -> Iterator[Block]:
     names = [name for name in _COUNTS if getattr(total, name) or name in {"accepted", "present", "missing"}]
     rows = [
         [queue, partition, *(f"{getattr(account, name):,}" for name in names), *_standing(total, account)]
-        for queue, each in found.partitions.items()
-        for partition, account in each.items()
+        for queue, partitions in found.partitions.items()
+        for partition, account in partitions.items()
         if any(getattr(account, name) for name in names)
     ]
     groups = [f"{group} {word}" for group in total.groups for word in _STANDS]
@@ -89,21 +89,21 @@ def _described(found: Audit) -> Iterator[Block]:
     yield ""
     if found.doubtful or total.maybe:
         stored = found.answered + total.found
-        yield f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {stored:,}."
+        yield f"Sends without an answer: {found.doubtful + total.maybe:,}, of which stored: {stored:,}."
     strays = found.strays - found.answered - total.copies
     if strays > 0:
         yield f"Other messages without a receipt: {strays:,}."
     if found.foreign:
-        yield f"Receipts of other applications, left out: {found.foreign:,}."
+        yield f"Receipts of other applications, ignored: {found.foreign:,}."
     if found.broken:
-        yield ToStderr(f"Lines that are no receipts: {found.broken:,}.")
+        yield ToStderr(f"Lines that are not receipts: {found.broken:,}.")
     if found.samples:
         yield output.table(AuditSample, found.samples)
         yield ""
     wrong = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
     gone = f", {total.expired:,} expired" if total.expired else ""
-    still = f", {total.ahead:,} not to be read yet" if total.ahead else ""
-    present = f"{total.present:,} of {total.accepted:,} messages are there"
+    still = f", {total.ahead:,} not readable yet" if total.ahead else ""
+    present = f"{total.present:,} of {total.accepted:,} messages are present"
     yield f"{present}{gone}{still}: {', '.join(wrong) or 'all is well'}."
 
 

@@ -1,4 +1,4 @@
-"""``queuey pipeline pipe``: messages of queues, through SQL or a function, into a queue, each exactly once."""
+"""``queuey pipeline pipe``: moves messages through SQL or a function into a queue, each exactly once."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ def pipe(
     fields: dict[str, Any],
     queues: Queues = None,
     pattern: Matching = None,
-    sql: Annotated[str | None, typer.Option(help="A SELECT from the view messages, or @FILE that contains it.")] = None,
-    to: Annotated[str | None, typer.Option(help="Queue to write to; column queue is left out.")] = None,
-    route: Annotated[bool, typer.Option("--route", help="Write each row to the queue of its column queue.")] = False,
+    sql: Annotated[str | None, typer.Option(help="SELECT from the view messages, or @FILE that contains it.")] = None,
+    to: Annotated[str | None, typer.Option(help="Queue to write to; ignores the column queue.")] = None,
+    route: Annotated[bool, typer.Option("--route", help="Write each row to the queue in its column queue.")] = False,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Directory for the progress, one for each pipe. Required.")
+        str | None, typer.Option(help="Directory of the progress, one for each pipe. Required.")
     ] = None,
     start: Annotated[
         str, typer.Option("--from", help="Where to begin without a checkpoint: earliest, latest, -1h.")
     ] = "latest",
     watermark: Annotated[
         int | None,
-        times.duration("How late a message may come for a group by time: 10m.", most=MAX_TTL, whole=True),
+        times.duration("Max delay of messages for a group by time: 10m.", most=MAX_TTL, whole=True),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Write groups whenever they change, not when complete.")
+        bool, typer.Option("--update", help="Write groups whenever they change, not when they are complete.")
     ] = False,
 ) -> None:
     """Move messages from queues to a queue through SQL or a function, each exactly once.
 
-    Runs until SIGTERM or Ctrl-C, which end it after the micro-batch under way. Started again with its checkpoint it
-    goes on there. --dry-run shows the first rows that would be written of what is there now.
+    Runs until SIGTERM or Ctrl-C, and ends after the present micro-batch. Started again with its checkpoint, it
+    continues there. --dry-run shows the first rows that it would write from the present messages.
     """
     from queuey.pipeline import pipe as job
 
     if (to is None) != route:
-        raise typer.BadParameter("say where to: --to QUEUE or --route")
+        raise typer.BadParameter("give exactly one of --to QUEUE and --route")
     if checkpoint is None and not run.dry_run:
         raise typer.BadParameter("a pipe needs a directory for its checkpoint", param_hint="--checkpoint")
-    chosen = Pipe(
+    options = Pipe(
         store=run.store,
         source=selected(queues, pattern),
         target=to,
@@ -75,13 +75,13 @@ def pipe(
     )
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
     if not run.dry_run:
-        job.check(chosen)  # a wrong name costs no start of Spark
-    with run.session(chosen.source) as spark:
+        job.check(options)  # before Spark starts, so that a wrong name is reported at once
+    with run.session(options.source) as spark:
         if run.dry_run:
-            _show_preview(job.preview(spark, chosen))
+            _show_preview(job.preview(spark, options))
             return
         with stopped_by_signals() as stop:
-            done = job.run(spark, chosen, run.say, stop)
+            done = job.run(spark, options, run.say, stop)
     _show(done, start)
 
 
@@ -95,15 +95,15 @@ def _show(done: Piped, start: str) -> None:
 
 def _nothing(done: Piped, start: str) -> str:
     if done.messages:
-        return "Nothing was written: the transform gave no rows. --dry-run shows what it gives."
+        return "Nothing was written: the transform returned no rows. --dry-run shows its rows."
     if start == "latest":
-        return "Nothing was there to read. A new checkpoint begins after the last message; --from earliest reads all."
-    return "Nothing was there to read."
+        return "There were no messages. A new checkpoint begins after the last message; --from earliest reads all."
+    return "There were no messages."
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Event]:
-    """Gives an event that the first SIGTERM or SIGINT sets; a second one interrupts."""
+    """Yields an event that the first SIGTERM or SIGINT sets; a second signal raises KeyboardInterrupt."""
     stop = Event()
 
     def stop_or_interrupt(_number: int, _frame: object) -> None:
@@ -116,7 +116,6 @@ def stopped_by_signals() -> Iterator[Event]:
 
 
 def _directory(text: str) -> str:
-    """Makes a directory's name absolute; names with a scheme (``hdfs:``) are left to Spark."""
     return text if ":" in text else str(Path(text).expanduser().absolute())
 
 
@@ -130,7 +129,7 @@ def _sql(text: str) -> str:
 
 
 def _show_preview(preview: Preview) -> None:
-    shuffled = "Rows are shuffled, so those of a task are sorted before they are written."
+    shuffled = "The query shuffles rows, so each task sorts its rows before it writes them."
     columns = Table(["column", "type"], [*preview.columns.items()])
     rows = Table([*preview.columns], [[*row.values()] for row in preview.rows])
     output.show(preview, [columns, *((shuffled,) if preview.sorted else ()), rows])

@@ -1,4 +1,4 @@
-"""``queuey pipeline replay``."""
+"""``queuey pipeline replay``: writes an archive back into queues."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def replay(
     start: Annotated[str | None, typer.Option("--from", help=f"Only messages from this position on: {_FORMS}.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="Only messages before this position.")] = None,
 ) -> None:
-    """Write an archive back into queues, each message once however often it is run.
+    """Write an archive back into queues; each message once, even if run again.
 
-    Messages keep their ids unless --fresh is given. Without --into they go to new queues of the old names.
+    Messages keep their ids unless --fresh is given. Without --into, they go to new queues with the old names.
     """
     from queuey.pipeline.archive.replay import replay as job
 
@@ -58,16 +58,16 @@ def _described(report: ReplayReport) -> Iterator[Block]:
     if report.queues:
         yield output.table(Replayed, report.queues)
     if report.expired:
-        yield ToStderr(f"{plural(report.expired, 'message has', 'messages have')} expired and are left out.")
+        yield ToStderr(f"{plural(report.expired, 'message has', 'messages have')} expired and are skipped.")
     if report.moved:
         yield ToStderr(f"{plural(report.moved, 'message')} could not be written in time and got later ids.")
     whole = f"{plural(report.messages, 'message')} of {plural(report.buckets, 'bucket')}"
     if report.dry_run:
-        yield ToStderr(f"{whole} would be there. Run {report.run}.")
+        yield ToStderr(f"{whole} would be written. Run {report.run}.")
         return
     before = report.messages - report.written
     text = f", {before} of them from earlier runs" if before > 0 else ""
-    yield ToStderr(f"There: {whole}{text}. Run {report.run}.")
+    yield ToStderr(f"Replayed {whole}{text}. Run {report.run}.")
 
 
 def _position(text: str, now: float, option: str) -> ids.Position:

@@ -1,4 +1,4 @@
-"""The frame of every job on Spark: its store, its Spark session, its progress and its exit code."""
+"""What every job on Spark shares: its store, Spark session, progress and exit code."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ Application = Annotated[
     str | None,
     typer.Option(
         "--app",
-        help="Whose queues.",
+        help="Application whose queues are used.",
         show_default="$QUEUEY_APP, the profile's, or the only one",
         rich_help_panel="Which store",
     ),
 ]
-Master = Annotated[str, typer.Option("--master", help="The master of the Spark cluster.", rich_help_panel=_PANEL)]
+Master = Annotated[str, typer.Option("--master", help="Master of the Spark cluster.", rich_help_panel=_PANEL)]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", help="A setting of Spark: NAME=VALUE; several may be given.", rich_help_panel=_PANEL),
+    typer.Option("--conf", help="Setting of Spark: NAME=VALUE; several may be given.", rich_help_panel=_PANEL),
 ]
 
 LOOK_SECONDS = 0.25
@@ -55,12 +55,12 @@ class PipelineRun:
     """One run of a job.
 
     Attributes:
-        store_at: Where the store is.
-        named: Whose queues; None: the application of the environment, else of the profile if the store has that, else
-            the only one there is.
+        store_at: The configured store.
+        named: The application whose queues are used. If None, the environment names it, else the profile if the store
+            has that application, else the store's only application is used.
         master: The master of Spark.
         conf: Settings of Spark.
-        dry_run: Change nothing.
+        dry_run: Whether the run changes nothing.
     """
 
     store_at: ConfiguredStore
@@ -76,10 +76,10 @@ class PipelineRun:
 
     @cached_property
     def application(self) -> str:
-        """Whose queues are meant.
+        """The application whose queues are used.
 
         Raises:
-            QueueyError: The store cannot be used, has no such application, or has several and none is named.
+            QueueyError: The store cannot be used, does not have the application, or has several and none is named.
         """
         from queuey.spark import open_stores
 
@@ -108,27 +108,26 @@ class PipelineRun:
             return None
 
     def say(self, text: str) -> None:
-        """Shows progress; with ``--json`` nothing."""
         if self._progress is not None:
             self._progress(text)
         elif not output.as_json():
             output.note(text)
 
     def nothing_to_try(self) -> None:
-        """Notes that ``--dry-run`` changes nothing for a command that only reads."""
+        """Prints that ``--dry-run`` has no effect on a command that only reads."""
         if self.dry_run:
             output.note("This command changes nothing, so --dry-run has no effect.")
 
     @contextmanager
     def session(self, queues: Selection | None = None) -> Iterator[SparkSession]:
-        """Checks the store, starts Spark, shows the progress of its tasks on a terminal, and stops it.
+        """Checks the store, starts Spark, shows the progress of its tasks on a terminal, and stops Spark.
 
         Args:
-            queues: Those that have to be there.
+            queues: The queues that must exist.
 
         Raises:
-            QueueyError: The store cannot be used, or what the body raises of these; ``main`` prints them.
-            Failed: Spark failed: exit code 2 if what was asked for cannot be done, 1 otherwise.
+            QueueyError: The store cannot be used, or the body raised it.
+            Failed: Spark failed: exit code 2 if the request cannot be fulfilled, 1 otherwise.
         """
         from queuey.pipeline import name_ranges
         from queuey.spark import failures
@@ -145,7 +144,7 @@ class PipelineRun:
                 with self._shown(spark):
                     yield spark
             except BaseException:
-                # The error of the job is the one to report, also if Java is gone and nothing can be stopped.
+                # Report the error of the job, even if Java has ended and Spark cannot be stopped.
                 with suppress(Exception):
                     spark.stop()
                 raise
@@ -170,10 +169,10 @@ class PipelineRun:
 
 
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command, whose first parameter is a :class:`PipelineRun`, the options that all jobs have.
+    """Adds the options of all jobs to a command, whose first parameter is a :class:`PipelineRun`.
 
-    They are: every setting of a store, ``--config``, ``--app``, ``--master``, ``--conf``, ``--json`` and
-    ``--dry-run``. Before the command begins it is certain that Spark is installed and that an embedded store is there.
+    The options are every setting of a store, ``--config``, ``--app``, ``--master``, ``--conf``, ``--json`` and
+    ``--dry-run``. Before the command begins, it is checked that Spark is installed and that an embedded store exists.
     """
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
@@ -197,7 +196,6 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def require_spark() -> None:
-    """Ends the command if PySpark or its Java is missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"
@@ -206,12 +204,12 @@ def require_spark() -> None:
 
 @contextmanager
 def stage_progress(spark: SparkSession, *, every: float = LOOK_SECONDS) -> Iterator[Callable[[str], None]]:
-    """Shows a bar of the tasks of the stages that run now; gives the function that shows a text beside it.
+    """Shows a progress bar of the tasks in running stages; yields a function that shows a text beside it.
 
-    A thread asks Spark's status tracker for them.
+    A thread polls Spark's status tracker.
 
     Args:
-        spark: Whose tasks.
+        spark: The session whose tasks are shown.
         every: Seconds between two updates.
     """
     tracker, ended, said = spark.sparkContext.statusTracker(), Event(), ""
@@ -224,7 +222,7 @@ def stage_progress(spark: SparkSession, *, every: float = LOOK_SECONDS) -> Itera
         while not ended.wait(every):
             try:
                 stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            except Exception:  # noqa: BLE001 - Spark has ended; the job itself says why
+            except Exception:  # noqa: BLE001 - Spark has ended; the job itself reports why
                 return
             total = sum(stage.numTasks for stage in stages if stage is not None)
             done = sum(stage.numCompletedTasks for stage in stages if stage is not None)

@@ -1,4 +1,4 @@
-"""``queuey pipeline stats``: how much queues hold, and how far groups are behind."""
+"""``queuey pipeline stats``: sizes and rates of queues, and the lag of consumer groups."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def stats(
     ] = False,
     offsets: Annotated[
         Path | None,
-        typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=LAG),
+        typer.Option(help="File with a group's offsets, as printed by qdo offsets show --json.", rich_help_panel=LAG),
     ] = None,
 ) -> None:
-    """Measure queues: depth, bytes, rate and skew; with --lag what groups have not read, and what they will miss.
+    """Measure queues: depth, bytes, rate and skew; with --lag the messages that groups have not read or will miss.
 
-    The store measures; no messages are moved. Nothing is changed.
+    Measures inside the store, without moving messages. Changes nothing.
     """
     if (fields["groups"] or offsets) and not lag:
-        raise typer.BadParameter("--group and --offsets are for --lag")
+        raise typer.BadParameter("--group and --offsets need --lag")
     selection = selected(queue, pattern) if queue or pattern else None
     if lag:
         _lag(run, selection, offsets, fields)
@@ -66,8 +66,8 @@ def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
     options = StatsOptions(store=run.store, selection=selection, top=top)
     run.nothing_to_try()
     with run.session(options.selection) as spark:
-        found = job.run(spark, options, run.say)
-    output.show(_document(found), _described(found))
+        statistics = job.run(spark, options, run.say)
+    output.show(_document(statistics), _described(statistics))
 
 
 def _lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
@@ -82,21 +82,20 @@ def _lag(run: PipelineRun, selection: Selection | None, file: Path | None, field
     options = LagOptions(store=run.store, selection=selection, offsets=offsets, **fields)
     run.nothing_to_try()
     with run.session(options.selection) as spark:
-        found = lag.run(spark, options, run.say)
-    output.show(found, _lag_described(found))
+        report = lag.run(spark, options, run.say)
+    output.show(report, _lag_described(report))
 
 
 def _document(found: Stats) -> dict[str, Any]:
-    """Returns the report as JSON, with what is computed beside what was measured."""
     tally = found.tally
-    lists = {order: [_listed(found, one) for one in listed] for order, listed in tally.top.items()}
+    lists = {order: [_listed(found, queue) for queue in listed] for order, listed in tally.top.items()}
     return {"at": found.at, **msgspec.structs.asdict(tally), "top": lists}
 
 
 def _listed(found: Stats, one: QueueFigures) -> dict[str, Any]:
     recent = found.recent.get(one.queue)
-    lately = {} if recent is None else {"recent": msgspec.structs.asdict(recent)}
-    return {**msgspec.structs.asdict(one), "rate": round(one.rate, 6), "skew": round(one.skew, 6), **lately}
+    recent_fields = {} if recent is None else {"recent": msgspec.structs.asdict(recent)}
+    return {**msgspec.structs.asdict(one), "rate": round(one.rate, 6), "skew": round(one.skew, 6), **recent_fields}
 
 
 def _described(found: Stats) -> Iterator[Block]:
@@ -120,7 +119,7 @@ def _recent(found: Stats, span: str, queue: QueueFigures) -> str:
     return "" if recent is None else f"{getattr(recent, span):,}{' or more' if recent.more else ''}"
 
 
-_COMPUTED = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda one: f"{one.skew:.2f}"))
+_COMPUTED = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda queue: f"{queue.skew:.2f}"))
 
 
 def _lag_described(found: LagReport) -> Iterator[Block]:
@@ -142,7 +141,7 @@ def _lag_described(found: LagReport) -> Iterator[Block]:
     ]
     yield output.table(Behind, found.rows, "queue", "partition", "group", "messages", "seconds", "growth", *forecast)
     if len(found.rows) < found.behind:
-        yield ToStderr(f"Groups with a lag that are not shown: {found.behind - len(found.rows):,}; --top shows more.")
+        yield ToStderr(f"Lagging groups that are not shown: {found.behind - len(found.rows):,}; --top shows more.")
 
 
 def _loss(found: LagReport) -> str:

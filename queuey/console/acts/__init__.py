@@ -1,4 +1,4 @@
-"""Views of acts: a page shows the plan and asks once, the form carries it out, the audit log records it."""
+"""Views of acts: a page shows the plan and asks for confirmation, a form executes it, and the audit log records it."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ OF_SCHEDULES: tuple[OfSchedule, ...] = (
 )
 OF_APPLICATIONS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *OF_SCHEDULES)
 OFFERED = ("send", "options", "move")
-"""Acts that each page of a queue offers; all others are offered beside what they are about."""
+"""Acts that each page of a queue offers; other acts are offered next to their subject."""
 DANGEROUS = ("purge", "delete-queue")
 """Acts of a queue that cannot be undone."""
 RATE = Rate(1, 30)
-"""Acts of one caller: thirty at once and one a second; each writes to the audit log."""
+"""Limit of acts of one caller, as each writes to the audit log: thirty at once, then one a second."""
 MAX_NOTED = 600
 """Max characters of a field in the audit log."""
 _ID = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -90,7 +90,7 @@ class ActViews:
     """Views of ``acts/{act}`` under a queue and of ``_acts/{act}`` under an application.
 
     Args:
-        asks: Knows who asks.
+        asks: Identifies callers.
     """
 
     def __init__(self, asks: Asks) -> None:
@@ -100,20 +100,19 @@ class ActViews:
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:
-        """Shows the plan and asks."""
         act = self._find(match)
         ask = self._asks.of(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)
         return self._page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
-        """Carries the act out, once for each form, and shows its entry in the audit log."""
+        """Executes the act, once for each form, and shows its entry in the audit log."""
         act = self._find(match)
-        ask = self._asks.of(request, match, {})  # Nothing of a stranger's form is read.
+        ask = self._asks.of(request, match, {})  # Identify the caller before the form is read.
         fields = read_form(request, cookies.SESSION, act.longest)
         form = fields.get("act_id", "")
         if _ID.fullmatch(form) is None:
-            raise InvalidRequest({"act_id": "The form has no number of its own. Open the page again"})
+            raise InvalidRequest({"act_id": "The form has no valid id. Open the page again"})
         who = ask.callers.holder(request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
         content = blake2b(
@@ -136,8 +135,6 @@ class ActViews:
         return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(ask.application, sent))
 
     def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
-        """Carries out a recorded act and records the result."""
-
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
             self._audit.end(ask.application, sent.entry, ended, outcome, text)
@@ -165,7 +162,6 @@ class ActViews:
         return act
 
     def _page(self, act: Act, ask: Ask, error: QueueyError | None = None) -> Response:
-        """Shows the plan, and the errors of the form."""
         wrong = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
             plan = act.plan(ask)
@@ -176,8 +172,8 @@ class ActViews:
                 raise error from None
             raise
         subject = act.subject(ask)
-        # A link fills in nothing but what an act is about; what was typed stays.
-        given = ask.given if ask.request.method == "POST" or act.previews else {}
+        # A link sets only the subject of an act, not its inputs; typed inputs stay.
+        typed = ask.given if ask.request.method == "POST" or act.previews else {}
         return ask.render(
             "act.html",
             f"{act.title}:" if subject else act.title,
@@ -187,7 +183,7 @@ class ActViews:
             address=quote(ask.request.path, safe="/"),
             plan=plan,
             inputs=act.inputs(ask),
-            given=given,
+            given=typed,
             hidden={name: text for name, text in ask.given.items() if name in act.fields} | dict(plan.hidden),
             wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in wrong.items()},
             back=act.begins_on(ask),
@@ -204,13 +200,12 @@ def _admit(act: Act, ask: Ask) -> None:
 
 
 def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
-    """Raises InvalidRequest unless a form was filled in, and was not sent before."""
+    """Raises InvalidRequest if the form was sent before with other contents, or if the typed name is wrong."""
     if sent is not None:
-        raise InvalidRequest({"form": "It was sent before, with other contents. Look at it, and send it again"})
+        raise InvalidRequest({"form": "It was sent before, with other contents. Check it, and send it again"})
     if act.types_name and ask.given.get("typed") != act.subject(ask):
-        raise InvalidRequest({"typed": "The name was not typed as it is"})
+        raise InvalidRequest({"typed": "The typed name is not correct"})
 
 
 def _address(application: str, sent: Sent) -> str:
-    """Returns the address of the entry that a form creates."""
     return pages.link("a", application, "_audit", format_place(*sent.entry))

@@ -1,4 +1,4 @@
-"""Acts at the console: a plan that a page shows and asks about, and the deed."""
+"""The contract of acts at the console: a plan, which a page shows for confirmation, and its execution."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Field(msgspec.Struct, frozen=True):
     """A field of a form.
 
     Attributes:
-        name: Under which it is sent.
-        label: What people read.
-        value: What it has at first.
-        kind: How it is filled in.
-        hint: What it may have.
-        choices: Of a choice: values and what they are called.
+        name: The name in the request.
+        label: The label for people.
+        value: The initial value.
+        kind: The kind of input.
+        hint: A description of valid values.
+        choices: For a choice, pairs of value and label.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Effects of an act.
+    """The effects of an act.
 
     Attributes:
-        about: Says it, in paragraphs of a line each.
-        hidden: Fields that the page sends back as they are, beside those that it was given.
-        head, rows: A table of what would change.
-        button: What does it; blank: nothing can be done yet.
+        about: Description of the effects; each line is a paragraph.
+        hidden: Fields that the page sends back unchanged, besides the given ones.
+        head, rows: A table of the changes.
+        button: The text of the button; blank if the act cannot be executed yet.
     """
 
     about: str = ""
@@ -51,13 +51,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an act.
+    """The result of an act.
 
     Attributes:
-        text: In a sentence.
-        partly: Some of it was not done; the text says what.
-        details: What the audit log keeps of it beside what was asked for.
-        secret: What is shown once and kept nowhere.
+        text: The result in a sentence.
+        partly: Whether a part was not done; the text says which.
+        details: Details for the audit log, besides the fields of the form.
+        secret: A secret that is shown once and not stored.
     """
 
     text: str
@@ -67,20 +67,20 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Act(ABC):
-    """Something that people do at the console.
+    """An operation that people execute at the console.
 
     Attributes:
-        name: In addresses and in the audit log.
-        title: For people.
-        about: Its effects, in paragraphs of a line each.
-        button: What does it; blank: the title.
-        needs: All that the caller must be allowed with the queue, or with some queue of the application.
-        fields: Those that it knows.
-        noted: Those that the audit log keeps.
-        previews: The fields are filled in first; then the page shows what would change.
-        types_name: The name of what it is about has to be typed.
-        destroys: It cannot be undone.
-        longest: Bytes of the form.
+        name: The name in addresses and in the audit log.
+        title: The title for people.
+        about: Description of the effects; each line is a paragraph.
+        button: The text of the button; blank for the title.
+        needs: The rights that the caller needs with the queue, or each with at least one queue of the application.
+        fields: The fields of its form.
+        noted: The fields that the audit log keeps.
+        previews: Whether the page shows the changes after the fields are filled in, before the act is executed.
+        types_name: Whether the user must type the name of the subject.
+        destroys: Whether the act cannot be undone.
+        longest: Max bytes of the form.
     """
 
     name: str
@@ -100,34 +100,34 @@ class Act(ABC):
         return ()
 
     def queue(self, ask: Ask) -> str:
-        """Returns the name of the queue that it is about, for the audit log; blank: the application."""
+        """Returns the name of the queue for the audit log, or blank if the act is about the application."""
         return ask.name
 
     def subject(self, ask: Ask) -> str:
-        """Returns the name of what it is about, as it has to be typed."""
+        """Returns the name of the subject, as the user must type it."""
         return ask.name
 
     def begins_on(self, ask: Ask) -> str:
-        """Returns the address of the page that offers it."""
+        """Returns the address of the page that offers the act."""
         return pages.link(*filter(None, ("a", ask.application, ask.name)))
 
     def effects(self, ask: Ask) -> str:
-        """Returns what ``about`` says, of what the request is about. Raises as :meth:`plan`."""
+        """Returns ``about`` with the subject of the request filled in. Raises as :meth:`plan`."""
         return self.about
 
     def plan(self, ask: Ask) -> Plan:
-        """Describes the effects; changes nothing.
+        """Describes the effects, without changing anything.
 
         Raises:
-            InvalidRequest: A field cannot be.
-            NotFound, NotAllowed: As for the deed.
+            InvalidRequest: A field is invalid.
+            NotFound, NotAllowed: As for :meth:`do`.
         """
         return Plan(about=self.effects(ask), button=self.button or self.title)
 
     @abstractmethod
     def do(self, ask: Ask) -> Deed:
-        """Does it.
+        """Executes the act.
 
         Raises:
-            QueueyError: It was not done, or it is not known whether it was.
+            QueueyError: The act failed, or its outcome is unknown.
         """

@@ -1,4 +1,4 @@
-"""Acts on keys: issue a key with fewer rights than one's own, and revoke such a key."""
+"""Acts on keys: issue a key with fewer rights than the caller's own, and revoke such a key."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from queuey.time_parsing import duration
 
 
 class IssueKey(Act):
-    name, title, needs = "key-add", "Make a key", ("admin",)
+    name, title, needs = "key-add", "Create a key", ("admin",)
     fields = noted = (*VERBS, "queues", "expires", "note")
     about = (
-        "A key may do less than you, and ends no later than your key or session. Until then it works, also if yours is "
-        "revoked or you log out; revoke it then, too."
+        "The key has fewer rights than you, and expires no later than your key or session. It still works if your key "
+        "is revoked or you log out: revoke it, too."
     )
-    button = "Make the key"
+    button = "Create the key"
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         no_yes = (("", "no"), ("yes", "yes"))
         return (
             *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
             Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
-            Field("expires", "Ends after", _usual(ask), hint="Such as 12h or 90d; at most a year."),
-            Field("note", "What it is for"),
+            Field("expires", "Expires after", _usual(ask), hint="Such as 12h or 90d; at most a year."),
+            Field("note", "Purpose of the key"),
         )
 
     def do(self, ask: Ask) -> Deed:
@@ -41,22 +41,21 @@ class IssueKey(Act):
             ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.callers.rights_end(ask.request)
         )
         secret, key = keys.issue(ask.application, scope, expires, note)
-        text = f"Made key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
+        text = f"Created key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
         return Deed(text=f"{text}{moment_absolute(expires)}.", details={"key": key.id}, secret=secret)
 
 
 def _usual(ask: Ask) -> str:
-    """Returns the default lifetime of a key."""
     ends = ask.callers.rights_end(ask.request)
-    left = None if ends is None else max(1, int((ends - time.time()) // 60))
-    return "90d" if left is None or left > 90 * 1440 else f"{left}m"
+    minutes = None if ends is None else max(1, int((ends - time.time()) // 60))
+    return "90d" if minutes is None or minutes > 90 * 1440 else f"{minutes}m"
 
 
 def _scope(ask: Ask) -> Scope:
     """Parses the limits of a key.
 
     Raises:
-        InvalidRequest: It has no verb, or a pattern cannot be.
+        InvalidRequest: No verb is chosen, or a pattern is invalid.
     """
     verbs = [verb for verb in VERBS if ask.get(verb)]
     if not verbs:
@@ -81,7 +80,7 @@ class RevokeKey(Act):
         key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
         note = f" ({key.note})" if key.note else ""
         return (
-            f"Key {key.id}{note} is refused from then on: here at once, in other processes within ten seconds.\n"
+            f"Key {key.id}{note} stops working: in this process at once, in others within ten seconds.\n"
             "This cannot be undone."
         )
 

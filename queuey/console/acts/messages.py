@@ -28,11 +28,11 @@ MAX_BODY = 32 * 1024
 MAX_ENCODED = 12
 """Max bytes of a character in a form: four, each percent-encoded."""
 SECONDS, PLAN_SECONDS = 5.0, 0.5
-"""For which dead letters are sent back, and counted before; then somebody has to say go on."""
+"""Seconds for which one request sends dead letters back, and for which a plan counts them."""
 MAX_PREVIEWED = 2000
 """Max dead letters that the plan reads."""
 MAX_LOOKING = 2
-"""Max callers whose dead letters a worker searches at the same time."""
+"""Max concurrent searches for dead letters in a worker."""
 
 
 class SendMessage(Act):
@@ -40,7 +40,7 @@ class SendMessage(Act):
     noted = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*noted, "body", "headers")
     longest = MAX_ENCODED * MAX_BODY + Act.longest
-    about = "Workers and readers get it as any other message."
+    about = "Workers and readers get it like any other message."
     button = "Send it"
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
@@ -65,8 +65,7 @@ class SendMessage(Act):
 
 
 def item_of(ask: Ask) -> dict[str, Any]:
-    """Returns a message as an item of the API's batch."""
-    # A browser sends the ends of lines as two characters each.
+    # Browsers send each line end as two characters.
     body = ask.given.get("body", "").replace("\r\n", "\n")
     if not 0 < len(body) <= MAX_BODY:
         raise InvalidRequest({"body": f"Not 1 to {MAX_BODY} characters"})
@@ -75,7 +74,7 @@ def item_of(ask: Ask) -> dict[str, Any]:
         try:
             msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidRequest({"body": f"No JSON value: {error}"}) from None
+            raise InvalidRequest({"body": f"Not a JSON value: {error}"}) from None
         item = {"body": msgspec.Raw(body.encode())}
     item |= {name: text for name in ("message_key", "partition", "delay", "ttl") if (text := ask.get(name))}
     lines = [line for line in ask.given.get("headers", "").splitlines() if line.strip()]
@@ -86,7 +85,7 @@ def item_of(ask: Ask) -> dict[str, Any]:
 
 
 class OfMessage(Act):
-    """Does something with one message, which ``about`` names by id and partition."""
+    """An act on one message; ``about`` has placeholders for its id and partition."""
 
     fields: tuple[str, ...] = ("message",)
     noted = fields
@@ -99,8 +98,8 @@ class OfMessage(Act):
 class DeleteMessage(OfMessage):
     name, title, needs = "delete", "Delete a message", ("delete",)
     about = (
-        "Message {id} of partition {partition} is deleted: no reader and no worker gets it from then on. A worker that "
-        "has it already is not stopped.\n"
+        "Message {id} of partition {partition} is deleted: no reader or worker gets it from then on. A worker that "
+        "already has it is not stopped.\n"
         "This cannot be undone."
     )
     button = "Delete it"
@@ -116,8 +115,8 @@ class ReleaseJob(OfMessage):
     name, title, needs = "release", "Release a job", ("admin",)
     fields = noted = ("message", "then")
     about = (
-        "The claim of message {id} of partition {partition} ends. The worker that has it is not stopped, and learns of "
-        "it when it acknowledges or renews: then two may have worked at it."
+        "The claim of message {id} of partition {partition} ends. Its worker is not stopped, and gets an error when it "
+        "acknowledges or renews: by then, two workers may have handled the message."
     )
     button = "Release it"
 
@@ -132,15 +131,15 @@ class ReleaseJob(OfMessage):
         receipt = ClaimReceipt(number, *position)
         (settled,) = core.run(ask.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry)))
         if settled.status is not ReceiptStatus.DONE:
-            return Deed(text="Nobody has this message, or it was done before, so nothing was released.")
+            return Deed(text="No worker has this message, or it is already done, so nothing was released.")
         return Deed(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
 
 
 class CancelJob(OfMessage):
     name, title, needs = "cancel-job", "Cancel a job", ("claim",)
     about = (
-        "Message {id} of partition {partition} is not delivered any more. A worker that has it is asked to stop when "
-        "it renews its claim; it may finish the job all the same, and if it fails, the job is not tried again.\n"
+        "Message {id} of partition {partition} is not delivered again. A worker that has it is asked to stop when it "
+        "renews its claim. It may still finish the job; if it fails, the job is not retried.\n"
         "This cannot be undone."
     )
     button = "Cancel it"
@@ -149,8 +148,8 @@ class CancelJob(OfMessage):
     def do(self, ask: Ask) -> Deed:
         texts: dict[JobStanding, str] = {
             "removed": "Removed the job: no worker gets it.",
-            "claimed": "Asked its worker to stop. The job is not tried again.",
-            "done": "The job was done before, or removed, so nothing was changed.",
+            "claimed": "Asked its worker to stop. The job is not retried.",
+            "done": "The job was already done or removed, so nothing was changed.",
         }
         return Deed(text=texts[_act_on_job(ask, ask.service.claims.cancel)])
 
@@ -158,8 +157,8 @@ class CancelJob(OfMessage):
 class RetryJob(OfMessage):
     name, title, needs = "retry-job", "Retry a job now", ("claim",)
     about = (
-        "If message {id} of partition {partition} failed or was released, and waits for its time, or is delayed, the "
-        "next claim can get it. Nothing else is changed."
+        "If message {id} of partition {partition} is delayed, or waits for a retry after a failure or release, the "
+        "next claim can get it. Nothing else changes."
     )
     button = "Retry it now"
 
@@ -167,7 +166,7 @@ class RetryJob(OfMessage):
         texts: dict[JobStanding, str] = {
             "waiting": "The next claim can get the job.",
             "claimed": "A worker has the job, so nothing was changed.",
-            "done": "The job is done, or removed, so nothing was changed.",
+            "done": "The job is done or removed, so nothing was changed.",
         }
         return Deed(text=texts[_act_on_job(ask, ask.service.claims.hasten)])
 
@@ -175,7 +174,7 @@ class RetryJob(OfMessage):
 def _act_on_job(ask: Ask, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
     partition, position = _place(ask)
     access = ask.enter("claim")
-    if access.queue.principals:  # As over HTTP: who may only read may not end jobs.
+    if access.queue.principals:  # As in the API: a caller who may only read may not end jobs.
         access = ask.enter("work")
     return ask.service.core.run(access.apply(partial(act, partition=partition, position=position)))
 
@@ -188,20 +187,20 @@ class Redrive(Act):
         self._turns = threading.BoundedSemaphore(MAX_LOOKING)
 
     def plan(self, ask: Ask) -> Plan:
-        wanted, counts, looked = _wanted(ask), Counter[str](), 0
+        selection, counts, scanned = _wanted(ask), Counter[str](), 0
         access, cursor, more = ask.enter("read"), ask.get("cursor"), True
         until = time.monotonic() + PLAN_SECONDS
         with self._turn():
-            while more and looked < MAX_PREVIEWED and time.monotonic() < until:
-                found = _find(ask, access, wanted, cursor)
-                counts.update(letter.queue for letter in found.letters)
-                looked, cursor, more = looked + found.looked, found.cursor, bool(found.cursor)
+            while more and scanned < MAX_PREVIEWED and time.monotonic() < until:
+                page = _find(ask, access, selection, cursor)
+                counts.update(letter.queue for letter in page.letters)
+                scanned, cursor, more = scanned + page.looked, page.cursor, bool(page.cursor)
         number = sum(counts.values())
-        beyond = " Those that lie behind them and were not looked at yet are meant, too." if more else ""
+        beyond = " Matching dead letters behind these messages are included, too." if more else ""
         return Plan(
             about=(
-                f"Dead letters that are meant, of {looked} messages in {ask.name}: {number}.{beyond}\n"
-                "Each is stored at the end of the partition that it came from, with a new id, and then removed here."
+                f"Matching dead letters among {scanned} messages in {ask.name}: {number}.{beyond}\n"
+                "Each is stored at the end of its former partition, with a new id, and then removed here."
             ),
             head=("Queue", "Dead letters that came from there", "They"),
             rows=[(name, count, _refusal(ask, name) or "go back") for name, count in sorted(counts.items())],
@@ -209,30 +208,30 @@ class Redrive(Act):
         )
 
     def do(self, ask: Ask) -> Deed:
-        wanted, cursor = _wanted(ask), ask.get("cursor")
-        reading, way = ask.enter("read"), ask.enter("delete")
-        sent, left, before = Counter[str](), Counter[str](), 0
+        selection, cursor = _wanted(ask), ask.get("cursor")
+        reading, removing = ask.enter("read"), ask.enter("delete")
+        sent, kept, before = Counter[str](), Counter[str](), 0
         error: QueueyError | None = None
         until = time.monotonic() + SECONDS
         with self._turn():
             while error is None:
-                found = _find(ask, reading, wanted, cursor)
-                if found.letters:
-                    done = ask.service.redriving.send_back(way, found.letters, partial(ask.enter, "send"))
-                    sent, left, before, error = sent + done.sent, left + done.left, before + done.before, done.error
-                cursor = found.cursor
+                page = _find(ask, reading, selection, cursor)
+                if page.letters:
+                    done = ask.service.redriving.send_back(removing, page.letters, partial(ask.enter, "send"))
+                    sent, kept, before, error = sent + done.sent, kept + done.left, before + done.before, done.error
+                cursor = page.cursor
                 if not cursor or time.monotonic() > until:
                     break
         parts = [f"Sent back {count} to {name}." for name, count in sorted(sent.items())] or ["Sent back none."]
-        parts += [f"{before} were sent back before, and are removed now."] if before else []
-        parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in left.most_common(5)]
-        parts += [f"Then it failed: {error}"] if error else ["Not all were looked at: go on."] if cursor else []
+        parts += [f"{before} had been sent back before, and were removed now."] if before else []
+        parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in kept.most_common(5)]
+        parts += [f"Then it failed: {error}"] if error else ["There may be more: go on."] if cursor else []
         return Deed(text=" ".join(parts), partly=error is not None, details={"go_on": cursor} if cursor else {})
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         if not self._turns.acquire(blocking=False):
-            raise TooManyRequests(f"{MAX_LOOKING} others look through dead letters here now. Try again in a moment.")
+            raise TooManyRequests(f"{MAX_LOOKING} other searches for dead letters are running. Try again in a moment.")
         try:
             yield
         finally:
@@ -240,7 +239,6 @@ class Redrive(Act):
 
 
 def _refusal(ask: Ask, name: str) -> str:
-    """Returns why dead letters of a queue cannot go back; empty: they can."""
     try:
         ask.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
@@ -256,21 +254,21 @@ def _find(ask: Ask, access: QueueAccess, wanted: Wanted, cursor: str) -> Found:
 
 
 def _wanted(ask: Ask) -> Wanted:
-    # Texts of others: what they begin and end with counts, and blank is a text, too.
-    given = ask.given.get
+    # The texts come from messages: surrounding white space counts, and they may be blank.
+    field = ask.given.get
     place = _place(ask) if ask.get("message") else None
     return Wanted(
-        reason=(given("queue", ""), given("error", ""), given("shape", "")) if ask.get("reason") else None, place=place
+        reason=(field("queue", ""), field("error", ""), field("shape", "")) if ask.get("reason") else None, place=place
     )
 
 
 def _place(ask: Ask) -> Location:
-    """Parses partition and id of a message.
+    """Parses the partition and id of a message.
 
     Raises:
-        InvalidRequest: It is not named by partition and id.
+        InvalidRequest: The text is not a partition and an id.
     """
     number, position = parse_place(ask.get("message"))
     if number is None:
-        raise InvalidRequest({"message": "Is no <partition>:<id>"})
+        raise InvalidRequest({"message": "Not <partition>:<id>"})
     return number, position

@@ -53,7 +53,7 @@ class ChangeOptions(Act):
     def plan(self, ask: Ask) -> Plan:
         now = _texts(ask.enter("admin").queue)
         return Plan(
-            about="Only what you change here is changed. More partitions cannot become fewer again.",
+            about="Only the fields that you edit are changed. The number of partitions cannot be reduced.",
             hidden={"seen": msgspec.json.encode(now).decode()},
             button="Change the options",
         )
@@ -66,36 +66,38 @@ class ChangeOptions(Act):
         errors = Errors()
         for name, text in changed.items():
             if now[name] != seen[name]:
-                errors[name] = f"Somebody has changed it meanwhile, to {now[name] or 'the usual'}"
+                errors[name] = f"Somebody has changed it meanwhile, to {now[name] or 'the default'}"
             elif not text and name not in RESETTABLE:
                 errors[name] = "Missing"
         errors.check()
         if not changed:
-            return Deed(text="Nothing differs, so nothing was changed.")
+            return Deed(text="No field was edited, so nothing was changed.")
         spec = read_spec({name: text for name, text in changed.items() if text}, errors, ask.service.limits)
         errors.check()
         access = ask.enter("admin", dead_letter=spec.dead_letter)
         queue = ask.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
         after = _texts(queue)
-        parts = (f"{name} from {now[name] or 'the usual'} to {after[name] or 'the usual'}" for name in sorted(changed))
+        parts = (
+            f"{name} from {now[name] or 'the default'} to {after[name] or 'the default'}" for name in sorted(changed)
+        )
         return Deed(text=f"Changed {', '.join(parts)}.")
 
 
 def _seen(ask: Ask, names: Iterable[str]) -> dict[str, str]:
-    """Returns the values that the form was made of.
+    """Returns the option values that the page showed.
 
     Raises:
-        InvalidRequest: It does not say.
+        InvalidRequest: The form does not contain them.
     """
     try:
         seen = msgspec.json.decode(ask.given.get("seen", ""), type=dict[str, str])
         return {name: seen[name] for name in names}
     except (msgspec.DecodeError, KeyError):
-        raise InvalidRequest({"seen": "The form does not say what it was made of. Open the page again"}) from None
+        raise InvalidRequest({"seen": "The form lacks the former values. Open the page again"}) from None
 
 
 def _texts(queue: Queue) -> dict[str, str]:
-    """Returns the options of a queue as they are typed; an option of 0 is the default and blank."""
+    """Returns the options of a queue as a user types them; an option with its default 0 is blank."""
     shown = {name: getattr(queue, name) for name in CHANGED}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
@@ -115,8 +117,8 @@ class MoveMessages(Act):
     name, title, needs = "move", "Move the messages", ("read", "delete")
     fields = noted = ("to",)
     about = (
-        "All messages that are here now are moved to another queue of the application, except those that a worker has. "
-        "This goes on when the page is closed; the page of the queue shows how far it is and can cancel it."
+        "All present messages, except those claimed by a worker, are moved to another queue of the application. The "
+        "move continues when the page is closed; the page of the queue shows its progress and can cancel it."
     )
     button = "Move them"
 
@@ -138,7 +140,7 @@ class CancelMove(Act):
     button = "Cancel it"
 
     def effects(self, ask: Ask) -> str:
-        return f"Move {ask.get('move')} ends soon. What it has moved stays where it is."
+        return f"Move {ask.get('move')} ends soon. Moved messages stay in the target."
 
     def do(self, ask: Ask) -> Deed:
         name = ask.name
@@ -151,7 +153,6 @@ class CancelMove(Act):
 
 
 def _count(ask: Ask) -> str:
-    """Returns the number of messages in the queue, if the caller may know it."""
     try:
         access = ask.enter("measure")
     except NotAllowed:
@@ -162,8 +163,8 @@ def _count(ask: Ask) -> str:
 class PauseClaims(Act):
     name, title, needs = "pause", "Pause the claims", ("admin",)
     about = (
-        "Nobody gets a message by a claim until the claims are resumed. Workers keep the messages that they have, and "
-        "posts and reads go on."
+        "No claim gets a message until the claims are resumed. Workers keep the messages that they have, and posts and "
+        "reads continue."
     )
     claims = "paused"
 
@@ -174,14 +175,14 @@ class PauseClaims(Act):
 
 class ResumeClaims(PauseClaims):
     name, title = "resume", "Resume the claims"
-    about = "Claims that wait get messages within some seconds."
+    about = "Waiting claims get messages within a few seconds."
     claims = "open"
 
 
 class Purge(Act):
     name, title, needs = "purge", "Purge the queue", ("admin",)
     types_name = destroys = True
-    about = "All messages are removed{}, with those that are not due yet. Options and offsets of groups stay."
+    about = "All messages are removed{}, including those that are not due yet. Options and offsets of groups stay."
 
     def effects(self, ask: Ask) -> str:
         return f"{self.about.format(_count(ask))}\nThis cannot be undone."
@@ -202,7 +203,7 @@ class DeleteQueue(Purge):
 
 
 class _Offsets(msgspec.Struct, frozen=True):
-    """Present and wanted offset of each partition."""
+    """The present offset of each partition, and the requested position."""
 
     group: str
     position: Position
@@ -210,13 +211,13 @@ class _Offsets(msgspec.Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """Digest of the offsets that the page showed; it changes when a worker commits."""
-        texts = (f"{number}:{one.offset or NO_OFFSET}" for number, one in self.partitions.items())
+        """Digest of the present offsets, which changes when a worker commits."""
+        texts = (f"{number}:{present.offset or NO_OFFSET}" for number, present in self.partitions.items())
         return blake2b(",".join(texts).encode(), digest_size=16).hexdigest()
 
     @property
     def changed(self) -> dict[int, GroupOffset]:
-        return {number: one for number, one in self.partitions.items() if one.offset != ids.to_hex(self.position)}
+        return {n: offset for n, offset in self.partitions.items() if offset.offset != ids.to_hex(self.position)}
 
 
 class Rewind(Act):
@@ -235,57 +236,57 @@ class Rewind(Act):
 
     def plan(self, ask: Ask) -> Plan:
         about = (
-            "Stop the workers of the group first: one that runs goes on where it is, and records its own offset again. "
-            "Groups of Qdo keep their offsets in ZooKeeper or in a local file; use qdo offsets for those."
+            "Stop the workers of the group first: a running worker continues at its position and records its own "
+            "offset again. For groups of Qdo, whose offsets are in ZooKeeper or in a local file, use qdo offsets."
         )
         if not ask.get("group") or not ask.get("to"):
             return Plan(about=about)
-        wanted = _offsets(ask)
-        changed, to = wanted.changed, ids.to_hex(wanted.position)
-        then = ask.service.offsets.lag(ask.enter("measure"), dict.fromkeys(changed, wanted.position)).partitions
+        offsets = _offsets(ask)
+        changed, to = offsets.changed, ids.to_hex(offsets.position)
+        then = ask.service.offsets.lag(ask.enter("measure"), dict.fromkeys(changed, offsets.position)).partitions
         return Plan(
-            about=about if changed else f"{about}\nAll offsets are there already.",
-            hidden={"seen": wanted.seen, "to": to},
+            about=about if changed else f"{about}\nAll offsets are already there.",
+            hidden={"seen": offsets.seen, "to": to},
             head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),
-            rows=[(n, one.offset or NO_OFFSET, to, one.lag, then[n].lag) for n, one in changed.items()],
+            rows=[(n, present.offset or NO_OFFSET, to, present.lag, then[n].lag) for n, present in changed.items()],
             button="Set the offsets" if changed else "",
         )
 
     def do(self, ask: Ask) -> Deed:
-        wanted = _offsets(ask)
-        if ask.get("seen") != wanted.seen:
-            raise InvalidRequest({"seen": "An offset was recorded meanwhile, or partitions came. See the new table"})
+        offsets = _offsets(ask)
+        if ask.get("seen") != offsets.seen:
+            raise InvalidRequest({"seen": "An offset or the number of partitions has changed. See the new table"})
         changes = [
-            OffsetChange(number, wanted.position, ids.parse_position(one.offset) if one.offset else None, compare=True)
-            for number, one in wanted.changed.items()
+            OffsetChange(n, offsets.position, ids.parse_position(old.offset) if old.offset else None, compare=True)
+            for n, old in offsets.changed.items()
         ]
-        to = ids.to_hex(wanted.position)
+        to = ids.to_hex(offsets.position)
         if not changes:
-            return Deed(text="All offsets were there already, so nothing was changed.")
+            return Deed(text="All offsets were already there, so nothing was changed.")
         try:
-            ask.service.core.run(ask.service.offsets.record(ask.enter("claim"), wanted.group, changes))
+            ask.service.core.run(ask.service.offsets.record(ask.enter("claim"), offsets.group, changes))
         except OffsetConflict as conflict:
             kept = sorted(change.partition for change in changes if change.partition not in conflict.applied)
-            said = f"Those of partitions {', '.join(map(str, kept))} were recorded meanwhile and stay"
+            rest = f"The offsets of partitions {', '.join(map(str, kept))} were changed meanwhile and stay"
             count = len(changes) - len(kept)
-            return Deed(text=f"Set {count} of {len(changes)} offsets of {wanted.group} to {to}. {said}.", partly=True)
-        return Deed(text=f"Set {len(changes)} offsets of group {wanted.group} to {to}.")
+            return Deed(text=f"Set {count} of {len(changes)} offsets of {offsets.group} to {to}. {rest}.", partly=True)
+        return Deed(text=f"Set {len(changes)} offsets of group {offsets.group} to {to}.")
 
 
 def _offsets(ask: Ask) -> _Offsets:
     """Parses the form.
 
     Raises:
-        InvalidRequest: It cannot be.
-        GroupNotFound: Nothing is recorded for the group.
+        InvalidRequest: A field is invalid.
+        GroupNotFound: The group has no recorded offsets.
     """
     access, errors = ask.enter("measure"), Errors()
     text = ask.get("partition") or None
     number = errors.take("partition", validators.integer, text, 1, access.queue.partitions)
     position = errors.take("to", lambda value: _position(ask, validators.text(value)), ask.get("to"))
     errors.check()
-    found = ask.service.offsets.progress(access, ask.get("group")).partitions
-    partitions = {each: one for each, one in found.items() if number in {None, each}}
+    present = ask.service.offsets.progress(access, ask.get("group")).partitions
+    partitions = {n: offset for n, offset in present.items() if number in {None, n}}
     return _Offsets(ask.get("group"), position or ids.FIRST, partitions)
 
 
@@ -300,6 +301,6 @@ def _position(ask: Ask, text: str) -> Position:
     except ValueError as error:
         raise validators.BadField(str(error)) from None
     if mark.start[0] > ids.seconds_to_ticks(time.time()):
-        raise validators.BadField("Lies in the future: the group would pass over messages that come until then")
-    # An id is done itself; of an instant what lies before it is.
+        raise validators.BadField("Is in the future: the group would skip messages that arrive until then")
+    # With an id, its own message counts as processed; with a time, only the messages before it.
     return mark.start if ids.following(mark.start) == mark.end else ids.preceding(mark.start)

@@ -1,4 +1,4 @@
-"""Acts on schedules: run, pause, resume, change, remove and create. The rules are the API's."""
+"""Acts on schedules: run, pause, resume, change, remove and create, with the rules of the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queuey.time_parsing import duration
 
 
 class OfSchedule(Act):
-    """Does something with one schedule, for whom the needs are met at its queue."""
+    """An act on one schedule. The caller needs the rights with the schedule's queue."""
 
     noted: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
@@ -27,7 +27,7 @@ class OfSchedule(Act):
         """Returns the schedule.
 
         Raises:
-            ScheduleNotFound: There is none with whose queue the caller may do what is needed.
+            ScheduleNotFound: The schedule does not exist, or the caller lacks a right with its queue.
         """
         return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
@@ -35,10 +35,10 @@ class OfSchedule(Act):
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: Ask) -> str:
-        found = self.find(ask)
-        if ask.get("seen") != str(found.changed):
-            raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Look at it, and send it again"})
-        return found.plan.queue
+        schedule = self.find(ask)
+        if ask.get("seen") != str(schedule.changed):
+            raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Check it, and send it again"})
+        return schedule.plan.queue
 
     def subject(self, ask: Ask) -> str:
         return ask.get("schedule")
@@ -47,19 +47,18 @@ class OfSchedule(Act):
         return pages.link(*filter(None, ("a", ask.application, "_schedules", self.subject(ask))))
 
     def plan(self, ask: Ask) -> Plan:
-        found = self.find(ask)
-        about = f"Its messages go to queue {found.plan.queue}. {self.about}"
-        return Plan(about=about, hidden={"seen": str(found.changed)}, button=self.title)
+        schedule = self.find(ask)
+        about = f"Its messages go to queue {schedule.plan.queue}. {self.about}"
+        return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, ask: Ask, **given: object) -> None:
-        """Changes the given fields, as the API does."""
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(given), ask.matching("admin"))
 
 
 class RunSchedule(OfSchedule):
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
-    about = "Its message is posted now, once, also if it is paused. Its timetable goes on as it was."
+    about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
 
     def do(self, ask: Ask) -> Deed:
         fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may, ask))
@@ -75,7 +74,7 @@ class RunSchedule(OfSchedule):
 
 class PauseSchedule(OfSchedule):
     name, title, needs = "schedule-pause", "Pause", ("admin",)
-    about = "It posts nothing until it is resumed. What comes while it is paused is not made up for."
+    about = "Posts nothing until the schedule is resumed. Times during the pause are skipped."
 
     def do(self, ask: Ask) -> Deed:
         self.save(ask, paused=True)
@@ -84,7 +83,7 @@ class PauseSchedule(OfSchedule):
 
 class ResumeSchedule(OfSchedule):
     name, title, needs = "schedule-resume", "Resume", ("admin", "send")
-    about = "It goes on with the next instant of its timetable."
+    about = "Continues with the next time of the timetable."
 
     def do(self, ask: Ask) -> Deed:
         self.save(ask, paused=False)
@@ -94,7 +93,7 @@ class ResumeSchedule(OfSchedule):
 class RemoveSchedule(OfSchedule):
     name, title, needs = "schedule-remove", "Remove", ("admin",)
     types_name = destroys = True
-    about = "It posts nothing from then on. A message that is being posted now may still come.\nThis cannot be undone."
+    about = "Posts nothing from then on. A message that is being posted now may still arrive.\nThis cannot be undone."
 
     def do(self, ask: Ask) -> Deed:
         ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may, ask))
@@ -109,36 +108,36 @@ class ChangeSchedule(OfSchedule):
     noted = ("schedule", *timing, "form", "message_key", "partition", "ttl")
     fields = (*noted, "body", "headers", "seen")
     longest = SendMessage.longest
-    about = "Blank fields stay as they are. A body replaces the whole message."
+    about = "Blank fields do not change. A body replaces the whole message."
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
-        missed = (("", "as it is; at first skipped"), ("skip", "are skipped"), ("catch_up", "are made up for"))
+        missed = (("", "no change; at first skipped"), ("skip", "are skipped"), ("catch_up", "are caught up"))
         return (
             Field("queue", "Queue"),
             Field("cron", "Cron expression", hint="Minute, hour, day, month, day of the week: 0 3 * * *"),
-            Field("timezone", "Time zone of it", hint="Such as Europe/Berlin; at first UTC."),
+            Field("timezone", "Its time zone", hint="Such as Europe/Berlin; at first UTC."),
             Field("every", "Or an interval", hint="Seconds, or such as 5m."),
-            Field("missed", "Ticks that nobody was there to fire", "", "choice", choices=missed),
+            Field("missed", "Times at which no service ran", "", "choice", choices=missed),
             *(field for field in SendMessage().inputs(ask) if field.name in self.fields),
         )
 
     def do(self, ask: Ask) -> Deed:
-        given: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
+        fields: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
         try:
-            given |= {"every": int(min(duration(given["every"]), 1e9))} if "every" in given else {}
+            fields |= {"every": int(min(duration(fields["every"]), 1e9))} if "every" in fields else {}
         except ValueError as error:
             raise InvalidRequest({"every": str(error)}) from None
         if any(ask.given.get(name) for name in ("body", "headers", "message_key", "partition", "ttl")):
-            given["message"] = item_of(ask)
-        if not given:
-            return Deed(text="Nothing was typed, so nothing was changed.")
-        self.save(ask, **given)
+            fields["message"] = item_of(ask)
+        if not fields:
+            return Deed(text="No field was filled in, so nothing was changed.")
+        self.save(ask, **fields)
         return Deed(text=f"Saved schedule {ask.get('schedule')}.")
 
 
 class AddSchedule(ChangeSchedule):
-    name, title = "schedule-add", "Make a schedule"
-    about = "The service posts the message at each instant of the timetable, also when your key has ended."
+    name, title = "schedule-add", "Create a schedule"
+    about = "The service posts the message at each time of the timetable, even after your key has expired."
 
     def queue(self, ask: Ask) -> str:
         with suppress(ScheduleNotFound):

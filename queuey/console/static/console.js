@@ -1,4 +1,4 @@
-// What pages do beside what htmx does: a scan can be stopped, and "/" leads to the first field.
+// Adds to htmx: a button stops a scan, and "/" moves the focus to the first field.
 "use strict";
 
 document.addEventListener("click", (event) => {
@@ -6,7 +6,7 @@ document.addEventListener("click", (event) => {
   if (stop === null) return;
   const row = stop.closest("[data-scan]");
   htmx.trigger(row, "htmx:abort");
-  // Without its attributes the row asks no more; its link still goes on.
+  // Without its attributes the row sends no further requests; its link still works.
   const still = row.cloneNode(true);
   for (const name of ["data-scan", "hx-get", "hx-trigger", "hx-target", "hx-swap"]) still.removeAttribute(name);
   still.querySelector("[data-stop]").remove();
@@ -15,7 +15,7 @@ document.addEventListener("click", (event) => {
   still.querySelector("a").focus();
 });
 
-// A page that the browser has kept, for "Back", has a form that was sent; a new one has a number of its own.
+// A page that the browser cached for "Back" has a form that was already sent; a reloaded form has a new id.
 window.addEventListener("pageshow", (event) => {
   if (event.persisted && document.querySelector("[name=act_id]") !== null) location.reload();
 });
@@ -29,7 +29,7 @@ document.addEventListener("keydown", (event) => {
   field.focus();
 });
 
-// The last hour of a queue: each event of the stream has all of it, for charts, for figures, or to tell that there is more.
+// The last hour of a queue: each event of the stream has the whole hour, for charts, figures, or a note on new messages.
 const charts = document.querySelector("[data-live]");
 if (charts !== null) {
   const MAX_RETRIES = 5, RETRY_MILLISECONDS = 5000, STEP = 10, LINE = 16;
@@ -38,14 +38,14 @@ if (charts !== null) {
   const places = [...charts.querySelectorAll("[role=img]")], spans = [...document.querySelectorAll("[data-span]")];
   let source = null, plots = [], figures = null, retries = 0, timer = null, since = null, known = 0;
 
-  // A canvas takes no colour that depends on the scheme, so an element has it worked out.
+  // A canvas cannot use colours that depend on the scheme, so an element computes them.
   const colour = (name) => {
     charts.style.color = `var(${name})`;
     const found = getComputedStyle(charts).color;
     charts.style.color = "";
     return found;
   };
-  // Tables have their times in UTC too.
+  // Times are in UTC, as in the tables.
   const time = (at) => new Date(at * 1e3).toISOString().slice(11, 19);
   const few = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const rate = (value) => (value > 0 && value < 1 ? `${Math.round(value * 60)}/min` : `${few.format(value)}/s`);
@@ -61,7 +61,7 @@ if (charts !== null) {
   };
   const last = (values) => values.findLast((value) => value !== null) ?? null;
 
-  // The values under the pointer, otherwise the last ones, stand at the ends of the lines.
+  // Labels at the ends of the lines show the values under the pointer, or else the last values.
   const label = (kind) => (plot) => {
     const { ctx, bbox } = plot, ratio = devicePixelRatio, at = plot.cursor.idx ?? null;
     const marks = kind.lines.map(([, title, variable], index) => {
@@ -155,11 +155,11 @@ if (charts !== null) {
       retries = 0;
     });
     source.addEventListener("bye", end);
-    // After a lost connection the browser tries again by itself; after an answer that is no stream it does not.
+    // The browser reconnects by itself after a lost connection, but not after a response that is not a stream.
     source.addEventListener("error", (event) => { if (event.target.readyState === EventSource.CLOSED) end(); });
   };
 
-  // The address keeps the span, so that it is there after a reload and in a link.
+  // Keep the span in the address, for reloads and links.
   for (const button of spans) button.addEventListener("click", (event) => {
     event.preventDefault();
     spans.forEach((one) => { one.ariaPressed = String(one === button); });
@@ -169,7 +169,7 @@ if (charts !== null) {
     if (figures !== null) draw();
   });
 
-  // A browser has few connections to a host, so a page that nobody sees has none.
+  // Browsers limit connections per host, so a hidden page closes its stream.
   document.addEventListener("visibilitychange", () => {
     source?.close();
     clearTimeout(timer);
