@@ -1,1 +1,1 @@
-"""Jobs over whole queues: each takes a session of Spark and a frozen description, and returns a frozen report."""
+"""Jobs over whole queues. Each job takes a Spark session and frozen options, and returns a frozen report."""

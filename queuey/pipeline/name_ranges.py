@@ -1,4 +1,4 @@
-"""Walking over any number of queues in tasks: the driver cuts the list of names into ranges, tasks list them anew."""
+"""Ranges of queue names for tasks: the driver divides the list of queues, and each task lists its range again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PAGE_SIZE = 1000
 
 
 class NameRange(msgspec.Struct, frozen=True):
-    """Some queues: those that are named, else all from one name up to another.
+    """Some queues of an application: a list of names, or a range of names.
 
     Attributes:
-        names: Queues by name.
+        names: Names of queues; if empty, the range counts.
         start: The first name, inclusive.
-        stop: The first name that is not meant any more; None: all that follow.
-        regex: Only those whose whole name it matches.
+        stop: The end of the range, exclusive; None means no end.
+        regex: Only queues whose whole name it matches.
     """
 
     names: tuple[str, ...] = ()
@@ -37,15 +37,15 @@ class NameRange(msgspec.Struct, frozen=True):
 def name_ranges_of(
     options: StoreOptions, selection: Selection | None, size: int = RANGE_SIZE, *, page: int = PAGE_SIZE
 ) -> list[NameRange]:
-    """Cuts the queues that are meant into stretches.
+    """Divides the selected queues into ranges.
 
-    Cost: that of listing all names once, whatever the queues hold; what is named is not looked up.
+    Lists all names once; does not look up queues that are selected by name.
 
     Args:
         options: The store.
-        selection: Which queues; None: all.
-        size: About how many queues in a stretch.
-        page: How many in one listing.
+        selection: The queues; all if None.
+        size: Approximate number of queues in a range.
+        page: Max queues in one listing.
     """
     store = open_stores.opened(options)
     owner = open_stores.application(store, options)
@@ -59,26 +59,25 @@ def name_ranges_of(
 
 
 def check(options: StoreOptions, selection: Selection) -> None:
-    """Makes sure that the queues that are named are there, and that a pattern is one.
+    """Checks that named queues exist, or that a pattern is valid.
 
     Raises:
-        OptionError: It is no regular expression.
-        QueueNotFound: One is not there.
+        OptionError: The pattern is not a regular expression.
+        QueueNotFound: A queue does not exist.
     """
     if isinstance(selection, Pattern):
         try:
             re.compile(selection.regex)
         except re.error as error:
-            raise OptionError(f"{selection.regex!r} is no regular expression: {error}.") from error
+            raise OptionError(f"{selection.regex!r} is not a regular expression: {error}.") from error
     if isinstance(selection, Subscribe):
         open_stores.selected(options, selection)
 
 
 def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
-    """Lists the queues of a range as they are now, page by page."""
     store = open_stores.opened(options)
     if stretch.names:
-        yield [found for name in stretch.names if (found := open_stores.existing(store, options, name))]
+        yield [queue for name in stretch.names if (queue := open_stores.existing(store, options, name))]
         return
     owner = open_stores.application(store, options)
     regex = None if stretch.regex is None else re.compile(stretch.regex)
@@ -91,15 +90,14 @@ def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE_SIZE) 
 
 
 def _starts(store: Store, owner: str, size: int, page: int) -> list[str]:
-    """Returns where ranges begin: at about every ``size``-th name."""
-    # The first range begins before all names: queues may come before what is the first one now.
-    found = [""]
+    # The first range begins before all names, because a queue may be created before the first one.
+    starts = [""]
     seen = 0
     for listed in open_stores.queue_pages(store, owner, page=min(page, size)):
-        if seen >= len(found) * size:
-            found.append(listed[0].name)
+        if seen >= len(starts) * size:
+            starts.append(listed[0].name)
         seen += len(listed)
-    return found
+    return starts
 
 
 def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups from files: what ``qdo offsets show --json`` prints, one partition a line. Pure."""
+"""Reads offsets of consumer groups from the output of ``qdo offsets show --json``, one partition per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey.ids import FIRST, Position
 from queuey.spark.errors import OptionError
 
 Offsets = Mapping[str, Mapping[int, Position]]
-"""Queue -> partition -> the position up to which everything was processed."""
+"""Queue -> partition -> the position up to which all messages were processed."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -27,25 +27,25 @@ def read(path: Path, application: str) -> Offsets:
     """Reads a file of offsets.
 
     Raises:
-        OptionError: It cannot be read, has a line that is none, or says two things of one partition.
+        OptionError: The file cannot be read, has an invalid line, or two offsets for one partition.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise OptionError(f"The offsets in {path} cannot be read: {reason}.") from error
     return parsed(text.splitlines(), application, str(path))
 
 
 def parsed(lines: Iterable[str], application: str, name: str) -> Offsets:
-    """Reads lines of offsets; those of other applications are left out.
+    """Parses lines of offsets; skips lines of other applications.
 
-    A partition of which nothing was processed has no offset (null), or the lowest one there can be.
+    A partition without processed messages has the offset null, or the lowest possible one.
 
     Raises:
         OptionError: As in :func:`read`.
     """
-    found: dict[str, dict[int, Position]] = {}
+    offsets: dict[str, dict[int, Position]] = {}
     hosts: dict[str, str | None] = {}
     for number, text in enumerate(lines, 1):
         if not text.strip():
@@ -54,11 +54,11 @@ def parsed(lines: Iterable[str], application: str, name: str) -> Offsets:
             line = msgspec.json.decode(text, type=_Line)
             position = FIRST if line.offset is None else ids.parse_position(line.offset)
         except ValueError as error:
-            raise OptionError(f"{name}, line {number}, is no offset as qdo offsets show --json prints it.") from error
+            raise OptionError(f"{name}, line {number}, is not an offset from qdo offsets show --json.") from error
         if line.app not in {None, application}:
             continue
         if hosts.setdefault(line.queue, line.host) != line.host:
-            raise OptionError(f"{name} has offsets of queue {line.queue!r} on two hosts; keep those of one.")
-        if found.setdefault(line.queue, {}).setdefault(line.partition, position) != position:
+            raise OptionError(f"{name} has offsets of queue {line.queue!r} on two hosts; keep the lines of one host.")
+        if offsets.setdefault(line.queue, {}).setdefault(line.partition, position) != position:
             raise OptionError(f"{name} has two offsets of partition {line.partition} of queue {line.queue!r}.")
-    return found
+    return offsets

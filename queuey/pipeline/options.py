@@ -1,4 +1,4 @@
-"""What the jobs can be asked for. The options of the command line stand with the structs; nothing here needs Spark."""
+"""Options of the jobs. The structs also define the options of the command line. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_SAMPLES = 10_000
 MAX_INTERVAL = 86_400.0
 """Max time between two observations or micro-batches, in seconds."""
 RANGE_SIZE = 5000
-"""Number of queues in a task: some seconds of work, so that no task runs alone for long at the end."""
+"""Number of queues in a task: a few seconds of work, so that no task runs alone for long at the end."""
 VIEW = "messages"
 """The view from which the query of a pipe selects."""
 LAG, GROUPS = "How far groups are behind", "What groups have passed"
@@ -32,13 +32,13 @@ Mode = Literal["append", "update"]
 
 
 def check_width(seconds: float) -> None:
-    """Refuses widths of buckets that are not whole seconds, from 1 s to 31 days.
+    """Checks the width of buckets.
 
     Raises:
-        OptionError: See above.
+        OptionError: The width is not a whole number of seconds from 1 s to 31 days.
     """
     if seconds != int(seconds) or not 1 <= seconds <= MAX_WIDTH:
-        raise OptionError(f"a bucket is a whole number of seconds wide, from 1 s to 31 d, not {seconds:g} s")
+        raise OptionError(f"the width of a bucket is a whole number of seconds, from 1 s to 31 d, not {seconds:g} s")
 
 
 class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
         seconds (1h): Time span of one bucket: 1h, 15m, 1d.
         verify: Scan the store a second time and compare.
         again: Scan archived buckets again, and add missing messages.
-        dry_run: Only find out what would be archived.
+        dry_run: Only show what would be archived.
     """
 
     store: StoreOptions
@@ -72,15 +72,15 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
         into (queues of the same names): The target queue.
         existing: The target may exist already.
         fresh: Give messages new ids, in their old order, so that readers get them.
-        lower, upper: Positions of the old ids: what lies in ``[lower, upper)``.
+        lower, upper: Only messages with old positions in ``[lower, upper)``.
         where: Only messages that match this condition, in Spark's SQL.
         partitions (as archived): Partitions of a new queue.
         ttl (the queue's): Time to live of the messages, from now on.
         keep_expiry: Messages keep their time of expiry; expired ones are left out.
-        rate (0): Most messages per second; 0: no limit.
-        lead: Seconds by which fresh ids lie ahead of the clock: what a task may take for a few thousand messages.
-        run (derived): Name of this replay: under one name each message is written once.
-        dry_run: Only find out what would be written.
+        rate (0): Max messages per second; 0 means no limit.
+        lead: Seconds by which fresh ids are ahead of the clock: the time a task needs for a few thousand messages.
+        run (derived): Name of this replay; repeated runs with one name write each message once.
+        dry_run: Only show what would be written.
     """
 
     store: StoreOptions
@@ -102,11 +102,11 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.keep_expiry and self.ttl is not None:
-            raise OptionError("either messages keep when they expire, or they get a TTL")
+            raise OptionError("messages keep their expiry or get a TTL, not both")
         if self.ttl is not None and not 1 <= self.ttl <= MAX_TTL:
             raise OptionError(f"a TTL is 1 to {MAX_TTL} seconds")
         if self.lower >= self.upper:
-            raise OptionError("a replay has to end after it begins")
+            raise OptionError("the end of a replay has to be after its start")
         if self.run is not None and not 0 < len(self.run) <= MAX_NAME:
             raise OptionError(f"the name of a run has 1 to {MAX_NAME} characters")
         if self.into is not None:
@@ -122,22 +122,22 @@ class Pipe(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         store: The store of all queues.
-        source: The queues that are read.
-        target: The queue that is written to. If it is None, each row's column ``queue`` names one.
+        source: The queues to read.
+        target: The queue to write to. If it is None, each row's column ``queue`` names its queue.
         sql: A SELECT from the view ``messages``.
         function: module:function, which gets a DataFrame and returns one.
-        checkpoint: The directory in which Spark keeps how far the stream is.
+        checkpoint: The directory in which Spark records the progress of the stream.
         start: Where a stream without a checkpoint begins: ``earliest``, ``latest``, or seconds since 1970.
         group: Record progress as offsets of this consumer group.
-        once: Move the messages that are there now, and end.
+        once: Move the messages that exist now, and end.
         every (1s): Time between micro-batches.
-        most: Most messages of one micro-batch.
+        most: Max messages in one micro-batch.
         create: Create the queue if it does not exist.
         partitions (the source's): Partitions of a new queue.
         ttl (the queue's): Time to live of the messages.
-        lead (10s): How far ahead ids are reserved; readers wait this long.
-        watermark: How late messages may be for groups by time, as Spark writes it: ``10 minutes``.
-        mode: Give groups when they are complete (``append``) or whenever they change (``update``).
+        lead (10s): How far ahead of the clock ids are reserved; readers wait this long.
+        watermark: Max lateness of messages for groups by time, as in Spark: ``10 minutes``.
+        mode: Write groups when they are complete (``append``) or whenever they change (``update``).
     """
 
     store: StoreOptions
@@ -162,13 +162,13 @@ class Pipe(msgspec.Struct, frozen=True, kw_only=True):
         if (self.sql is None) == (self.function is None):
             raise OptionError("a pipe has one transform: SQL or a function")
         if self.target is None and self.create:
-            raise OptionError("only a queue that is named can be created")
+            raise OptionError("create needs the name of the target queue")
         if (
             isinstance(self.source, Pattern)
             and self.target is not None
             and re.fullmatch(self.source.regex, self.target)
         ):
-            raise OptionError(f"queue {self.target} would be read again: the pattern takes it, too")
+            raise OptionError(f"queue {self.target} would be read again: the pattern matches it, too")
         if isinstance(self.source, Subscribe) and self.target in self.source.names:
             raise OptionError(f"queue {self.target} cannot be read and written by the same pipe")
         if self.sql is not None:
@@ -179,18 +179,18 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Receipts and the messages to compare them with.
 
     Attributes:
-        receipts: Files of receipts, directories or globs; where Spark's tasks find them.
-        store: Where the queues are.
+        receipts: Files of receipts, directories or globs, readable for Spark's tasks.
+        store: The store of the queues.
         archive: Directory of queuey pipeline archive; messages in it count as present, too.
         only_archive: Do not read the store.
         queues (all): Only receipts of this queue; several may be given.
-        names: Queues that are stored under another name: as in the receipts -> as stored.
+        names: Renamed queues: name in the receipts -> name in the store.
         groups: A group with offsets in the store; several may be given.
-        offsets: Offsets that the store does not have, by the name of their group.
+        offsets: Offsets of groups that are not in the store, by group.
         late (the queue's read delay, or 5s if it has none): Answers this long after the id's time count as late.
         margin (60s): How long before its expiry a message may be missing: the duration of an audit.
         copies: Producers send equal bodies on purpose, so they are not duplicates.
-        samples: Number of messages to name for each finding.
+        samples: Number of messages to show for each finding.
     """
 
     receipts: Annotated[tuple[str, ...], option(argument=True)]
@@ -212,19 +212,19 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.only_archive and self.archive is None:
             raise OptionError("An audit of an archive alone needs the archive.")
         if self.only_archive and self.groups:
-            raise OptionError("Offsets of groups are in the store, and only the archive is to be looked into.")
+            raise OptionError("Offsets of groups are in the store, but only the archive is to be read.")
         if (self.late is not None and self.late <= 0) or self.margin < 0 or self.samples < 0:
-            raise OptionError("Lengths of time and numbers are positive.")
+            raise OptionError("Durations and numbers have to be positive.")
 
 
 class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Queues to measure.
 
     Attributes:
-        selection: Which queues. If it is None, all of the application.
+        selection: The queues; all queues of the application if it is None.
         top: Length of the lists.
-        recent: Also count what the deepest queues got in the last minute and hour.
-        size: Queues of one task, about.
+        recent: Also count the messages that the deepest queues received in the last minute and hour.
+        size: Approximate number of queues in a task.
     """
 
     store: StoreOptions
@@ -235,22 +235,22 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):
-            raise OptionError("Queues are measured whole: assign names partitions.")
+            raise OptionError("Only whole queues are measured, but assign names partitions.")
         if self.top < 0 or self.size < 1:
-            raise OptionError("A list has no negative length, and a task at least one queue.")
+            raise OptionError("The length of a list cannot be negative, and a task has at least one queue.")
 
 
 class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Groups and queues to measure.
 
     Attributes:
-        selection: Which queues. If it is None, all of the application.
+        selection: The queues; all queues of the application if it is None.
         groups (all): Only this group; several may be given.
-        offsets: Offsets that the store does not have, of the one group in ``groups``.
+        offsets: Offsets that are not in the store, of the one group in ``groups``.
         within (1h): Time span of the forecast of messages that expire unread.
-        sample (0): Measure twice, this far apart, to see whether groups keep up; 0: once.
-        top: How many partitions are listed, those in greatest danger first.
-        size: Queues of one task, about.
+        sample (0): Measure twice, this far apart, to see whether groups keep up; 0 means once.
+        top: Number of partitions to list, the most endangered first.
+        size: Approximate number of queues in a task.
     """
 
     store: StoreOptions
@@ -266,8 +266,8 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.selection, Assign):
             raise OptionError("The lag is measured for whole queues, but assign names partitions.")
         if self.offsets is not None and self.sample:
-            raise OptionError("A file of offsets stands still: --sample is for groups that the store knows.")
+            raise OptionError("Offsets in a file do not change: --sample is for groups in the store.")
         if self.offsets is not None and len(self.groups) > 1:
-            raise OptionError("A file of offsets is of one group.")
+            raise OptionError("A file of offsets is for one group: name one group.")
         if self.within <= 0 or self.sample < 0 or self.top < 0 or self.size < 1:
-            raise OptionError("Lengths of time and numbers are positive.")
+            raise OptionError("Durations and numbers have to be positive.")

@@ -1,10 +1,10 @@
-"""The job ``pipe``: messages of queues, through SQL or a function, into a queue, each exactly once.
+"""The job ``pipe``: moves messages from queues to a queue through SQL or a function, each exactly once.
 
-The stream reads by positions that are kept in its checkpoint and writes at ids that are reserved for its micro-batches
-(:mod:`queuey.spark.sink.exactly_once`), so a micro-batch that is done again writes the same messages at the same ids.
-That asks of the transform that it gives the same rows in the same order again. Where rows are only chosen and changed
-one by one, they come in the order of their messages. Where they are shuffled (grouped, joined, made distinct) their
-order is accidental, so each task's rows are sorted before they are written.
+The stream reads from positions in its checkpoint, and writes at ids that are reserved for its micro-batches
+(:mod:`queuey.spark.sink.exactly_once`). So a micro-batch that runs again writes the same messages at the same ids. That
+requires the transform to return the same rows in the same order. If rows are only filtered and mapped one by one, they
+keep the order of their messages. If they are shuffled (grouped, joined, made distinct), their order is not defined, so
+each task's rows are sorted before they are written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PREVIEW_ROWS = 10
 """Max rows of a preview."""
 STOP_TIMEOUT = 30.0
-"""Timeout for the micro-batch under way when the job stops, in seconds."""
+"""Timeout for the running micro-batch when the job stops, in seconds."""
 _START_TIMEOUT = 60.0
 """Timeout for a query to start, in seconds."""
 _CHECK_INTERVAL = 0.5
@@ -45,11 +45,11 @@ _CHECK_INTERVAL = 0.5
 _REPORT_INTERVAL = 10.0
 """Interval between reports of progress, in seconds."""
 _STOPPING_CHECK_INTERVAL = 0.05
-"""Interval between checks of a stopping stream, in seconds: short, so that little of a further batch is done."""
+"""Interval between checks of a stopping stream, in seconds: short, so that hardly another batch is started."""
 _OF_THE_SOURCE = ("id", "position", "timestamp")
-"""Columns that messages come with and new ones get anew."""
+"""Input columns that new messages get anew."""
 _COUNTED = "CollectMetrics"
-"""The node of a plan that counts the rows that go through it."""
+"""The plan node that counts the rows passing through it."""
 _ROWS = "rows"
 _ROW_BY_ROW = frozenset(
     {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark", "Union", "MapInArrow", _COUNTED}
@@ -63,9 +63,9 @@ class Piped(msgspec.Struct, frozen=True):
 
     Attributes:
         query: The stream's id, which its checkpoint keeps.
-        batches: Micro-batches that had messages.
-        messages: Messages that were read.
-        rows: What the transform gave to be written.
+        batches: Number of micro-batches with messages.
+        messages: Number of messages that were read.
+        rows: Number of rows that the transform returned.
     """
 
     query: str
@@ -78,9 +78,9 @@ class Preview(msgspec.Struct, frozen=True):
     """Rows that a run would write.
 
     Attributes:
-        columns: Names and types.
-        sorted: Rows are shuffled, so those of a task are sorted.
-        rows: The first ones, as texts.
+        columns: Names and types of the columns.
+        sorted: True if rows are shuffled, so that the rows of each task are sorted.
+        rows: The first rows, as texts.
     """
 
     columns: dict[str, str]
@@ -92,25 +92,25 @@ def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
     """Moves messages until it is stopped, or with ``once`` until all are moved.
 
     Raises:
-        OptionError: The queues, the transform or its columns cannot be used. Nothing was moved.
-        QueueNotFound: A queue is not there.
+        OptionError: The queues, the transform or its columns are not valid. Nothing was moved.
+        QueueNotFound: A queue does not exist.
     """
     check(pipe)
     frame = _transformed(spark, pipe, _stream(spark, pipe))
     if not frame.isStreaming:
-        raise OptionError("what the transform gives has nothing to do with the stream of messages")
+        raise OptionError("the result of the transform does not depend on the stream of messages")
     written = _written(frame, pipe)
     _prepare_target(pipe)
     query = _start(written, pipe)
-    say(f"query {query.id} {'moves what is there' if pipe.once else 'is running'}")
+    say(f"query {query.id} {'moves existing messages' if pipe.once else 'is running'}")
     return _follow(query, say, stop)
 
 
 def preview(spark: SparkSession, pipe: Pipe) -> Preview:
-    """Shows what would be written of what is there now; changes nothing.
+    """Returns the first rows that would be written for existing messages; changes nothing.
 
     Raises:
-        OptionError, QueueNotFound: As :func:`run`.
+        OptionError, QueueNotFound: As in :func:`run`.
     """
     open_stores.selected(pipe.store, pipe.source)
     reader = spark.read.format("queuey").options(**_source(pipe.store, pipe.source), includeHeaders="true")
@@ -123,13 +123,13 @@ def preview(spark: SparkSession, pipe: Pipe) -> Preview:
 
 
 def load(name: str) -> Callable[[DataFrame], DataFrame]:
-    """Imports a function; those that it hands to Spark need not be importable where tasks run.
+    """Imports a function. Its module need not be importable where tasks run.
 
     Args:
         name: ``module:function``.
 
     Raises:
-        OptionError: There is none of that name.
+        OptionError: The module cannot be imported, or does not have the function.
     """
     from pyspark import cloudpickle
 
@@ -144,11 +144,11 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
     if not callable(function):
         raise OptionError(f"module {module_name} has no function {function_name}")
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    found: Callable[[DataFrame], DataFrame] = function
-    return found
+    transform: Callable[[DataFrame], DataFrame] = function
+    return transform
 
 
-# -- reading and transforming
+# Reading and transforming
 
 
 def _source(store: StoreOptions, selection: Selection) -> dict[str, str]:
@@ -179,14 +179,14 @@ def _transformed(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFr
     name = pipe.function or ""
     function = load(name)
     try:
-        found = function(messages)
+        result = function(messages)
     except Exception as error:
         if explain(error) is not None:
             raise
         raise OptionError(f"{name} failed: {_told(error)}") from error
-    if not isinstance(found, DataFrame):
-        raise OptionError(f"{name} gives {type(found).__name__}, not a DataFrame")
-    return found
+    if not isinstance(result, DataFrame):
+        raise OptionError(f"{name} returned {type(result).__name__}, not a DataFrame")
+    return result
 
 
 def _told(error: Exception) -> str:
@@ -197,7 +197,7 @@ def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
     """Drops input columns and validates the output.
 
     Raises:
-        OptionError: The columns are not those of a write.
+        OptionError: The columns are not valid for a write.
     """
     names = {name.lower() for name in frame.columns}
     dropped = {*_OF_THE_SOURCE}
@@ -213,7 +213,7 @@ def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
 
 
 def _shuffles(frame: DataFrame) -> bool:
-    """Returns whether the order of a frame's rows is accidental: anything but choosing and changing rows one by one."""
+    """Returns whether the order of a frame's rows is undefined, because it does more than filter and map rows."""
     names = _nodes(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
     return any(name not in _ROW_BY_ROW and not _SOURCES.search(name) for name in names)
 
@@ -231,15 +231,15 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-# -- queues
+# Queues
 
 
 def check(pipe: Pipe) -> None:
-    """Makes sure that there are queues to read and to write, as far as that is known; needs no Spark.
+    """Checks that the source and target queues exist or can be created. Needs no Spark.
 
     Raises:
-        QueueNotFound: One is not there, and is not to be made.
-        OptionError: It cannot be made by this name.
+        QueueNotFound: A queue does not exist, and is not to be created.
+        OptionError: The target's name is not valid for a new queue.
     """
     open_stores.selected(pipe.store, pipe.source)
     if pipe.target is not None and _target(pipe) is None:
@@ -247,10 +247,10 @@ def check(pipe: Pipe) -> None:
 
 
 def _target(pipe: Pipe) -> Queue | None:
-    """Returns the target; None: it is to be made.
+    """Returns the target, or None if it is to be created.
 
     Raises:
-        QueueNotFound: It is not there and is not to be made.
+        QueueNotFound: The target does not exist, and is not to be created.
     """
     try:
         return open_stores.queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
@@ -261,27 +261,27 @@ def _target(pipe: Pipe) -> Queue | None:
 
 
 def _prepare_target(pipe: Pipe) -> None:
-    """Makes the target if it is not there.
+    """Creates the target if it does not exist.
 
     Raises:
-        QueueNotFound: It is not there and is not to be made.
-        QueueExists: It has another number of partitions than asked for.
+        QueueNotFound: The target does not exist, and is not to be created.
+        QueueExists: The target does not have the requested number of partitions.
     """
     if pipe.target is None:
         return
-    there = _target(pipe)
+    target = _target(pipe)
     if pipe.create:
         store = open_stores.opened(pipe.store)
         most = max((queue.partitions for queue in open_stores.selected(pipe.store, pipe.source)), default=1)
-        wanted = pipe.partitions or (None if there else most)
+        partitions = pipe.partitions or (None if target else most)
         bridge.run(
             store.catalogue.create_queue(
-                open_stores.application(store, pipe.store), pipe.target, QueueSpec(partitions=wanted)
+                open_stores.application(store, pipe.store), pipe.target, QueueSpec(partitions=partitions)
             )
         )
 
 
-# -- running
+# Running
 
 
 def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
@@ -302,7 +302,7 @@ def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
         rows.write.format("queuey").mode("append").options(**options, run=run).save()
 
     query = writer.foreachBatch(write).start()
-    # The checkpoint keeps the id, so another run that does the same micro-batch again has the same name for it.
+    # The checkpoint keeps the id, so a micro-batch that runs again after a restart has the same name.
     name.set_result(str(query.id))
     return query
 
@@ -317,7 +317,6 @@ def _sink(pipe: Pipe) -> dict[str, str]:
 
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
-    """Waits for the stream to end; on request ends it after a micro-batch."""
     last, batches, messages, written = -1, 0, 0, 0
     deadline: float | None = None
     silent_until = 0.0

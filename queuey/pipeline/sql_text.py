@@ -1,4 +1,4 @@
-"""Mistakes in SQL that can be found before Spark, which starts slowly, reads it."""
+"""Checks of SQL that find mistakes before Spark starts, which takes long."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BEGINNINGS = frozenset({"select", "with", "from", "values", "table"})
 
 
 def check_query(text: str, view: str) -> None:
-    """Refuses what cannot be one query of a view.
+    """Checks that a text can be one query of a view.
 
     Raises:
-        OptionError: It begins with another word, does not name the view, or is cut off.
+        OptionError: The text does not begin like a query, does not name the view, or is incomplete.
     """
     words = list(_words(text))
     if not words:
@@ -29,40 +29,40 @@ def check_query(text: str, view: str) -> None:
     if words[0].lower() not in _BEGINNINGS:
         raise OptionError(f"the SQL begins with {words[0]!r}: it has to be a SELECT")
     if view not in {word.lower() for word in words}:
-        raise OptionError(f"the SQL does not name the view {view}, so it has nothing to do with the stream of messages")
+        raise OptionError(f"the SQL does not name the view {view}, so it does not read the stream of messages")
 
 
 def check_condition(text: str) -> None:
-    """Refuses what cannot be one expression.
+    """Checks that a text can be one expression.
 
     Raises:
-        OptionError: It is empty or cut off.
+        OptionError: The text is empty or incomplete.
     """
     if not list(_words(text)):
         raise OptionError("the condition is empty")
 
 
 def _words(text: str) -> Iterator[str]:
-    """Returns words and names in their order.
+    """Returns words and names in order.
 
     Raises:
-        OptionError: A quote, a comment or a parenthesis has no end or no beginning, or a second statement follows.
+        OptionError: A quote, comment or parenthesis is not balanced, or a second statement follows.
     """
     opened: list[int] = []
     ended = False
-    for found in _TOKEN.finditer(text):
-        if found["open"]:
-            raise OptionError(f"{found['open']} in {_near(text, found.start())} is never closed")
-        word = found["word"] or found["quoted"]
-        if ended and (word or found["mark"] not in {None, ";"}):
-            raise OptionError(f"there is more after ; in {_near(text, found.start())}: one statement is enough")
+    for token in _TOKEN.finditer(text):
+        if token["open"]:
+            raise OptionError(f"{token['open']} in {_near(text, token.start())} is never closed")
+        word = token["word"] or token["quoted"]
+        if ended and (word or token["mark"] not in {None, ";"}):
+            raise OptionError(f"there is more after ; in {_near(text, token.start())}: only one statement is allowed")
         if word:
             yield word
-        match found["mark"]:
+        match token["mark"]:
             case "(":
-                opened.append(found.start())
+                opened.append(token.start())
             case ")" if not opened:
-                raise OptionError(f") in {_near(text, found.start())} closes nothing")
+                raise OptionError(f") in {_near(text, token.start())} closes nothing")
             case ")":
                 opened.pop()
             case ";":

@@ -1,6 +1,6 @@
-"""Work on stores in Spark's Python workers: payloads in, a task for each, rows or small values out.
+"""Runs work on stores in Spark's Python workers: one task for each payload, which returns rows or small values.
 
-(``mapInArrow`` would do, did PySpark not ask for pandas there, which nothing here uses.)
+``mapInArrow`` is not used, because it requires pandas.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ KINDS = {
     "digests": "queuey.pipeline.audit.body_hashes:rows",
     "units": "queuey.pipeline.archive.find_buckets:rows",
 }
-"""Where the work of a kind is: a function of store and payload that gives record batches."""
+"""Kind of work -> function of store and payload that yields record batches."""
 _registered: WeakSet[SparkSession] = WeakSet()
 
 
 class _Order(msgspec.Struct, frozen=True, array_like=True):
-    """Work as an option of a read; it names secrets instead of holding them."""
+    """A description of work, passed as an option of a read. It holds names of secrets, not secrets."""
 
     kind: str
     schema: str
@@ -49,17 +49,17 @@ class _Order(msgspec.Struct, frozen=True, array_like=True):
 def rows(
     spark: SparkSession, kind: str, schema: StructType, store: StoreOptions, payloads: Iterable[bytes]
 ) -> DataFrame:
-    """Returns what work gives for each payload as a DataFrame; the work is done when that is evaluated.
+    """Returns the rows of work on each payload as a DataFrame. The work runs when the DataFrame is evaluated.
 
     Args:
         spark: The session.
-        kind: Which work, of ``KINDS``.
-        schema: The columns that it gives.
-        store: Where.
-        payloads: One for each task.
+        kind: The kind of work, a key of ``KINDS``.
+        schema: The columns of the rows.
+        store: The store.
+        payloads: One payload for each task.
     """
     if spark not in _registered:
-        # Doing it again would be a warning of Spark's.
+        # Spark warns if a source is registered again.
         spark.dataSource.register(TasksSource)
         _registered.add(spark)
     order = msgspec.msgpack.encode(_Order(kind, schema.json(), store, tuple(payloads)))
@@ -67,11 +67,11 @@ def rows(
 
 
 def values(spark: SparkSession, work: Callable[[bytes], Iterator[bytes]], payloads: Sequence[bytes]) -> list[bytes]:
-    """Returns all that work gives for the payloads, which is little; one task for each."""
+    """Runs work on each payload in a task of its own; collects the values, of which there must be few."""
     if not payloads:
         return []
-    found: list[bytes] = spark.sparkContext.parallelize(payloads, len(payloads)).flatMap(work).collect()
-    return found
+    collected: list[bytes] = spark.sparkContext.parallelize(payloads, len(payloads)).flatMap(work).collect()
+    return collected
 
 
 class TasksSource(DataSource):
@@ -90,7 +90,7 @@ class TasksSource(DataSource):
 
 
 class TasksReader(DataSourceReader):
-    """Does work on payloads; each travels with its own task alone."""
+    """Runs work on payloads. Each payload is only sent to its own task."""
 
     def __init__(self, order: _Order) -> None:
         self._payloads = order.payloads
@@ -103,7 +103,7 @@ class TasksReader(DataSourceReader):
         return [InputPartition(payload) for payload in self._payloads]
 
     def read(self, partition: InputPartition) -> Batches:
-        """Runs one task. Spark invents a partition where there are none."""
+        # Without payloads, Spark makes up a partition.
         if isinstance(partition.value, bytes):
             yield from self._work(partition.value)
 

@@ -1,4 +1,4 @@
-"""Queues as a source and a sink of Spark, in batches and streams, over any store.
+"""Queues as a source and a sink of Spark, in batches and streams, for any store.
 
 ::
 
@@ -7,47 +7,47 @@
     register(spark)
     spark.read.format("queuey").option("subscribe", "orders").load()
 
-Names of options are those of Spark's Kafka source and not case-sensitive. Unknown ones are refused.
+Options are named as in Spark's Kafka source and are not case-sensitive. Unknown options are refused.
 
 ==============================  =====================================================================================
 which store
 ------------------------------  -------------------------------------------------------------------------------------
 ``data``, ``store``, …          any setting of the store by its name; else from the environment, as for the service
-``cassandra_password``          where the password is, ``env:NAME`` or ``file:PATH``; never the password
+``cassandra_password``          the place of the password, ``env:NAME`` or ``file:PATH``; never the password itself
 ``config``                      a TOML file with settings, on every machine
-``application``                 whose queues; not needed where the store has one application
+``application``                 the application that owns the queues; not needed if the store has only one
 ------------------------------  -------------------------------------------------------------------------------------
 read: which queues              exactly one of
 ------------------------------  -------------------------------------------------------------------------------------
-``subscribe``                   names with commas
+``subscribe``                   names, separated by commas
 ``subscribePattern``            a regular expression that matches the whole name
 ``assign``                      partitions: ``{"orders":[1,2]}``
 ------------------------------  -------------------------------------------------------------------------------------
-read: from where to where       the first that is given counts
+read: start and end             the first option that is given counts
 ------------------------------  -------------------------------------------------------------------------------------
 ``startingTimestamp``           ms since 1970
 ``startingOffsetsByTimestamp``  ``{"orders":{"1":ms,"2-4":ms}}``
 ``startingOffsets``             ``earliest`` (a batch's default), ``latest`` (a stream's), or ids of messages:
                                 ``{"orders":{"1":"<id>","2-4":"earliest"}}``, where -2 is earliest and -1 latest
-``endingTimestamp``, …          of a batch the end, which is not read itself: the same three, default ``latest``
+``endingTimestamp``, …          the exclusive end of a batch: the same three options, default ``latest``
 ------------------------------  -------------------------------------------------------------------------------------
 read: how
 ------------------------------  -------------------------------------------------------------------------------------
-``includeHeaders``              give the column ``headers`` as well (false)
-``failOnDataLoss``              fail if what was to be read is gone (true)
-``minPartitions``               about how many tasks at least
-``maxRecordsPerPartition``      of a batch: about how many messages a task reads at most
-``maxOffsetsPerTrigger``        of a stream: how many messages a micro-batch reads at most
-``group``                       of a stream: record progress as offsets of this consumer group
+``includeHeaders``              add the column ``headers`` (false)
+``failOnDataLoss``              fail if messages to be read are gone (true)
+``minPartitions``               approximate min number of tasks
+``maxRecordsPerPartition``      batches only: approximate max messages per task
+``maxOffsetsPerTrigger``        streams only: max messages per micro-batch
+``group``                       streams only: record progress as offsets of this consumer group
 ------------------------------  -------------------------------------------------------------------------------------
 write
 ------------------------------  -------------------------------------------------------------------------------------
-``queue`` or ``topic``          where all rows go, whatever they say; else their column ``queue`` says it
-``ttl``                         seconds that messages live whose row does not say
-``run``                         of a batch: doing it again under this name writes the same messages once
+``queue`` or ``topic``          the target of all rows; without it, the column ``queue`` names the target of each row
+``ttl``                         TTL in seconds of rows without their own
+``run``                         batches only: name of the write; repeated writes with one name write each row once
 ``lead``                        seconds by which ids are reserved ahead of the clock (10)
-``rate``                        messages a second over all tasks
-``create``, ``partitions``      create the queue if it is not there, with so many partitions
+``rate``                        max messages a second over all tasks
+``create``, ``partitions``      create the queue if it does not exist, with this number of partitions
 ==============================  =====================================================================================
 """
 
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 OLDEST = (4, 2)
-"""The first PySpark whose streams over sources in Python have limits and an end."""
+"""Version of PySpark, the first one with read limits and ``availableNow`` for streams of Python sources."""
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format ``queuey`` in a session. You may call it again.
+    """Registers the format ``queuey`` in a session. Idempotent.
 
     ::
 
@@ -76,7 +76,7 @@ def register(spark: SparkSession) -> None:
         spark.read.format("queuey").option("subscribe", "orders").load().select("id", "value").show()
 
     Raises:
-        SparkMissing: This is an older PySpark than sources of streams in Python need.
+        SparkMissing: PySpark is older than 4.2.
     """
     import pyspark
 

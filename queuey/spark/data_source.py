@@ -1,7 +1,7 @@
-"""The data source ``queuey``: each method a line or two that hands over to the module that does it.
+"""The data source ``queuey``. Each method delegates to another module.
 
-Spark makes instances in its Python processes, pickles them to others, and calls one method only; so modules
-are imported when they are used, and an instance holds nothing but the options as given.
+Spark creates instances in its Python processes, pickles them to others, and calls only one method of each. So modules
+are imported when they are used, and an instance holds only the options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class QueueySource(DataSource):
         return "queuey"
 
     def schema(self) -> StructType:
-        """All columns of a read or of a table. Spark calls it first, so mistakes in the options are raised here."""
+        """Returns all columns of a read or a table. Spark calls it first, so it raises mistakes in the options."""
         if self._of_table:
             return tables.table_schema(self.options)
         from queuey.spark.source import columns

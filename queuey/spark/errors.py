@@ -3,12 +3,11 @@
 ::
 
     QueueyError
-    ├── OptionError       an option, a schema or a column that cannot be used; also a ValueError
-    ├── DataLoss          what was to be read is gone: expired, purged or deleted
-    └── SparkMissing      no PySpark, or no Java that it runs on
+    ├── OptionError       an option, a schema or a column is not valid; also a ValueError
+    ├── DataLoss          messages to be read are gone: expired, purged or deleted
+    └── SparkMissing      PySpark or a suitable Java is missing
 
-Spark shows what a data source raises as the end of a traceback, so every message is one sentence that stands for
-itself.
+Spark shows errors of a data source at the end of a traceback, so every message is understandable without context.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from queuey.errors import QueueyError
 
 
 class OptionError(QueueyError, ValueError):
-    """An option, a schema or a column that cannot be used. Nothing was read or written."""
+    """An option, a schema or a column is not valid. Nothing was read or written."""
 
     code = "InvalidArgument"
 
 
 class DataLoss(QueueyError):
-    """Messages that were to be read are not there any more."""
+    """Messages that were to be read do not exist any more."""
 
     code = "DataLoss"
 
 
 class SparkMissing(QueueyError):
-    """PySpark is not installed, or there is no Java that it runs on."""
+    """PySpark is not installed, or there is no Java on which it runs."""
 
     code = "SparkMissing"

@@ -1,4 +1,4 @@
-"""Errors of Spark in one line, without the stack traces of two languages around them."""
+"""Describes Spark's errors in one line, without the stack traces of two languages."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CALLING = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )
 
 _DEAD = "The Java process of Spark has ended: killed, or out of memory (--conf spark.driver.memory=4g gives it more)."
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Of PySpark, which writes what it raises to standard error as well, stack trace and all."""
+"""Loggers of PySpark, which also write raised errors with their stack traces to standard error."""
 
 
 class SparkFailure(NamedTuple):
-    """A failure for people.
+    """A failure to show to users.
 
     Attributes:
         text: One line.
-        usage: What was asked for cannot be done; doing it again is of no use.
+        usage: True if the request is not valid, so that a retry is useless.
     """
 
     text: str
@@ -38,12 +38,12 @@ def keep_quiet() -> None:
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
-    # It tells each broken connection to a dead Java with its stack trace.
+    # It logs each broken connection to a dead Java process with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
 
 def explain(error: BaseException) -> SparkFailure | None:
-    """Returns the message of an error of Spark; None: another error."""
+    """Returns the description of a Spark error, or None if it is another error."""
     kind = type(error)
     if kind.__name__ == "Py4JNetworkError" or (isinstance(error, OSError | EOFError) and _of_py4j(error.__traceback__)):
         return SparkFailure(_DEAD, usage=False)
@@ -79,5 +79,5 @@ def _raised(whole: str) -> tuple[str, str]:
 
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # Spark puts its plan below a first line that ends so.
+    # Spark ends the first line with a semicolon if a plan follows.
     return lines[0].rstrip(";") if lines else ""

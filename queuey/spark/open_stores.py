@@ -1,7 +1,7 @@
-"""Open stores in Spark's processes: one for each process and set of options, made where work is done.
+"""Open stores in Spark's processes: one for each process and set of options.
 
-Nothing here is ever pickled: plans and checkpoints hold :class:`~queuey.spark.options.StoreOptions`, which only name
-secrets, and each Python worker opens its own store when it first needs one.
+Stores are never pickled: plans and checkpoints hold :class:`~queuey.spark.options.StoreOptions`, with names of secrets
+only, and each Python worker opens its own store when it first needs it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from queuey.storage import Store, bridge, opening
 PAGE_SIZE = 1000
 """Max queues in a listing."""
 _SHOWN = 10
-"""Max applications in an error."""
+"""Max applications in an error message."""
 
 _open: dict[tuple[int, StoreOptions], Store] = {}
 _lock = threading.Lock()
 
 
 def opened(options: StoreOptions) -> Store:
-    """Returns this process's store; the first call opens it, and it closes with the process.
+    """Returns this process's store. The first call opens it, and it is closed when the process ends.
 
     Raises:
-        OptionError: There is no store of that name.
-        SettingsError: The settings cannot be used.
+        OptionError: The store does not exist.
+        SettingsError: The settings are not valid.
         StoreUnavailable: The store does not answer.
     """
     key = (os.getpid(), options)
@@ -47,17 +47,16 @@ def opened(options: StoreOptions) -> Store:
 
 
 def close_all() -> None:
-    """Closes the stores of this process; a later call opens them again."""
     with _lock:
         for key in [key for key in _open if key[0] == os.getpid()]:
             _open.pop(key).close()
 
 
 def application(store: Store, options: StoreOptions) -> str:
-    """Returns whose queues are meant.
+    """Returns the application that owns the queues.
 
     Raises:
-        OptionError: The store has no such application, or several and none is named.
+        OptionError: The store does not have the application, or has several and the options name none.
     """
     if options.application is not None:
         if not bridge.run(store.applications.has_application(options.application)):
@@ -81,49 +80,49 @@ def _named(store: Store) -> str:
 
 
 def queue(store: Store, options: StoreOptions, name: str) -> Queue:
-    """Returns the queue as it is now.
+    """Returns the present state of a queue.
 
     Raises:
-        QueueNotFound: No such queue.
+        QueueNotFound: The queue does not exist.
     """
     return _queue(store, application(store, options), name)
 
 
 def existing(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
-    """Returns the queue as it is now; None: it is not there, or with a ``qid`` that its messages are others."""
+    """Returns the present state of a queue, or None if it does not exist or has another ``qid`` than the given one."""
     try:
-        found = queue(store, options, name)
+        present = queue(store, options, name)
     except QueueNotFound:
         return None
-    return found if qid in {None, found.qid} else None
+    return present if qid in {None, present.qid} else None
 
 
 def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE_SIZE) -> list[Queue]:
-    """Returns the queues that a read is about, as they are now, by name.
+    """Returns the selected queues in their present state, sorted by name.
 
     Args:
         options: The store.
-        selection: Which queues.
-        page: How many in one listing.
+        selection: The queues.
+        page: Max queues in one listing.
 
     Raises:
-        QueueNotFound: One that is named does not exist. A pattern may match none.
+        QueueNotFound: A named queue does not exist. A pattern that matches nothing is not an error.
     """
     store = opened(options)
     owner = application(store, options)
     if isinstance(selection, Pattern):
         regex = re.compile(selection.regex)
-        found = [
-            queue for part in queue_pages(store, owner, page=page) for queue in part if regex.fullmatch(queue.name)
+        queues = [
+            queue for listed in queue_pages(store, owner, page=page) for queue in listed if regex.fullmatch(queue.name)
         ]
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
-        found = [_queue(store, owner, name) for name in names]
-    return sorted(found, key=lambda queue: queue.name)
+        queues = [_queue(store, owner, name) for name in names]
+    return sorted(queues, key=lambda queue: queue.name)
 
 
 def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
-    """Lists an application's queues by name, from a name on, so many at a time."""
+    """Yields an application's queues in pages, sorted by name, from ``start`` on."""
     more = True
     while more:
         listed = bridge.run(store.catalogue.list_queues(owner, start=start, limit=page))
@@ -134,17 +133,17 @@ def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iter
 
 
 def settings_of(options: StoreOptions) -> table.Settings:
-    """Returns the settings in force in this process.
+    """Returns the effective settings in this process.
 
     Raises:
-        SettingsError: They cannot be used; the message names the option.
+        SettingsError: A setting is not valid; the message names the option.
     """
     config = None if options.config is None else Path(options.config)
     try:
         loaded = table.load(dict(options.settings), os.environ, config=config)
         opening.check(loaded)
     except SettingsError as error:
-        # The texts name an option of the command line where it is one of Spark's.
+        # The texts name options of the command line; replace them with options of Spark.
         names = {line.option: line.name for line in table.table()}
         text = re.sub(r"from (--[a-z-]+)", lambda found: f"from option {names[found[1]]}", str(error))
         raise SettingsError(text) from error
@@ -152,10 +151,10 @@ def settings_of(options: StoreOptions) -> table.Settings:
 
 
 def check_name(name: str) -> None:
-    """Refuses names of new queues that the service would refuse, because they could not be reached through it.
+    """Checks the name of a new queue.
 
     Raises:
-        OptionError: See above.
+        OptionError: The service would not accept the name, so the queue could not be reached through it.
     """
     error = queue_name_error(name, Limits().max_queue_name)
     if error is not None:
@@ -166,7 +165,7 @@ def _opened(options: StoreOptions) -> Store:
     settings = settings_of(options)
     remote = opening.is_cassandra(settings)
     if not remote and not opening.is_made(settings):
-        raise OptionError(f"There is no store at {settings.data}: options store and data say where it is.")
+        raise OptionError(f"There is no store at {settings.data}: set option store or data.")
     store = opening.open_store(settings, jobs=False)
     try:
         if remote:

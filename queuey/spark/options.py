@@ -1,4 +1,4 @@
-"""Options of a read or a write. Pure: texts in, frozen structs out, one clear error for each mistake."""
+"""Parses the options of a read or a write: texts in, frozen structs out. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_NAME = 200
 """Max characters in the name of a run or a group."""
 
 _STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
-"""Settings that a store is opened with or that hold for messages, beside those of Cassandra."""
+"""Settings of stores and messages that are also options, in addition to all settings for Cassandra."""
 SELECTIONS = ("subscribe", "subscribePattern", "assign")
 _KAFKA = {
     "kafka.bootstrap.servers": "store",
@@ -38,12 +38,12 @@ _KAFKA = {
     "fetchoffset.numretries": "deadline",
     "fetchoffset.retryintervalms": "deadline",
 }
-"""Options of Spark's Kafka source that mean nothing here, in lower case, and what comes nearest."""
+"""Option of Spark's Kafka source, in lower case, that is not supported here -> the nearest option."""
 _SWITCHES = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
 class StoreOptions(msgspec.Struct, frozen=True):
-    """Which store, and whose queues in it. Picklable and hashable; holds names of secrets, never secrets.
+    """A store and an application in it. Picklable and hashable; holds names of secrets, never secrets.
 
     Attributes:
         settings: Pairs of a setting's name and its text, sorted.
@@ -74,15 +74,15 @@ Selection = Subscribe | Pattern | Assign
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A read.
+    """Options of a read.
 
     Attributes:
-        starting: Where partitions start; of a stream: at its first start.
-        ending: Where they end; of a stream always ``LATEST``.
-        max_offsets: At most so many messages in a micro-batch.
-        min_partitions: At least about so many tasks.
-        max_records: At most about so many messages in a task.
-        headers: Give the column ``headers`` as well.
+        starting: Where to start in each partition; for a stream, only at its first start.
+        ending: Where to end in each partition; for a stream always ``LATEST``.
+        max_offsets: Max messages in a micro-batch.
+        min_partitions: Approximate min number of tasks.
+        max_records: Approximate max messages in a task.
+        headers: Add the column ``headers``.
         group: Record progress as this consumer group's offsets.
     """
 
@@ -99,16 +99,16 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A write.
+    """Options of a write.
 
     Attributes:
-        queue: Where all rows go; None: every row says.
-        ttl: Seconds that messages live whose row does not say; None: the queue's.
-        run: Names a batch write, so that doing it again writes the same messages.
+        queue: The target of all rows; if None, the column ``queue`` of each row names it.
+        ttl: TTL in seconds of rows without their own; the queue's TTL if None.
+        run: Name of a batch write; repeated writes with one name write each row once.
         lead: Seconds by which ids are reserved ahead of the clock.
-        rate: Messages a second over all tasks; 0: no limit.
+        rate: Max messages a second over all tasks; 0 means no limit.
         create: Create the queue if it does not exist.
-        partitions: Of a queue that is created; None: one.
+        partitions: Number of partitions of a created queue; one if None.
     """
 
     store: StoreOptions
@@ -124,7 +124,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 def _switch(name: str, text: str) -> bool:
     value = _SWITCHES.get(text.strip().lower())
     if value is None:
-        raise OptionError(f"Option {name} is {text!r}: it can be true or false.")
+        raise OptionError(f"Option {name} is {text!r}: it has to be true or false.")
     return value
 
 
@@ -163,12 +163,12 @@ _EVERYWHERE = (*_READ, *_WRITE)
 
 
 class _Option(msgspec.Struct, frozen=True):
-    """An option.
+    """Description of an option.
 
     Attributes:
-        uses: What it has a meaning for.
-        field: Of :class:`SourceOptions` or :class:`SinkOptions`; empty: it is read together with others.
-        parse: Makes the field's value of the option's name and text.
+        uses: The kinds of reads and writes that accept it.
+        field: Field of :class:`SourceOptions` or :class:`SinkOptions`; empty if it is parsed together with others.
+        parse: Returns the field's value for the option's name and text.
     """
 
     uses: tuple[str, ...]
@@ -202,109 +202,113 @@ _TABLE = {
     "create": _Option(_WRITE, "create", _switch),
     "partitions": _Option(_WRITE, "partitions", _whole),
     "run": _Option((_BATCH_WRITE,), "run", _short),
-    # Spark itself takes these from the options of a streaming write, and hands them on.
+    # Options of Spark itself for a streaming write, which it passes on.
     "checkpointLocation": _Option((_STREAM_WRITE,)),
     "queryName": _Option((_STREAM_WRITE,)),
 }
-"""All options but the settings of a store, which every use has."""
+"""All options except the settings of a store, which all reads and writes accept."""
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Reads the options of a read.
+    """Parses the options of a read.
 
     Raises:
-        OptionError: Names the option and what is wrong with it.
+        OptionError: An option is missing or not valid.
     """
-    given = _given(options, _STREAM_READ if streaming else _BATCH_READ)
-    starting = bounds(given, "starting", LATEST if streaming else EARLIEST)
-    ending = bounds(given, "ending", LATEST)
+    canonical = _given(options, _STREAM_READ if streaming else _BATCH_READ)
+    starting = bounds(canonical, "starting", LATEST if streaming else EARLIEST)
+    ending = bounds(canonical, "ending", LATEST)
     if not streaming:
         _refuse_bound(starting, LATEST, "A batch read cannot start at latest")
         _refuse_bound(ending, EARLIEST, "A read cannot end at earliest")
     return SourceOptions(
-        store=store_options(given), selection=_selection(given), starting=starting, ending=ending, **_fields(given)
+        store=store_options(canonical),
+        selection=_selection(canonical),
+        starting=starting,
+        ending=ending,
+        **_fields(canonical),
     )
 
 
 def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Reads the options of a write.
+    """Parses the options of a write.
 
     Raises:
-        OptionError: Names the option and what is wrong with it.
+        OptionError: An option is missing or not valid.
     """
-    given = _given(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
-    queue = given.get("queue", given.get("topic"))
-    if given.get("topic", queue) != queue:
+    canonical = _given(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
+    queue = canonical.get("queue", canonical.get("topic"))
+    if canonical.get("topic", queue) != queue:
         raise OptionError("Options queue and topic name different queues; one of them is enough.")
     if queue == "":
         raise OptionError("Option queue is empty.")
-    found = SinkOptions(store=store_options(given), queue=queue, **_fields(given))
-    if found.create and queue is None:
+    parsed = SinkOptions(store=store_options(canonical), queue=queue, **_fields(canonical))
+    if parsed.create and queue is None:
         raise OptionError("Option create needs queue: which queue is to be created.")
-    if found.partitions is not None and not found.create:
+    if parsed.partitions is not None and not parsed.create:
         raise OptionError("Option partitions is for a queue that is created: it needs create=true.")
-    return found
+    return parsed
 
 
 def store_options(options: Mapping[str, str]) -> StoreOptions:
-    """Picks the options that say which store; others are left alone.
+    """Parses the options of the store; ignores others.
 
-    Relative paths are made absolute here, on the driver, because executors have their own working directories.
+    Makes relative paths absolute on the driver, because executors have other working directories.
 
     Raises:
-        OptionError: A secret is given instead of its name. It is not repeated.
+        OptionError: A secret is given instead of its name. The message does not contain it.
     """
-    given = _canonical(options)
-    settings = {name: _place(line, given[name]) for name, line in _store_settings().items() if name in given}
-    application, config = given.get("application"), given.get("config")
+    canonical = _canonical(options)
+    settings = {name: _place(line, canonical[name]) for name, line in _store_settings().items() if name in canonical}
+    application, config = canonical.get("application"), canonical.get("config")
     if application == "":
         raise OptionError("Option application is empty.")
     return StoreOptions(tuple(sorted(settings.items())), None if config is None else _absolute(config), application)
 
 
 def check_read(options: Mapping[str, str]) -> bool:
-    """Checks the options of a read before it is known whether it is a stream.
+    """Checks the options of a read that may be a batch or a stream.
 
     Returns:
-        Whether it gives headers.
+        True if the read has the column ``headers``.
 
     Raises:
-        OptionError: Names the option and what is wrong with it.
+        OptionError: An option is missing or not valid.
     """
-    given = _given(options, *_READ)
-    _selection(given)
-    store_options(given)
-    return "includeHeaders" in given and _switch("includeHeaders", given["includeHeaders"])
+    canonical = _given(options, *_READ)
+    _selection(canonical)
+    store_options(canonical)
+    return "includeHeaders" in canonical and _switch("includeHeaders", canonical["includeHeaders"])
 
 
 def lasting(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns options that mean the same wherever they are read later: by canonical name, with absolute paths.
+    """Returns options in a form to store: with canonical names and absolute paths.
 
     Raises:
-        OptionError: A secret is given instead of its name. It is not repeated.
+        OptionError: A secret is given instead of its name. The message does not contain it.
     """
     store = store_options(options)
     return _canonical(options) | dict(store.settings) | ({} if store.config is None else {"config": store.config})
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """Refuses options that neither a read nor a write knows.
+    """Checks the names of options.
 
     Raises:
-        OptionError: Names the first of them and the nearest one that is known.
+        OptionError: An option is unknown. The message suggests the nearest known one.
     """
     for name in options:
         _known(name)
 
 
 def _given(options: Mapping[str, str], *uses: str) -> dict[str, str]:
-    """Returns the options by canonical name; refuses those that are unknown or mean nothing for any of the uses."""
+    """Returns the options by canonical name; raises OptionError if one is unknown or does not apply to ``uses``."""
     check_names(options)
-    given = _canonical(options)
-    for name in given:
+    canonical = _canonical(options)
+    for name in canonical:
         if name in _TABLE and set(uses).isdisjoint(_TABLE[name].uses):
-            raise OptionError(f"Option {name} means nothing for {uses[0] if len(uses) == 1 else 'a read'}.")
-    return given
+            raise OptionError(f"Option {name} does not apply to {uses[0] if len(uses) == 1 else 'a read'}.")
+    return canonical
 
 
 def _fields(given: Mapping[str, str]) -> dict[str, Any]:
@@ -318,14 +322,14 @@ def _canonical(options: Mapping[str, str]) -> dict[str, str]:
 def _known(name: str) -> None:
     lower = name.lower()
     if lower in {"path", "paths"}:
-        raise OptionError("Queues have no path: option subscribe names what is read, option queue what is written to.")
+        raise OptionError("Queues have no path: use option subscribe to read, option queue to write.")
     if lower in _names():
         return
     if lower in _KAFKA or lower.startswith("kafka."):
         near = _KAFKA.get(lower) or _nearest(lower.removeprefix("kafka.")) or "store"
-        raise OptionError(f"Option {name} is one of Kafka and means nothing here; the nearest one is {near}.")
+        raise OptionError(f"Option {name} of Kafka is not supported; the nearest option is {near}.")
     close = _nearest(lower)
-    raise OptionError(f"Unknown option {name}.{f' Is {close} meant?' if close else ''}")
+    raise OptionError(f"Unknown option {name}.{f' Did you mean {close}?' if close else ''}")
 
 
 def _nearest(lower: str) -> str | None:
@@ -340,16 +344,14 @@ def _store_settings() -> dict[str, Setting]:
 
 @cache
 def _names() -> dict[str, str]:
-    """Returns the canonical names of all options by their names in lower case."""
     return {name.lower(): name for name in (*_TABLE, *_store_settings())}
 
 
 def _place(line: Setting, text: str) -> str:
-    """Returns a setting's text, in which a path holds wherever it is read."""
     if line.type == "path":
         return _absolute(text)
     if line.name == "store" and "@" in text:
-        raise OptionError("Option store holds a user; options cassandra_user and cassandra_password are for that.")
+        raise OptionError("Option store contains a user: use options cassandra_user and cassandra_password.")
     if line.name == "cassandra_password":
         try:
             return str(SecretName.parse(text, Path.cwd()))
@@ -365,8 +367,8 @@ def _absolute(text: str) -> str:
 def _selection(given: Mapping[str, str]) -> Selection:
     chosen = [name for name in SELECTIONS if name in given]
     if len(chosen) != 1:
-        found = f" and not {' and '.join(chosen)}" if chosen else ""
-        raise OptionError(f"A read needs exactly one of subscribe, subscribePattern and assign{found}.")
+        excess = f", not {' and '.join(chosen)}" if chosen else ""
+        raise OptionError(f"A read needs exactly one of subscribe, subscribePattern and assign{excess}.")
     [name] = chosen
     text = given[name]
     if name == "assign":
@@ -383,21 +385,21 @@ def _pattern(text: str) -> Pattern:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"Option subscribePattern is no regular expression: {error}.") from error
+        raise OptionError(f"Option subscribePattern is not a regular expression: {error}.") from error
     return Pattern(text)
 
 
 def _assigned(text: str) -> Assign:
     shape = '{"queue":[1,2]}'
-    found = []
+    assigned = []
     for queue, partitions in parsed_object("assign", text, shape).items():
         if not isinstance(partitions, list) or not partitions:
             raise OptionError(f"Option assign is not of the form {shape}.")
         numbers = {number for part in partitions for number in partition_numbers("assign", str(part))}
-        found.append((queue, tuple(sorted(numbers))))
-    return Assign(tuple(found))
+        assigned.append((queue, tuple(sorted(numbers))))
+    return Assign(tuple(assigned))
 
 
 def _refuse_bound(found: Bounds, bound: Bound, why: str) -> None:
-    if found.everywhere == bound or any(bound in each.values() for each in found.each.values()):
+    if found.everywhere == bound or any(bound in partitions.values() for partitions in found.each.values()):
         raise OptionError(f"{why}, as option {found.option} says.")

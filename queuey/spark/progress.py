@@ -1,7 +1,7 @@
-"""Progress of streaming queries as metrics for Prometheus.
+"""Progress of streaming queries as Prometheus metrics.
 
-A source in Python can add nothing to the metrics of Spark, so a listener takes what a stream over queues reports of
-itself from the progress of its query, and what a write to queues notes from the store.
+A Python source cannot add to Spark's own metrics. So a listener reads the lag of a stream over queues from the progress
+of its query, and the counts of a write to queues from the store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_ENDED = 100
 
 
 class ProgressMetrics(StreamingQueryListener):
-    """Counts what the streaming queries of a session read and write, and says how far behind they are.
+    """Exports rows read and written by the streaming queries of a session, and their lag.
 
     ::
 
@@ -47,22 +47,22 @@ class ProgressMetrics(StreamingQueryListener):
         spark.streams.addListener(ProgressMetrics(registry=registry))
         print(generate_latest(registry).decode())
 
-    Every metric has the label ``query``: the query's name, else its id. Of ended queries the last hundred stay.
+    Every metric has the label ``query``: the query's name, else its id. The last hundred ended queries keep theirs.
 
     ===================================  ==========================================================================
     ``queuey_stream_read_rows_total``    rows of finished micro-batches
-    ``queuey_stream_written_rows_total`` rows that the sink has taken, whatever sink it is
-    ``queuey_stream_moved_rows_total``   rows written to queues at later ids than those reserved first
-    ``queuey_stream_lag_messages``       messages between the last micro-batch and the horizon, perhaps estimated
-    ``queuey_stream_lag_seconds``        age of the oldest of them
+    ``queuey_stream_written_rows_total`` rows written to the sink, of any kind
+    ``queuey_stream_moved_rows_total``   rows written to queues at later ids than the first reserved ones
+    ``queuey_stream_lag_messages``       messages between the last micro-batch and the horizon, possibly estimated
+    ``queuey_stream_lag_seconds``        age of the oldest of these messages
     ===================================  ==========================================================================
 
     Args:
-        options: Which store the queries write to, as for a write; without ``moved`` rows are not counted.
-        registry: Where the metrics are.
+        options: Options of the store to which the queries write. Without them, moved rows are not counted.
+        registry: The registry for the metrics.
 
     Raises:
-        OptionError: The options cannot be used.
+        OptionError: The options are not valid.
     """
 
     def __init__(self, options: Mapping[str, str] | None = None, *, registry: CollectorRegistry = REGISTRY) -> None:
@@ -91,7 +91,7 @@ class ProgressMetrics(StreamingQueryListener):
         query = str(progress.id)
         name = self._names[query] = progress.name or query
         self._read.labels(name).inc(progress.numInputRows)
-        # Spark says -1 of sinks that do not count.
+        # It is -1 for sinks that do not count.
         self._written.labels(name).inc(max(progress.sink.numOutputRows, 0))
         lags = [lag for source in progress.sources if (lag := reported_lag(source.latestOffset)) is not None]
         if lags:
@@ -106,7 +106,7 @@ class ProgressMetrics(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Drops the figures of the query that ended longest ago."""
+        """Drops the metrics of the query that ended longest ago, if there are too many."""
         query = str(event.id)
         if query in self._ended:
             self._ended.remove(query)
@@ -125,18 +125,18 @@ class ProgressMetrics(StreamingQueryListener):
     def _moved_rows(self, options: StoreOptions, query: str) -> int:
         try:
             store = open_stores.opened(options)
-            found = write_reports.stream_report(store, open_stores.application(store, options), query)
+            report = write_reports.stream_report(store, open_stores.application(store, options), query)
         except QueueyError as error:
-            log.warning("what query %s has written could not be read: %s", query, error)
+            log.warning("the counts of query %s could not be read: %s", query, error)
             return self._moved_before.get(query, 0)
-        return (WriteCounts() if found is None else found.total).moved
+        return (WriteCounts() if report is None else report.total).moved
 
 
 def reported_lag(latest: str | None) -> dict[str, Any] | None:
-    """Returns what a source says of its lag in its latest offset; None: it is no stream over queues."""
+    """Returns the lag in a source's latest offset, or None if it is not a stream over queues."""
     try:
-        found = json.loads(latest or "")
+        offset = json.loads(latest or "")
     except ValueError:
         return None
-    lag = found.get("lag") if isinstance(found, dict) else None
+    lag = offset.get("lag") if isinstance(offset, dict) else None
     return lag if isinstance(lag, dict) and {"messages", "seconds"} <= lag.keys() else None

@@ -1,4 +1,4 @@
-"""Sessions of Spark as commands and tests start them: on this machine, reachable from it alone, and quiet."""
+"""Spark sessions for commands and tests: by default local, bound to the loopback address, and quiet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER = "local[*,4]"
-"""All cores of this machine; a task is tried four times."""
+"""All cores of this machine, with up to four attempts of a task."""
 _LOOPBACK = "127.0.0.1"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _CONF = {
@@ -27,14 +27,14 @@ _CONF = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
 _WITHOUT_PANDAS = {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
-"""Functions in Python get their rows without Arrow where pandas, which PySpark wants for that, is missing. It would do
-so anyway, but with a warning."""
+"""Disables Arrow for Python functions if pandas, which PySpark requires for it, is missing. Spark would fall back
+anyway, but with a warning."""
 _LOCAL_CONF = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-"""Of sessions whose executors are on this machine."""
+"""Settings of sessions with executors on this machine."""
 
 
 def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name: str = "queuey") -> SparkSession:
-    """Starts Spark, with the format ``queuey`` registered.
+    """Starts Spark and registers the format ``queuey``.
 
     ::
 
@@ -43,16 +43,16 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
         spark = session()
         spark.read.format("queuey").option("subscribe", "orders").load().select("id", "value").show()
 
-    Sets ``JAVA_HOME`` of this process, which the launcher of Spark reads, and where Spark runs on this machine also
-    which Python its workers run, unless that is set.
+    Sets ``JAVA_HOME`` of this process for Spark's launcher. For a local master it also sets the Python of the workers,
+    unless that is set.
 
     Args:
         master: The master of the cluster: ``local[2,4]``, ``spark://host:7077``, ….
-        conf: Further settings of Spark; they go before those made here.
-        name: Of the application.
+        conf: Further Spark settings, which override the defaults.
+        name: Name of the Spark application.
 
     Raises:
-        SparkMissing: PySpark or Java is not there.
+        SparkMissing: PySpark or Java is missing.
     """
     try:
         from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
         raise SparkMissing(f"PySpark is not installed. Install it: {install_command('spark')}") from error
     os.environ["JAVA_HOME"] = str(java.home())
     if is_local(master):
-        # Also keeps Spark from looking up what this machine is called.
+        # Also prevents Spark from resolving this machine's name.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

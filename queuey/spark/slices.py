@@ -1,4 +1,4 @@
-"""Slices of queues: what tasks of Spark scan, and how work is shared out among them. Pure."""
+"""Slices of queues for Spark tasks to scan, and the distribution of work to tasks. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from queuey.ids import Position
 
 T = TypeVar("T")
 QueuePartition = tuple[str, int]
-"""A partition: the queue's name and the number."""
+"""The queue's name and the partition number."""
 
 
 class QueueSlice(msgspec.Struct, frozen=True, gc=False):
     """Positions of one partition in ``[lower, upper)``.
 
     Attributes:
-        uid, qid: The queue and its messages that are meant; others are not touched. None: whatever has the name.
-        weight: How many messages are in it, about.
+        uid, qid: Ids of the queue; a new queue with its name, or a purged one, is not read. None allows any queue with
+            the name.
+        weight: Approximate number of messages in it.
     """
 
     queue: str
@@ -34,23 +35,22 @@ class QueueSlice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def queue_partition(self) -> QueuePartition:
-        """The partition."""
         return self.queue, self.partition
 
 
 def shared_out(items: Iterable[T], tasks: int, weight: Callable[[T], float] = lambda _: 1) -> list[tuple[T, ...]]:
-    """Shares items out to at most so many tasks, neighbours together, each of about the same weight.
+    """Divides items into consecutive groups of about equal weight.
 
     Args:
-        items: In their order.
-        tasks: At least one.
-        weight: Of an item, above 0.
+        items: The items in order.
+        tasks: Max groups, at least one.
+        weight: Returns the weight of an item, above 0.
     """
     items = list(items)
     if len(items) <= tasks:
         return [(item,) for item in items]
     ends = list(accumulate(map(weight, items)))
-    # Rounding may make the last number one too large.
+    # Rounding may make the last number too large by one.
     numbers = (min(math.ceil(end * tasks / ends[-1]), tasks) for end in ends)
     numbered = zip(numbers, items, strict=True)
-    return [tuple(item for _, item in some) for _, some in groupby(numbered, key=lambda pair: pair[0])]
+    return [tuple(item for _, item in group) for _, group in groupby(numbered, key=lambda pair: pair[0])]

@@ -1,4 +1,4 @@
-"""Where reading starts and ends: the options of Spark's Kafka source, with message ids in place of numbers."""
+"""Start and end of a read: the options of Spark's Kafka source, with message ids in place of offsets."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Bound = Literal["earliest", "latest"] | At
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Starts, or ends, of partitions.
+    """The starts or the ends of partitions.
 
     Attributes:
-        option: The option that they were given by, for messages.
-        everywhere: Holds for all partitions; None: each is named in ``each``.
+        option: Name of the option, for error messages.
+        everywhere: The bound for all partitions; None if ``each`` has one for each partition.
         each: Queue -> partition -> bound.
     """
 
@@ -45,42 +45,42 @@ class Bounds(msgspec.Struct, frozen=True):
         """Returns the bound of a partition.
 
         Raises:
-            OptionError: The option names partitions, and this is none of them.
+            OptionError: The option names partitions, but not this one.
         """
         bound = self.each.get(queue, {}).get(partition, self.everywhere)
         if bound is None:
             raise OptionError(
-                f"Option {self.option} says nothing of partition {partition} of queue {queue!r}: it has to name all "
+                f"Option {self.option} does not name partition {partition} of queue {queue!r}: it has to name all "
                 f"partitions that are read."
             )
         return bound
 
     def check(self, partitions: Mapping[str, int]) -> None:
-        """Refuses bounds of queues that are not read, and of partitions that they do not have.
+        """Checks that all named queues are read and have the named partitions.
 
         Args:
-            partitions: Queue -> how many partitions it has.
+            partitions: Queue -> number of partitions.
 
         Raises:
-            OptionError: Names the queue or the partition.
+            OptionError: The option names another queue or partition.
         """
-        for queue, each in self.each.items():
+        for queue, queue_bounds in self.each.items():
             count = partitions.get(queue)
             if count is None:
                 raise OptionError(f"Option {self.option} names queue {queue!r}, which is not among those read.")
-            if beyond := [number for number in each if number > count]:
+            if beyond := [number for number in queue_bounds if number > count]:
                 raise OptionError(
                     f"Option {self.option} names partition {min(beyond)} of queue {queue!r}, which has {count}."
                 )
 
 
 def bounds(options: Mapping[str, str], which: Literal["starting", "ending"], default: Bound) -> Bounds:
-    """Reads where to start or to end; of several options a timestamp goes first, then timestamps, then offsets.
+    """Parses the options for the start or the end: one timestamp overrides timestamps, and these override offsets.
 
     Args:
-        options: By canonical name.
+        options: Options by canonical name.
         which: Start or end.
-        default: If there is no option.
+        default: The bound without an option.
 
     Raises:
         OptionError: An option is malformed.
@@ -99,10 +99,10 @@ def bounds(options: Mapping[str, str], which: Literal["starting", "ending"], def
 
 
 def partition_numbers(option: str, text: str) -> range:
-    """Reads ``3`` or ``1-4``.
+    """Parses a partition number or a range of them, such as ``3`` or ``1-4``.
 
     Raises:
-        OptionError: It is neither.
+        OptionError: The text is neither.
     """
     first, dash, last = text.strip().partition("-")
     try:
@@ -110,15 +110,15 @@ def partition_numbers(option: str, text: str) -> range:
     except ValueError:
         numbers = range(0)
     if not numbers or numbers[0] < 1:
-        raise OptionError(f"Option {option} has {text!r} where the number of a partition belongs, counted from 1.")
+        raise OptionError(f"Option {option} has {text!r} instead of a partition number from 1 on.")
     return numbers
 
 
 def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
-    """Reads a JSON object of at least one member.
+    """Parses a JSON object with at least one member.
 
     Raises:
-        OptionError: It is none; the message describes a valid one.
+        OptionError: The text is not such an object. The message contains ``shape``, an example.
     """
     try:
         value = json.loads(text)
@@ -131,14 +131,14 @@ def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
 
 def _each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
     shape = '{"queue":{"1":…,"2":…}}'
-    found: dict[str, dict[int, Bound]] = {}
+    result: dict[str, dict[int, Bound]] = {}
     for queue, partitions in parsed_object(option, text, shape).items():
         if not isinstance(partitions, dict):
             raise OptionError(f"Option {option} is not of the form {shape}.")
-        found[queue] = {
+        result[queue] = {
             number: bound(value) for key, value in partitions.items() for number in partition_numbers(option, key)
         }
-    return found
+    return result
 
 
 def _offset(option: str, value: object) -> Bound:
@@ -149,7 +149,7 @@ def _offset(option: str, value: object) -> Bound:
             return At(ids.parse_position(value))
         except ValueError:
             pass
-    raise OptionError(f"Option {option} has {value!r} where a message id, earliest (-2) or latest (-1) belongs.")
+    raise OptionError(f"Option {option} has {value!r} instead of a message id, earliest (-2) or latest (-1).")
 
 
 def _instant(option: str, value: object) -> Bound:
@@ -158,5 +158,5 @@ def _instant(option: str, value: object) -> Bound:
     except ValueError:
         milliseconds = -1
     if milliseconds < 0:
-        raise OptionError(f"Option {option} has {value!r} where milliseconds since 1970 belong.")
+        raise OptionError(f"Option {option} has {value!r} instead of milliseconds since 1970.")
     return At((min(milliseconds * _TICKS_PER_MS + ids.EPOCH_TICKS, TICKS_MAX), LOW_MIN))

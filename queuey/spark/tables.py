@@ -1,11 +1,11 @@
-"""Tables of Spark SQL: what ``CREATE TABLE … USING queuey OPTIONS (…)`` says travels in the schema of the table.
+"""Tables of Spark SQL. The schema of a table holds the options of ``CREATE TABLE … USING queuey OPTIONS (…)``.
 
-Spark asks a source in Python for a schema when a table is created, keeps that schema in its catalogue, and hands it
-over at each use of the table; the table's options it does not hand over. So the schema carries them, as metadata of its
-first column. Secrets are in options by name only, so they are in no catalogue either.
+Spark requests a schema from a Python source when a table is created, keeps the schema in its catalogue, and passes it
+at each use of the table, but without the table's options. So the schema has the options as metadata of its first
+column. Options hold only names of secrets, so no secret gets into a catalogue.
 
-A table is for reading or for writing, and its metadata say which: a frame that was read from a table keeps the metadata
-of its columns, and must not be written to where it came from.
+A table is either for reading or for writing, and its metadata say which. A frame that was read from a table keeps the
+metadata of its columns, but must not be written back to its source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queuey.spark.source import columns
 
 READ = "queuey.read"
 WRITE = "queuey.write"
-"""Names of the metadata that hold the options of a table, by what the table is for."""
+"""Metadata keys for the options of a table for reading, and of a table for writing."""
 
 _OPTION = "option."
 """Prefix of a table's options among its properties."""
@@ -46,7 +46,7 @@ _READ_COMMENTS = {
     "headers": "what the producer sent along; may be null",
 }
 _WRITE_COLUMNS: dict[str, tuple[DataType, str]] = {
-    # A frame has no such type, so Spark always converts rows to those of the table, and keeps its metadata only then.
+    # Spark keeps the table's metadata only when it converts rows. No frame has this type, so it always converts.
     "value": (VarcharType((1 << 31) - 1), "the body, never null nor empty"),
     "key": (StringType(), "rows of one key go to one partition"),
     "partition": (IntegerType(), "from 1; null: by key"),
@@ -61,58 +61,59 @@ _WRITE_COLUMNS: dict[str, tuple[DataType, str]] = {
 
 
 def declared(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Returns the options of a table that is being created; None: these are options of a read or a write.
+    """Returns the options of a table that is being created, or None if the options are for a read or a write.
 
-    For a table Spark gives its properties, of which some are Spark's own (``owner``, ``provider``, …).
+    For a table Spark passes its properties, including its own (``owner``, ``provider``, …).
 
     Raises:
-        OptionError: The table has a place in a file system, or no options.
+        OptionError: The table has a location, or no options.
     """
-    given = {name.lower(): text for name, text in options.items()}
-    if given.get("provider", "").lower() != "queuey":
+    properties = {name.lower(): text for name, text in options.items()}
+    if properties.get("provider", "").lower() != "queuey":
         return None
-    if "path" in given or "location" in given:
-        raise OptionError("A table of queues has no LOCATION: its OPTIONS say what it is.")
-    found = {name.removeprefix(_OPTION): text for name, text in given.items() if name.startswith(_OPTION)}
-    if not found:
+    if "path" in properties or "location" in properties:
+        raise OptionError("A table of queues cannot have a LOCATION: use OPTIONS.")
+    table_options = {name.removeprefix(_OPTION): text for name, text in properties.items() if name.startswith(_OPTION)}
+    if not table_options:
         raise OptionError(
-            "A table of queues needs OPTIONS: subscribe, subscribePattern or assign for one that is read, "
-            "queue for one that is written to."
+            "A table of queues needs OPTIONS: subscribe, subscribePattern or assign to read, queue to write."
         )
-    return found
+    return table_options
 
 
 def table_schema(options: Mapping[str, str]) -> StructType:
-    """Returns the columns of a table, which carry its options.
+    """Returns the columns of a table, with its options as metadata.
 
     Raises:
-        OptionError: The options cannot be used, or are for reading and for writing.
+        OptionError: The options are not valid, or are for both reading and writing.
     """
     if not {"queue", "topic"}.isdisjoint(options):
         if any(name.lower() in options for name in table.SELECTIONS):
-            raise OptionError("A table of queues is read (subscribe, …) or written to (queue): create one for each.")
+            raise OptionError(
+                "A table of queues is for reading (subscribe, …) or writing (queue): create one for each."
+            )
         if "run" in options:
-            raise OptionError("Option run names one write, and a table has many: give it with the write.")
+            raise OptionError("Option run names a single write: set it at the write, not in a table.")
         table.write_options(options, streaming=False)
         kind = WRITE
         fields = [_field(name, kind_of, comment) for name, (kind_of, comment) in _WRITE_COLUMNS.items()]
     else:
-        found = columns.read_schema(headers=table.check_read(options))
+        schema = columns.read_schema(headers=table.check_read(options))
         kind = READ
-        fields = [_field(one.name, one.dataType, _READ_COMMENTS[one.name], nullable=one.nullable) for one in found]
+        fields = [_field(one.name, one.dataType, _READ_COMMENTS[one.name], nullable=one.nullable) for one in schema]
     fields[0].metadata[kind] = table.lasting(options)
     return StructType(fields)
 
 
 def options_of(schema: StructType, kind: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options of a read or a write: those of its table, if it is of one, and its own.
+    """Returns the options of a read or a write, merged with the options of its table.
 
-    Its own go before the table's. If they name queues, the table's are left out altogether.
+    Its own options override the table's. If they name queues, the table's options are ignored.
 
     Args:
-        schema: What Spark hands over.
+        schema: The schema that Spark passes.
         kind: ``READ`` or ``WRITE``.
-        options: Those of the read or write itself.
+        options: The options of the read or write itself.
     """
     own = {name.lower(): text for name, text in options.items()}
     kept: Mapping[str, str] = next((field.metadata[kind] for field in schema if kind in field.metadata), {})

@@ -1,1 +1,1 @@
-"""Archives: messages kept in files or tables, checked against the store, and replayed."""
+"""Archives: messages in files, checked against the store, and replayed."""

@@ -1,12 +1,11 @@
-"""Archive: closed buckets of queues into files, each checked against the store, and all of a wave committed together.
+"""The job ``archive``: writes closed buckets of queues to files, and checks each bucket against the store.
 
-One run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is a few
-jobs of Spark for thousands of buckets: scan the store into files of its own, count and hash what was written, scan the
-store once more and compare, and (in the driver) write the manifests and the commit.
+A run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is a few Spark jobs
+for thousands of buckets: scan the store into new files, count and hash the written messages, scan the store once more
+and compare, and (in the driver) write the manifests and one commit for all of them.
 
-What was archived once is never lost by archiving again: a bucket that is there already keeps its messages and gets
-those of the store beside them. So expired messages stay in the archive, and a run that was killed can simply be
-repeated.
+Archiving again never loses messages: a bucket that is archived already keeps its messages and gets the store's messages
+added. So expired messages stay in the archive, and a killed run can simply be repeated.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ TASKS_PER_CORE = 3
 
 
 class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket that was archived, or would be (then with the least number of messages, and without bytes).
+    """A bucket that was archived, or with ``dry_run`` would be (then with a minimum number of messages, without bytes).
 
     Attributes:
-        expiring: Its messages had begun to expire; some may be lost.
+        expiring: True if its messages had begun to expire, so that some may be lost.
     """
 
     queue: str
@@ -59,7 +58,7 @@ class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket that was not archived because the second scan of the store found messages that the first had not."""
+    """A bucket that was not archived, because the second scan of the store found messages that the first had not."""
 
     queue: str
     bucket: str
@@ -71,12 +70,12 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an archive run.
 
     Attributes:
-        to: The archive, as a URL.
-        queues: How many queues were checked.
-        archived: In their order.
-        failed: Buckets that were left as they were.
-        vanished: Buckets whose messages were gone (deleted, purged, expired) when they were to be scanned.
-        damaged: Manifests that could not be used, whose buckets were archived again, and files that were lost by then.
+        to: URL of the archive.
+        queues: Number of queues that were checked.
+        archived: Archived buckets, by queue and start.
+        failed: Buckets that were not archived.
+        vanished: Number of buckets whose messages were gone (deleted, purged, expired) before the scan.
+        damaged: Unusable manifests, whose buckets were archived again, and missing files.
     """
 
     to: str
@@ -97,17 +96,17 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveReport:
-    """Archives every closed bucket that holds anything and is not archived yet.
+    """Archives every closed bucket that has messages and is not archived yet.
 
     Args:
         spark: The session.
-        options: What and where to.
+        options: The queues and the archive.
         say: Called with the progress.
 
     Raises:
-        OptionError: The directory holds something else.
-        QueueNotFound: A queue that is named does not exist.
-        FilesUnavailable: The file system refuses.
+        OptionError: The directory holds other files.
+        QueueNotFound: A named queue does not exist.
+        FilesUnavailable: The file system refused a request.
         ArchiveBusy: Another run writes to the archive.
     """
     store = open_stores.opened(options.store)
@@ -116,8 +115,8 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     about = Archive(application=owner, seconds=options.seconds)
     lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with nullcontext() if options.dry_run else lease:
-        there = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
-        return _run(ArchiveRun(spark, options, there, queues, say, lease))
+        opened = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
+        return _run(ArchiveRun(spark, options, opened, queues, say, lease))
 
 
 def _run(scene: ArchiveRun) -> ArchiveReport:
@@ -155,24 +154,23 @@ class ArchiveRun:
 
     @property
     def now(self) -> float:
-        """The store's clock, in seconds since 1970."""
         return ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
     def searches(self, damaged: list[str]) -> list[Search]:
-        """Returns a search for each queue, without the buckets whose manifests match.
+        """Returns a search for each queue, which skips buckets with matching manifests.
 
-        Manifests are read only of buckets that may still have messages in the store by the queue's TTL: the number of
-        all manifests grows for ever.
+        Reads only the manifests of buckets that may still have messages in the store by the queue's TTL, because the
+        total number of manifests grows forever.
 
         Args:
-            damaged: Manifests that cannot be read are added here.
+            damaged: Descriptions of unreadable manifests are appended here.
         """
         names, seconds, now = self.queues, self.options.seconds, self.now
-        found = {name: [buckets.named(text, seconds) for text in self.there.bucket_names(name)] for name in names}
+        archived = {name: [buckets.named(text, seconds) for text in self.there.bucket_names(name)] for name in names}
         recent = {
             (name, bucket.name)
-            for name, some in found.items()
-            for bucket in some
+            for name, listed in archived.items()
+            for bucket in listed
             if self.options.again or bucket.end >= now - self._ttl(names[name])
         }
         read = {one.key: one.source.qid for one in self.there.manifests(recent, damaged)}
@@ -184,7 +182,7 @@ class ArchiveRun:
                 queue,
                 (
                     one
-                    for one in found[name]
+                    for one in archived[name]
                     if (name, one.name) not in recent or read.get((name, one.name)) == f"{queue.qid:x}"
                 ),
             )
@@ -192,17 +190,16 @@ class ArchiveRun:
         ]
 
     def broken(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
-        """Returns units for buckets whose manifests cannot be used, and of which the store has nothing any more.
+        """Returns units for buckets with unusable manifests and without messages in the store.
 
         Args:
-            units: What was found in the store.
+            units: The units found in the store.
         """
-        left = sorted(self._unusable - {unit.key for unit in units})
-        named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in left)
+        keys = sorted(self._unusable - {unit.key for unit in units})
+        named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in keys)
         return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 
     def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
-        """Returns the report of a dry run."""
         counts: dict[Key, int] = {}
         for unit in units:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight
@@ -216,10 +213,10 @@ class ArchiveRun:
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]
-        found = waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
-        for number, wave in enumerate(found, 1):
+        all_waves = waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
+        for number, wave in enumerate(all_waves, 1):
             keys = {unit.key for unit in wave}
-            self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(found), 'wave')})")
+            self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(all_waves), 'wave')})")
             manifests, differing = self.wave(keys, wave, lost)
             archived += map(_archived, manifests)
             failed += failures(differing)
@@ -245,7 +242,6 @@ class ArchiveRun:
         )
 
     def expiring(self, key: Key, now: float) -> bool:
-        """Returns whether messages of a bucket may have expired by ``now``."""
         return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
 
     def wave(
@@ -254,13 +250,13 @@ class ArchiveRun:
         """Archives buckets.
 
         Args:
-            keys: Which.
-            units: What to scan in the store for them.
-            damaged: Files of the archive that are lost are added here.
-            also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
+            keys: The buckets.
+            units: The parts of the store to scan.
+            damaged: Descriptions of missing files of the archive are appended here.
+            also: Messages of these buckets from elsewhere, used where the store has them no longer.
 
         Returns:
-            The manifests committed, and how other buckets differed at the second scan.
+            The committed manifests, and the differences of buckets that changed before the second scan.
 
         Raises:
             ArchiveBusy: Another run has taken the lease.
@@ -269,7 +265,7 @@ class ArchiveRun:
         self._lease.check()
         self.there.begin(run, self.now)
         older = self.there.older(keys, damaged)
-        rows, found = self._write(run, units, older, also)
+        rows, files = self._write(run, units, older, also)
         summaries = checksums.summaries(rows)
         differing = {}
         if self.options.verify:
@@ -277,7 +273,7 @@ class ArchiveRun:
             self.say(f"checking {plural(count, 'message')} against the store")
             differing = self._differing(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
-        manifests = [self._sealed(run, key, summaries[key], found[key], older.get(key)) for key in sorted(sealed)]
+        manifests = [self._sealed(run, key, summaries[key], files[key], older.get(key)) for key in sorted(sealed)]
         for key in differing:
             self.there.files.delete(manifest.messages_path(*key, run))
         self.there.write(manifests)
@@ -288,12 +284,11 @@ class ArchiveRun:
     def _write(
         self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], also: DataFrame | None
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-        """Writes buckets; returns the written messages and their files."""
         rows = find_buckets.messages(self.spark, self.options.store, self._groups(units))
         paths = [path for one in older.values() for path in one.paths]
         if not paths and also is None:
             return self._written(rows, manifest.run_path(run))
-        # The scan is kept first, because the next one may find less: messages expire.
+        # The scan is staged first, because a second scan may find less: messages expire.
         staged = f"{STAGING}/{run}"
         rows, _ = self._written(rows, staged)
         if paths:
@@ -303,9 +298,9 @@ class ArchiveRun:
             rows = checksums.merged(rows, kept)
         if also is not None:
             rows = checksums.merged(rows, also)
-        found = self._written(rows, manifest.run_path(run))
+        written = self._written(rows, manifest.run_path(run))
         self.there.files.delete(staged)
-        return found
+        return written
 
     def _written(self, rows: DataFrame, path: str) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
         files = self.there.files
@@ -314,15 +309,14 @@ class ArchiveRun:
     def _differing(
         self, units: Sequence[WorkUnit], archived: DataFrame, found: Mapping[Key, Summary]
     ) -> dict[Key, Difference]:
-        """Scans the store again and returns the buckets that lack messages or differ."""
         stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._groups(units)))
         doubtful = {key for key, one in stored.items() if not one.same(found.get(key))}
         if not doubtful:
             return {}
-        # Mostly something has expired in between; which is seen only message by message.
-        some = [unit for unit in units if unit.key in doubtful]
+        # Usually messages have expired in between, which only a comparison of messages shows.
+        rescanned = [unit for unit in units if unit.key in doubtful]
         return checksums.differences(
-            find_buckets.messages(self.spark, self.options.store, self._groups(some)), archived
+            find_buckets.messages(self.spark, self.options.store, self._groups(rescanned)), archived
         )
 
     def _sealed(
@@ -355,7 +349,6 @@ class ArchiveRun:
 
 
 def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
-    """Describes the buckets that were not archived."""
     return [
         FailedBucket(queue=key[0], bucket=key[1], missing=one.missing, changed=one.changed)
         for key, one in differing.items()

@@ -1,12 +1,12 @@
-"""Archive as a stream: messages are kept as soon as they can be read, and buckets are completed as they close.
+"""Archive as a stream: messages are written as soon as they can be read, and buckets are completed when they close.
 
-For queues whose messages live for less time than a bucket is wide, which the batch would come too late for. Each
-micro-batch writes what it has read under ``_incoming`` (:mod:`queuey.pipeline.archive.stream_parts`). Beside the
-stream, every bucket that is over is completed as the batch does it: what the store still has of it and what was kept
-of it are put together, checked against the store and sealed by a manifest.
+For queues whose TTL is shorter than a bucket, for which the batch job would come too late. Each micro-batch writes its
+messages under ``_incoming`` (:mod:`queuey.pipeline.archive.stream_parts`). Beside the stream, every closed bucket is
+completed as in the batch job: its messages in the store and under ``_incoming`` are merged, checked against the store
+and sealed by a manifest.
 
-Nothing here depends on anything being done once: a micro-batch that comes again was written already, and a bucket that
-is completed again stays the same.
+All steps are idempotent: a micro-batch that runs again was written already, and a bucket that is completed again does
+not change.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a stream.
 
     Attributes:
-        to: The archive, as a URL.
-        batches: Micro-batches that were written.
-        closed: Buckets that were completed.
-        messages: How many these hold.
-        failed: Buckets that are not complete because the store changed while they were put together.
-        open: Buckets of which something is kept, and which are not over.
+        to: URL of the archive.
+        batches: Number of micro-batches that were written.
+        closed: Number of buckets that were completed.
+        messages: Number of messages in completed buckets.
+        failed: Buckets that are not complete because the store changed while they were merged.
+        open: Number of buckets that have messages and are not complete.
     """
 
     to: str
@@ -74,32 +74,32 @@ def archive_stream(
     every: float = 10.0,
     once: bool = False,
 ) -> StreamReport:
-    """Keeps messages of queues until it is interrupted.
+    """Archives messages of queues until it is interrupted.
 
     Args:
         spark: The session.
-        options: What and where to.
-        checkpoint: A directory, of this stream alone, where Spark notes how far it is.
+        options: The queues and the archive.
+        checkpoint: A directory for this stream alone, in which Spark records its progress.
         say: Called with the progress.
         every: Seconds between micro-batches.
-        once: End when everything that could be read at the start is kept.
+        once: End when all messages that were readable at the start are archived.
 
     Raises:
-        OptionError: The directory holds something else; the checkpoint is of a stream to another one; partitions are
-            chosen, which a bucket cannot be of.
-        QueueNotFound: A queue that is named does not exist.
+        OptionError: The directory holds other files, the checkpoint belongs to another archive, or the selection
+            names partitions.
+        QueueNotFound: A named queue does not exist.
         ArchiveBusy: Another run writes to the archive when the stream starts.
         StreamingQueryException: The stream failed.
     """
     if isinstance(options.selection, Assign):
-        raise OptionError("an archive is of whole queues")
+        raise OptionError("an archive holds whole queues, but assign names partitions")
     store = open_stores.opened(options.store)
     about = Archive(application=open_stores.application(store, options.store), seconds=options.seconds)
     lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with lease:
-        there = directory.open_to_write(spark, options.to, about, write=True)
-    _check_checkpoint(HadoopFiles(spark, checkpoint), there.files)
-    closing = BucketCloser(spark, options, there, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
+        opened = directory.open_to_write(spark, options.to, about, write=True)
+    _check_checkpoint(HadoopFiles(spark, checkpoint), opened.files)
+    closing = BucketCloser(spark, options, opened, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
     query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
@@ -113,7 +113,7 @@ def archive_stream(
 
 
 class BucketCloser:
-    """Stores micro-batches and completes buckets that have ended; a lock keeps the two apart."""
+    """Writes micro-batches and completes closed buckets. A lock ensures that only one of both runs."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class BucketCloser:
         self._say = say
         self._grace = round(grace * TICKS_PER_SECOND)
         self._lock = Lock()
-        # Listed once: later there are too many of them for that.
+        # Listed only once, because the number of micro-batches grows.
         self._parts = StreamParts(there.files)
         self._batches = 0
         self._closed: dict[Key, int] = {}
@@ -151,7 +151,7 @@ class BucketCloser:
 
     def close(self) -> None:
         with self._lock:
-            # Moves the horizon of a store that does so only when something happens.
+            # A ping advances the horizon of stores that advance it only on activity.
             bridge.run(self._store.ping())
             queues = self._queues({key[0] for key in self._parts.keys})
             over = {key for key in self._parts.keys if self._over(queues[key[0]], self._bucket(key))}
@@ -161,7 +161,7 @@ class BucketCloser:
                 with self._lease:
                     self._complete(over, queues)
             except ArchiveBusy as busy:
-                self._say(f"{plural(len(over), 'bucket')} left for later. {busy}")
+                self._say(f"{plural(len(over), 'bucket')} to be completed later. {busy}")
 
     def report(self) -> StreamReport:
         return StreamReport(
@@ -175,50 +175,49 @@ class BucketCloser:
 
     def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
         self._say(f"completing {plural(len(over), 'bucket')}")
-        scene = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
+        run = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
         units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
         also = self._parts.read(self._spark, over)
         lost: list[str] = []
         self._there.look_again()
-        manifests, differing = scene.wave(over, units, lost, also)
+        manifests, differing = run.wave(over, units, lost, also)
         for text in lost:
             self._say(f"Lost from the archive: {text}")
         self._parts.complete(one.key for one in manifests)
-        for one in manifests:
-            self._closed[one.key] = one.summary.count
-            self._failed.pop(one.key, None)
+        for completed in manifests:
+            self._closed[completed.key] = completed.summary.count
+            self._failed.pop(completed.key, None)
         self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})
 
     def _bucket(self, key: Key) -> ArchiveBucket:
         return buckets.named(key[1], self._options.seconds)
 
     def _over(self, queue: Queue, bucket: ArchiveBucket) -> bool:
-        """Returns whether a bucket is final. Every bucket of a deleted queue is."""
         if not queue.partitions:
             return True
         return bucket.upper[0] + self._grace <= bridge.run(self._store.bulk.horizon(queue))
 
     def _queues(self, names: Collection[str]) -> dict[str, Queue]:
-        """Returns queues; a deleted one has no partitions, so nothing is searched in it."""
+        """Returns queues. A deleted queue has no partitions, so nothing is scanned."""
         owner = open_stores.application(self._store, self._options.store)
         gone = partial(Queue, application=owner, uid=0, qid=0, partitions=0)
         return {name: open_stores.existing(self._store, self._options.store, name) or gone(name=name) for name in names}
 
 
 def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
-    """Refuses to continue in an archive that lacks what the stream has stored before.
+    """Checks that the archive has the stream's earlier micro-batches.
 
     Raises:
-        OptionError: See above.
+        OptionError: The checkpoint belongs to another archive.
     """
     text = checkpoint.read("metadata")
     if text is None or not checkpoint.list("commits"):
         return
     query = msgspec.json.decode(text, type=dict[str, str])["id"]
-    # Of every stream that has kept anything, the last micro-batch is still there.
+    # The last micro-batch of a stream is never removed.
     if not archive.exists(f"{stream_parts.INCOMING}/{query}"):
         raise OptionError(
-            f"the checkpoint {checkpoint.root} is of a stream to another archive than {archive.root}: name a new one"
+            f"the checkpoint {checkpoint.root} belongs to another archive than {archive.root}: use a new checkpoint"
         )
 
 
@@ -230,7 +229,7 @@ def _started(
     *,
     every: float | None,
 ) -> StreamingQuery:
-    """Starts the stream, from the beginning of the queues; ``every`` None: it ends when it has read all."""
+    """Starts the stream at the beginning of the queues. If ``every`` is None, it ends when it has read everything."""
     selection = find_buckets.choice_of(options.selection)
     reading = {
         **find_buckets.texts_of(options.store),
@@ -238,7 +237,7 @@ def _started(
         "startingOffsets": "earliest",
         "includeHeaders": "true",
     }
-    # Messages that expired before they were read are lost to the archive; the stream goes on behind them.
+    # Messages that expired before they were read are missing in the archive; the stream continues after them.
     messages = spark.readStream.format("queuey").options(**reading, failOnDataLoss="false").load()
     writer = messages.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
     trigger = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")

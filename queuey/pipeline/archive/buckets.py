@@ -1,7 +1,7 @@
-"""Buckets of time: what an archive is kept in.
+"""Buckets: the time ranges into which an archive is divided.
 
-A bucket holds the messages whose ids have times in ``[start, start + width)``; the first one also those before 1970.
-Buckets of a width begin at its multiples since 1970, so every run and every machine divides time in the same way.
+A bucket holds the messages whose ids have times in ``[start, start + width)``; the first bucket also all before 1970.
+Buckets start at multiples of their width since 1970, so every run and every machine divides time in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
 
     Attributes:
         start: Seconds since 1970, a multiple of ``seconds``.
-        seconds: How wide it is.
+        seconds: Width of the bucket.
     """
 
     start: int
@@ -35,7 +35,7 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """The start in UTC: ``20261120T140000Z``. Names sort as their buckets."""
+        """The start in UTC: ``20261120T140000Z``. Names sort as their buckets do."""
         return datetime.fromtimestamp(self.start, UTC).strftime(_FORM)
 
     @property
@@ -44,17 +44,15 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
 
     @property
     def upper(self) -> Position:
-        """The lowest position above the bucket."""
         return EPOCH_TICKS + (self.start + self.seconds) * TICKS_PER_SECOND, LOW_MIN
 
     @property
     def end(self) -> int:
-        """The start of the next bucket, in seconds since 1970."""
         return self.start + self.seconds
 
 
 def containing(ticks: int, seconds: int) -> ArchiveBucket:
-    """Returns the bucket of a moment; of one before 1970 the first bucket."""
+    """Returns the bucket that contains a time; the first bucket if the time is before 1970."""
     since = max(0, ticks - EPOCH_TICKS) // TICKS_PER_SECOND
     return ArchiveBucket(since - since % seconds, seconds)
 
@@ -75,17 +73,17 @@ def is_name(name: str, seconds: int) -> bool:
 
 
 def closed_end(horizon: int, seconds: int) -> Position:
-    """Returns the end of the closed buckets: no sender can add a message below it.
+    """Returns the end of the closed buckets: no producer can add a message below it.
 
     Args:
-        horizon: Ticks: everything with a lower time has been stored.
-        seconds: How wide the buckets are.
+        horizon: All messages with lower times have been stored, in ticks.
+        seconds: Width of the buckets.
     """
     return containing(horizon, seconds).lower
 
 
 def gaps(end: Position, done: Collection[ArchiveBucket]) -> Iterator[tuple[Position, Position]]:
-    """Returns the ranges of positions below ``end`` that no bucket of ``done`` covers, ascending."""
+    """Returns the ranges of positions below ``end`` that ``done`` does not cover, ascending."""
     lower = FIRST
     for bucket in sorted(done):
         if bucket.lower >= end:

@@ -1,4 +1,4 @@
-"""Counts and hashes of archived messages, computed by Spark without moving bodies to Python."""
+"""Counts and hashes of archived messages, computed in Spark without moving bodies to Python."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _MICROSECONDS = 1_000_000
 
 
 class Difference(NamedTuple):
-    """Messages that an archived bucket lacks, and messages that differ from the store's."""
+    """Number of messages that an archived bucket lacks, and of messages that differ from the store's."""
 
     missing: int
     changed: int
 
 
 def hashed(messages: DataFrame) -> DataFrame:
-    """Returns partition, id, size, expiry and hash of messages."""
     return messages.select(*PLACE, "position", "expires", _size("value").alias("size"), _hash().alias("hash"))
 
 
@@ -36,14 +35,14 @@ def summaries(messages: DataFrame) -> dict[Key, Summary]:
     """Counts and hashes messages by bucket, in one job.
 
     Args:
-        messages: As in an archive, or as :func:`hashed` gives them.
+        messages: Messages of an archive, or the result of :func:`hashed`.
     """
     from pyspark.sql import functions as f
 
-    found = messages if "hash" in messages.columns else hashed(messages)
-    # As a decimal, because a sum of 64-bit hashes does not fit into 64 bits, and Spark refuses to wrap around.
+    rows_with_hash = messages if "hash" in messages.columns else hashed(messages)
+    # A decimal, because a sum of 64-bit hashes does not fit into 64 bits, and Spark does not wrap around.
     rows = (
-        found.groupBy(*_PARTITION)
+        rows_with_hash.groupBy(*_PARTITION)
         .agg(
             f.count("*").alias("count"),
             f.sum("size").alias("size"),
@@ -61,7 +60,6 @@ def summaries(messages: DataFrame) -> dict[Key, Summary]:
 
 
 def summary(rows: list[Row]) -> Summary:
-    """Combines the partitions of one bucket."""
     return Summary(
         count=sum(row["count"] for row in rows),
         bytes=sum(row["size"] for row in rows),
@@ -77,9 +75,9 @@ def summary(rows: list[Row]) -> Summary:
 
 
 def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]:
-    """Finds messages of the store that an archive lacks or has with other content, by bucket.
+    """Counts messages of the store that an archive lacks or has with other content, by bucket.
 
-    What the archive has and the store has not is no difference: it has expired, or was deleted.
+    Messages that only the archive has do not count: they have expired, or were deleted.
     """
     from pyspark.sql import functions as f
 
@@ -100,7 +98,7 @@ def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]
 
 
 def merged(newer: DataFrame, older: DataFrame) -> DataFrame:
-    """Returns the messages of both frames; where both have one, the newer's."""
+    """Returns the messages of both frames; if both have a message, the one in ``newer``."""
     key_columns = list(PLACE)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 
@@ -108,7 +106,7 @@ def merged(newer: DataFrame, older: DataFrame) -> DataFrame:
 def _hash() -> Column:
     from pyspark.sql import functions as f
 
-    # A null leaves the hash as it is; so it is said what is null.
+    # xxhash64 skips nulls, so a null and an empty content type need different inputs.
     kind = f.coalesce(f.concat(f.lit("="), "contentType"), f.lit(""))
     return f.xxhash64("partition", "id", "value", "valueType", kind, "headers")
 

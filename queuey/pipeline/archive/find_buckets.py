@@ -1,4 +1,4 @@
-"""Tasks of an archive in Spark's Python workers: they find buckets that have messages, and scan them."""
+"""Archive tasks in Spark's Python workers: find buckets that have messages, and scan them."""
 
 from __future__ import annotations
 
@@ -41,48 +41,46 @@ _decode_searches = msgspec.msgpack.Decoder(list[Search]).decode
 
 
 def schema() -> StructType:
-    """Returns the columns of archived messages: all of a read with headers, and the bucket."""
+    """Returns the columns of archived messages: all columns of a read with headers, and the bucket."""
     return columns.read_schema(headers=True).add("bucket", StringType(), nullable=False)
 
 
 def texts_of(store: StoreOptions) -> dict[str, str]:
-    """Returns the store as options of the format ``queuey``."""
     more = {"config": store.config, "application": store.application}
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
 
 
 def choice_of(selection: Selection) -> dict[str, str]:
-    """Returns the selection of whole queues as an option of the format ``queuey``.
+    """Returns a selection of whole queues as an option of the format ``queuey``.
 
     Raises:
-        OptionError: Partitions are chosen.
+        OptionError: The selection names partitions.
     """
     if isinstance(selection, Pattern):
         return {"subscribePattern": selection.regex}
     if isinstance(selection, Assign):
-        raise OptionError("whole queues are meant: assign names partitions")
+        raise OptionError("only whole queues can be selected, but assign names partitions")
     if any("," in name or name != name.strip() for name in selection.names):
-        # In the list of names these would be taken for others.
+        # A comma-separated list cannot hold such names.
         return {"subscribePattern": "|".join(map(re.escape, selection.names))}
     return {"subscribe": ",".join(selection.names)}
 
 
 def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
-    """Finds the messages in closed buckets: one job, with a task for each share."""
+    """Finds closed buckets that have messages, in one job with a task for each share."""
     packed = [msgspec.msgpack.encode(share) for share in shares]
     return [_decode_unit(unit) for unit in tasks.values(spark, partial(_find, store), packed)]
 
 
 def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence[WorkUnit]]) -> DataFrame:
-    """Returns the messages of units, scanned by one task for each group, in their order within it.
+    """Returns the messages of units, scanned by one task for each group, in the order of the units in it.
 
-    Queues that are gone or were purged since the units were made give nothing.
+    Skips queues that were deleted or purged since the units were made.
     """
     return tasks.rows(spark, "units", schema(), store, [msgspec.msgpack.encode(group) for group in groups])
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Scans a group of units; runs in a task."""
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
@@ -92,8 +90,8 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     store = open_stores.opened(options)
-    # A store that moves its horizon only when something is written or comes due does so now; else the last bucket of
-    # queues that have fallen silent would stay open.
+    # A ping advances the horizon of stores that advance it only on activity; else the last bucket of queues without new
+    # messages would never close.
     bridge.run(store.ping())
     for search in _decode_searches(packed):
         yield from map(
@@ -103,9 +101,9 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
 
 
 def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
-    """Finds the buckets of a queue that have messages, in all partitions or, if that fails, in none.
+    """Finds the buckets of a queue that have messages. If it fails for one partition, returns nothing.
 
-    A bucket of which only some partitions were found would be sealed without the rest.
+    A bucket found in only some partitions would be sealed without the others.
     """
     for _ in range(TRIES):
         with suppress(QueueChanged):
@@ -114,7 +112,7 @@ def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) ->
 
 
 def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[WorkUnit]:
-    """Makes two short reads per bucket that has messages, whatever lies between them.
+    """Finds units by two short reads per bucket that has messages.
 
     Raises:
         QueueChanged: The queue changed meanwhile.
@@ -122,7 +120,7 @@ def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search)
     queue = look_up()
     if queue is None:
         return
-    # The horizon goes first: what is below it was there before anything else is asked, new partitions as well.
+    # The horizon is read first: messages below it, in new partitions too, exist when the queue is looked up.
     end = buckets.closed_end(bridge.run(store.bulk.horizon(queue)), search.seconds)
     queue = look_up()
     if queue is None:
@@ -136,19 +134,19 @@ def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search)
 def _in_gap(
     store: Store, queue: Queue, search: Search, partition: int, lower: Position, upper: Position
 ) -> Iterator[WorkUnit]:
-    at = lower
-    while at < upper:
-        count, reached = bridge.run(store.bulk.extent(queue, Slice(partition, at, upper, limit=1)))
+    lower_bound = lower
+    while lower_bound < upper:
+        count, reached = bridge.run(store.bulk.extent(queue, Slice(partition, lower_bound, upper, limit=1)))
         if not count:
             return
         bucket = buckets.containing(ids.preceding(reached)[0], search.seconds)
         over = min(upper, bucket.upper)
-        weight, _ = bridge.run(store.bulk.extent(queue, Slice(partition, at, over, limit=MAX_COUNTED)))
+        weight, _ = bridge.run(store.bulk.extent(queue, Slice(partition, lower_bound, over, limit=MAX_COUNTED)))
         if weight:
             yield WorkUnit(
                 queue.name,
                 partition,
-                at,
+                lower_bound,
                 over,
                 queue.uid,
                 queue.qid,
@@ -156,11 +154,10 @@ def _in_gap(
                 seconds=search.seconds,
                 weight=weight,
             )
-        at = over
+        lower_bound = over
 
 
 def _reading(store: StoreOptions, queue: str) -> SourceOptions:
-    """Returns a read that skips queues that were deleted meanwhile."""
     return SourceOptions(
         store=store,
         selection=Subscribe((queue,)),

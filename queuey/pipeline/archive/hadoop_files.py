@@ -1,4 +1,4 @@
-"""An archive's directory, through Hadoop's file systems: local disks, HDFS, object stores, whatever Spark can reach."""
+"""Access to an archive's directory through Hadoop: local disks, HDFS, object stores, whatever Spark supports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 _RENAMING = frozenset({"file", "hdfs", "viewfs"})
-"""Schemes of file systems where a half-written file is seen, and a rename replaces a file in one step.
+"""Schemes of file systems that show half-written files, and where a rename replaces a file atomically.
 
 In object stores a file appears when it is closed, and a rename is a copy.
 """
 _PATTERNS = frozenset("*?[]{}\\")
-"""Characters that Spark reads as a pattern."""
+"""Characters that Spark interprets as a glob pattern."""
 
 
 class FilesUnavailable(QueueyError):
@@ -31,7 +31,7 @@ class FilesUnavailable(QueueyError):
 
 
 class DirectoryEntry(NamedTuple):
-    """Name, kind and length in bytes."""
+    """Name, kind and length in bytes of a directory entry."""
 
     name: str
     directory: bool
@@ -39,15 +39,15 @@ class DirectoryEntry(NamedTuple):
 
 
 class HadoopFiles:
-    """The files under a directory. Places are relative to it and use slashes.
+    """The files below a directory. Paths are relative to it and use slashes.
 
     Args:
-        spark: Whose settings of Hadoop hold.
-        directory: A path, or a URL of a file system that Spark knows.
+        spark: The session that has the Hadoop settings.
+        directory: A path, or a URL of a file system that Spark supports.
 
     Raises:
-        OptionError: Spark would take the name for a pattern.
-        FilesUnavailable: There is no such file system, or it does not answer.
+        OptionError: Spark would interpret the name as a pattern.
+        FilesUnavailable: The file system does not exist or does not answer.
     """
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
@@ -63,45 +63,41 @@ class HadoopFiles:
         with _refusing(directory):
             path = self._path(directory)
             self._system = path.getFileSystem(session.sessionState().newHadoopConf())
-            # Without checksums in files of their own, which no rename would replace together with their files.
+            # Without checksum files, because a rename would not replace them together with their files.
             self._plain = self._system.getRaw() if self._system.getUri().getScheme() == "file" else self._system
             self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
         if not _PATTERNS.isdisjoint(self.root):
-            raise OptionError(f"{self.root}: the name of an archive has none of {' '.join(sorted(_PATTERNS))}")
+            raise OptionError(f"{self.root}: the name of an archive cannot contain {' '.join(sorted(_PATTERNS))}")
 
     @property
     def renames(self) -> bool:
-        """True if a rename replaces a file in one step; such file systems also list files that are being written."""
+        """True if a rename replaces a file atomically; such file systems also list files that are being written."""
         return str(self._system.getUri().getScheme()) in _RENAMING
 
     def path(self, path: str) -> str:
-        """Returns the path in Spark's form."""
         return f"{self.root}/{path}" if path else self.root
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """Lists a directory by name; nothing if it is missing."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return []
-            found = [
+            entries = [
                 DirectoryEntry(str(status.getPath().getName()), bool(status.isDirectory()), int(status.getLen()))
                 for status in self._system.listStatus(self._at(path))
             ]
-        return sorted(found)
+        return sorted(entries)
 
     def exists(self, path: str) -> bool:
         with _refusing(path):
             return bool(self._system.exists(self._at(path)))
 
     def length(self, path: str) -> int | None:
-        """Returns the length of a file in bytes; None: it is missing."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return None
             return int(self._system.getFileStatus(self._at(path)).getLen())
 
     def read(self, path: str) -> str | None:
-        """Returns the text of a small file; None: it is missing."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return None
@@ -112,14 +108,14 @@ class HadoopFiles:
         return bytes(held.toByteArray()).decode(errors="replace")
 
     def tree(self, path: str) -> dict[str, int]:
-        """Returns the files below a directory: relative path to length in bytes."""
+        """Returns all files below a directory: relative path -> length in bytes."""
         with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return {}
-            found, base = self._system.listFiles(self._at(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
+            files, base = self._system.listFiles(self._at(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
             entries = {}
-            while found.hasNext():
-                status = found.next()
+            while files.hasNext():
+                status = files.next()
                 entries[str(status.getPath().toString())[base:]] = int(status.getLen())
         return dict(sorted(entries.items()))
 
@@ -129,7 +125,7 @@ class HadoopFiles:
             self._create(path, text)
             return
         parent, _, name = path.rpartition("/")
-        # Spark and Hadoop take no notice of names that begin so.
+        # Spark and Hadoop ignore names that begin with an underscore.
         draft = f"{parent}/_{name}.new" if parent else f"_{name}.new"
         self._create(draft, text)
         with _refusing(path):
@@ -155,7 +151,6 @@ class HadoopFiles:
         context.rename(self._at(draft), self._at(path), overwrite)
 
     def delete(self, path: str) -> None:
-        """Deletes a file or a directory tree, if it exists."""
         with _refusing(path):
             self._system.delete(self._at(path), True)  # noqa: FBT003 - recursive
 
@@ -164,27 +159,26 @@ class HadoopFiles:
 
 
 def matching(spark: SparkSession, pattern: str) -> bool:
-    """Returns whether there is a file or directory of this name, or one that the glob matches.
+    """Returns whether a path or glob matches a file or directory.
 
     Raises:
-        OptionError: It is a file that Spark would read as an empty one, because of its name.
-        FilesUnavailable: There is no such file system, or it does not answer.
+        OptionError: A matching file has a name that Spark ignores.
+        FilesUnavailable: The file system does not exist or does not answer.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
     session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
     with _refusing(pattern):
         path = jvm.org.apache.hadoop.fs.Path(pattern)
-        found = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
-    for status in found or ():
+        statuses = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
+    for status in statuses or ():
         name = str(status.getPath().getName())
         if not status.isDirectory() and (name.startswith((".", "_")) or name.endswith("._COPYING_")):
-            raise OptionError(f"{status.getPath().toString()}: Spark overlooks files of such names")
-    return found is not None and len(found) > 0
+            raise OptionError(f"{status.getPath().toString()}: Spark ignores files with such names")
+    return statuses is not None and len(statuses) > 0
 
 
 @contextmanager
 def _refusing(path: str) -> Iterator[None]:
-    """Turns errors of Java into :class:`FilesUnavailable`, which names the path."""
     try:
         yield
     except Py4JJavaError as error:

@@ -1,13 +1,13 @@
-"""Keeps runs that write to one archive apart, by an entry of the store's ledger.
+"""Excludes concurrent runs that write to one archive, by a lease in the store's ledger.
 
 ::
 
-    free ──take──▶ held ──renew, every third of its time──▶ held
+    free ──take──▶ held ──renew, every third of its timeout──▶ held
       ▲             │
-      └─── given back; its process is gone; or not renewed in its time: the run was killed elsewhere, or stood still
+      └─── given back; its process has ended; or timed out: the run was killed on another machine, or was paused
 
-A run must be sure that it holds the lease before it replaces anything: it counts the time from before it asked for it,
-less a margin, so that clocks may differ by that much.
+A run must be sure that it holds the lease before it replaces anything. So it counts the timeout from before its
+request, less a margin for differences between clocks.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from queuey.errors import QueueyError
 from queuey.storage import Ledger, bridge, exchange
 
 LEASE_TIMEOUT = 60.0
-"""Timeout of a lease without renewal, in seconds."""
+"""Timeout of a lease that is not renewed, in seconds."""
 _MAX_CLOCK_DIFFERENCE = 0.25
-"""Max difference of clocks, as a part of that time."""
+"""Max difference of clocks, as a fraction of the timeout."""
 
 
 class ArchiveBusy(QueueyError):
-    """Another run writes to the archive, or has taken it over from this one."""
+    """Another run writes to the archive, or has taken over the lease of this run."""
 
     code = "ArchiveBusy"
 
 
 class _LeaseEntry(msgspec.Struct, frozen=True):
-    """Entry of the ledger.
+    """Ledger entry of a lease.
 
     Attributes:
-        run: Which run has it.
-        host, pid: Where that runs.
-        processes: Which processes the pid is one of; empty: unknown.
-        since, until: Ticks; until 0: it was given back.
+        run: The run that holds it.
+        host, pid: Machine and process of the run.
+        processes: The process namespace of the pid; empty if unknown.
+        since, until: When the lease was acquired, and when it ends, in ticks; ``until`` is 0 if it was given back.
     """
 
     run: str
@@ -66,13 +66,13 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
 
 
 class ArchiveLease:
-    """The right to write to an archive; a context manager that holds and renews it.
+    """The exclusive right to write to an archive; a context manager that holds and renews it.
 
     Args:
-        ledger: Of the store.
-        archive: The archive, as a URL.
-        seconds: How long it lasts without being renewed.
-        clock: Monotonic seconds.
+        ledger: The store's ledger.
+        archive: URL of the archive.
+        seconds: Timeout without renewal.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -115,15 +115,15 @@ class ArchiveLease:
         """Acquires the lease.
 
         Raises:
-            ArchiveBusy: Another run has it; says which, since when, and until when at most.
+            ArchiveBusy: Another run has it. The message names that run, its start and the end of its lease.
         """
         self._since = bridge.run(self._ledger.now())
         while True:
             raw = bridge.run(self._ledger.entry(self._work, 0))
             if raw is not None:
-                found = msgspec.json.decode(raw, type=_LeaseEntry)
-                if found.run != self._run and not found.ended(bridge.run(self._ledger.now())):
-                    raise ArchiveBusy(self._who_has_it(found))
+                entry = msgspec.json.decode(raw, type=_LeaseEntry)
+                if entry.run != self._run and not entry.ended(bridge.run(self._ledger.now())):
+                    raise ArchiveBusy(self._who_has_it(entry))
             if self._enter(raw):
                 return
 
@@ -131,7 +131,7 @@ class ArchiveLease:
         """Extends the lease.
 
         Raises:
-            ArchiveBusy: It has ended meanwhile, and another run has taken it.
+            ArchiveBusy: The lease has ended meanwhile, and another run has taken it.
         """
         with self._lock:
             held = self._enter(self._raw)
@@ -139,10 +139,10 @@ class ArchiveLease:
             raise ArchiveBusy(f"{self._archive}: the lease of this run has ended, and another run has taken it.")
 
     def check(self) -> None:
-        """Raises unless the lease is certainly held; called before a file is replaced.
+        """Makes sure that the lease is held. Call it before replacing a file.
 
         Raises:
-            ArchiveBusy: That is not certain.
+            ArchiveBusy: Another run has taken the lease.
         """
         if self._clock() - self._asked >= self._seconds * (1 - _MAX_CLOCK_DIFFERENCE):
             self.renew()
@@ -153,21 +153,21 @@ class ArchiveLease:
             self._enter(self._raw, until=0)
 
     def _enter(self, expected: bytes | None, *, until: int | None = None) -> bool:
-        asked = self._clock()
+        requested_at = self._clock()
         if until is None:
             until = bridge.run(self._ledger.now()) + round(self._seconds * ids.TICKS_PER_SECOND)
-        wanted = msgspec.json.encode(
+        value = msgspec.json.encode(
             _LeaseEntry(self._run, socket.gethostname(), os.getpid(), _processes(), self._since, until)
         )
-        found = None
-        while found != wanted:
-            found = bridge.run(exchange(self._ledger, self._work, 0, wanted, expected=expected))
-            if found is None:  # the entry has expired: it was unused for a month
+        stored = None
+        while stored != value:
+            stored = bridge.run(exchange(self._ledger, self._work, 0, value, expected=expected))
+            if stored is None:  # the entry has expired after a month without use
                 return False
-            if found != wanted and msgspec.json.decode(found, type=_LeaseEntry).run != self._run:
+            if stored != value and msgspec.json.decode(stored, type=_LeaseEntry).run != self._run:
                 return False
-            expected = found  # one of ours whose answer was lost
-        self._raw, self._asked = wanted, asked
+            expected = stored  # an entry of this run whose answer was lost
+        self._raw, self._asked = value, requested_at
         return True
 
     def _keep(self) -> None:
@@ -175,16 +175,16 @@ class ArchiveLease:
             try:
                 self.renew()
             except QueueyError:
-                continue  # the store may be back in time; before anything is replaced check() asks again
+                continue  # the store may be back in time; check() verifies the lease before anything is replaced
 
     def _who_has_it(self, found: _LeaseEntry) -> str:
         who = f"process {found.pid} on {found.host}, since {_time(found.since)}"
         wait = f"Wait for its end; if it was killed, its lease ends at {_time(found.until)}."
-        return f"{self._archive} is written by another run: {who}. {wait}"
+        return f"Another run writes to {self._archive}: {who}. {wait}"
 
 
 def _processes() -> str:
-    """Names the process namespace of this process: one boot of one machine, or of one container."""
+    """Returns an id of this process's namespace: one boot of one machine or container. Empty if it is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

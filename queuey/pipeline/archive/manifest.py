@@ -1,17 +1,17 @@
-"""Manifests, commits and paths of an archive: pure, without Spark and without files.
+"""Manifests, commits and paths of an archive. Pure: uses neither Spark nor files.
 
 ::
 
-    DIR/archive.json                                                what kind of archive this is
+    DIR/archive.json                                                the identity of the archive
     DIR/messages/run=<run>/queue=<name>/bucket=<start>/*.parquet    the messages
-    DIR/manifests/queue=<name>/<start>.<run>.json                   a manifest: which files a bucket is
-    DIR/runs/<run>.json                                             the commit of a run: its manifests count
-    DIR/runs.json                                                   which runs began within a day
-    DIR/_staging/…, DIR/_incoming/…                                 what is being worked on; Spark does not see these
+    DIR/manifests/queue=<name>/<start>.<run>.json                   a manifest: the files of a bucket
+    DIR/runs/<run>.json                                             the commit of a run, which makes its manifests valid
+    DIR/runs.json                                                   the runs that began within a day
+    DIR/_staging/…, DIR/_incoming/…                                 unfinished work; Spark does not see these
 
-Files are written once and never changed, apart from ``runs.json``. A manifest counts if its run has a commit, and a
-bucket is what its manifest lists. A manifest names those that it replaces. So all buckets of a run change in one step,
-and a reader that began before still finds the files of before: they are removed a day later.
+Files are written once and never changed, except ``runs.json``. A manifest is valid if its run has a commit. A bucket
+consists of the files that its manifest lists. A manifest names the manifests that it replaces. So all buckets of a run
+change in one step, and earlier readers still find the replaced files, which are removed a day later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 FORMAT = 1
 HASH = "xxhash64: xor and sum over the messages"
 Key = tuple[str, str]
-"""Queue, and name of a bucket."""
+"""Queue and bucket name."""
 MESSAGES = "messages"
 MANIFESTS = "manifests"
 _ESCAPED = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
@@ -41,7 +41,7 @@ _FULL = 1 << 64
 
 
 class ArchiveDamaged(QueueyError):
-    """An archive does not match its manifests, or the directory is no archive."""
+    """An archive does not match its manifests, or the directory is not an archive."""
 
     code = "ArchiveDamaged"
 
@@ -51,7 +51,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         application: The application that owns the archived queues.
-        seconds: How wide its buckets are.
+        seconds: Width of its buckets.
     """
 
     application: str
@@ -59,7 +59,6 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def differing(self, other: Archive) -> list[str]:
-        """Describes the differences to another one."""
         names = {"application": "application", "seconds": "width of buckets (s)"}
         pairs = [(text, getattr(self, name), getattr(other, name)) for name, text in names.items()]
         return [f"its {text} is {mine}, not {theirs}" for text, mine, theirs in pairs if mine != theirs]
@@ -68,11 +67,11 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
 class MessageSetHash(msgspec.Struct, frozen=True):
     """A hash of a set of messages that does not depend on their order: 64-bit hashes of each, combined twice.
 
-    Each message's hash covers its partition, id, body and type, content type and headers, not when it expires.
+    Each message's hash covers its partition, id, body and type, content type and headers, but not its expiry.
 
     Attributes:
-        xor: The exclusive or of the hashes, 16 hex digits.
-        sum: Their sum modulo 2^64, 16 hex digits.
+        xor: Exclusive or of the hashes, 16 hex digits.
+        sum: Sum of the hashes modulo 2^64, 16 hex digits.
     """
 
     xor: str
@@ -80,7 +79,7 @@ class MessageSetHash(msgspec.Struct, frozen=True):
 
     @classmethod
     def combined(cls, xor: int, total: int) -> MessageSetHash:
-        """Returns the digest of signed hashes whose xor and sum are these."""
+        """Returns the hash for the xor and the sum of signed 64-bit hashes."""
         return cls(f"{xor % _FULL:016x}", f"{total % _FULL:016x}")
 
 
@@ -96,11 +95,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts and hash of the messages in one bucket.
 
     Attributes:
-        count: How many.
-        bytes: Of their bodies.
+        count: Number of messages.
+        bytes: Total bytes of their bodies.
         hash: See :class:`MessageSetHash`.
-        partitions: By number.
-        expires: When the first and the last of them expires (ISO 8601, UTC).
+        partitions: Partition number -> its messages.
+        expires: The earliest and the latest expiry (ISO 8601, UTC).
     """
 
     count: int
@@ -110,16 +109,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expires: tuple[str, str]
 
     def same(self, other: Summary | None) -> bool:
-        """Returns whether both describe the same messages."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
 
 class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue as it was when it was archived: what replaying needs to make one like it.
+    """The queue as it was when it was archived, with the options that a replay needs to create a copy.
 
     Attributes:
-        uid, qid: Hexadecimal; another ``qid`` means that the queue was purged or made anew since.
-        ttl: In seconds; None: the deployment's.
+        uid, qid: Hexadecimal ids; another ``qid`` means that the queue was purged or created anew since.
+        ttl: Seconds; None if the queue has the deployment's TTL.
     """
 
     uid: str
@@ -137,21 +135,21 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One complete bucket.
+    """Description of one complete bucket.
 
     Attributes:
-        run: The run that wrote it and its files.
-        replaces: The runs of all manifests of this bucket that it takes the place of; their messages are in it.
-        queue: Its name.
-        bucket: Its start, as in the names of directories.
-        seconds: How wide it is.
-        source: The queue.
-        summary: The messages, read back from the files.
+        run: The run that wrote the manifest and the files.
+        replaces: The runs of the bucket's manifests that this one replaces; their messages are in it.
+        queue: Name of the queue.
+        bucket: Start of the bucket, as in the names of directories.
+        seconds: Width of the bucket.
+        source: The queue when it was archived.
+        summary: Summary of the messages, read back from the files.
         files: The files of the bucket.
-        archived: When (ISO 8601, UTC).
-        verified: A second scan of the store has found nothing that is not here.
-        expiring: The queue's TTL was shorter than the bucket's age when it was archived, so that messages may have
-            expired before.
+        archived: When it was archived (ISO 8601, UTC).
+        verified: True if a second scan of the store found no other messages.
+        expiring: True if messages may have expired before: the bucket was older than the queue's TTL when it was
+            archived.
     """
 
     queue: str
@@ -181,32 +179,30 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Path of the manifest below the archive's directory."""
         return manifest_path(self.queue, self.bucket, self.run)
 
     @property
     def data_paths(self) -> list[str]:
-        """Paths of the data files below the archive's directory."""
         place = messages_path(self.queue, self.bucket, self.run)
         return [f"{place}/{file.name}" for file in self.files]
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A run that began, at an instant in seconds since 1970."""
+    """A run, and when it began, in seconds since 1970."""
 
     run: str
     at: float
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs that began within a day, the oldest first: what ``runs.json`` holds."""
+    """The content of ``runs.json``: the runs that began within a day, the oldest first."""
 
     runs: tuple[Begun, ...] = ()
     format: int = FORMAT
 
 
 class CommittedBucket(msgspec.Struct, frozen=True):
-    """A bucket that a run has written, and the runs whose manifests of it are replaced."""
+    """A bucket that a run has written, and the runs whose manifests it replaces."""
 
     queue: str
     bucket: str
@@ -214,7 +210,7 @@ class CommittedBucket(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The buckets that a run has added. It is written after their manifests, which count from then on."""
+    """The buckets that a run has written. The commit is written after their manifests and makes them valid."""
 
     run: str
     buckets: tuple[CommittedBucket, ...]
@@ -222,25 +218,24 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(value: Archive | Manifest | Runs | Commit) -> str:
-    """Returns JSON, indented for people."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
 def decode(text: str, path: str, kind: type[T]) -> T:
-    """Reads a file of an archive.
+    """Decodes a file of an archive.
 
     Args:
-        text: The file's.
-        path: Where it is, for the error.
-        kind: What it has to be.
+        text: The content.
+        path: Path of the file, for errors.
+        kind: The expected type.
 
     Raises:
-        ArchiveDamaged: It is something else, or of another format.
+        ArchiveDamaged: The file has other content, or another format version.
     """
     try:
         version = msgspec.json.decode(text, type=_Versioned).format
         if version != FORMAT:
-            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows {FORMAT}")
+            raise ArchiveDamaged(f"{path}: written in format {version}, but this program reads format {FORMAT}")
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise ArchiveDamaged(f"{path}: {error}") from error
@@ -264,7 +259,6 @@ def bucket_path(queue: str, bucket: str) -> str:
 
 
 def bucket_in(path: str) -> Key | None:
-    """Returns queue and bucket of a data file's path; None: another file."""
     match path.split("/"):
         case [queue, bucket, name] if name[0] not in "._":
             return queue_of(queue), bucket.removeprefix("bucket=")
@@ -284,7 +278,7 @@ def manifest_path(queue: str, bucket: str, run: str) -> str:
 
 
 def version_of(file: str) -> tuple[str, str] | None:
-    """Returns bucket and run of a manifest's file name; None: another file, such as one being written."""
+    """Returns bucket and run of a manifest's file name, or None for other files, such as one being written."""
     match file.split("."):
         case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
             return bucket, run
@@ -292,14 +286,14 @@ def version_of(file: str) -> tuple[str, str] | None:
 
 
 def standing(found: Iterable[Manifest]) -> list[Manifest]:
-    """Returns the manifests of one bucket that no other replaces. Runs that overlapped leave several."""
+    """Returns the manifests of one bucket that no other one replaces. Overlapping runs leave several."""
     manifests = list(found)
     replaced = {run for one in manifests for run in one.replaces}
     return [one for one in manifests if one.run not in replaced]
 
 
 def identity(manifests: Iterable[Manifest]) -> str:
-    """Returns 32 hex digits that name these messages: the same for the same, whenever and wherever archived."""
+    """Returns a digest of the archived messages, 32 hex digits, independent of when and where they were archived."""
     lines = sorted(
         f"{m.bucket} {m.seconds} {m.summary.count} {msgspec.json.encode(m.summary.hash)!r} {m.queue}\n"
         for m in manifests
@@ -308,7 +302,6 @@ def identity(manifests: Iterable[Manifest]) -> str:
 
 
 def iso(seconds: float) -> str:
-    """Formats seconds since 1970 in UTC, with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -1,11 +1,11 @@
-"""Replay: messages of an archive into queues, each once however often it is run.
+"""The job ``replay``: writes messages of an archive to queues, each exactly once, however often it runs.
 
-By default messages keep their ids, so that writing one again changes nothing. With fresh ids each message gets a number
-by its place in the archive, and the ledger of the writer knows which numbers are done.
+By default messages keep their ids, so writing a message again changes nothing. With fresh ids each message gets a
+number by its place in the archive, and the writer's ledger records which numbers are done.
 
-What a run is, is noted in the store's ledger under its name before anything is written: which messages, filtered how,
-to which queues. So a name stands for one replay, a run that was ended goes on where it was, and one that made its
-target queue finds it to be its own.
+Before anything is written, the store's ledger records under the run's name what the run is: its messages, filters and
+target queues. So a name identifies one replay, an interrupted run continues, and a run recognizes a target queue that
+it created itself.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sources: Archived queues.
-        target: The queue.
-        created: It was, or would be, made.
-        count: Messages that are there now because of this replay, whichever of its runs wrote them.
+        target: The target queue.
+        created: True if the queue was created, or with ``dry_run`` would be.
+        count: Number of messages of this replay in the queue, including messages that earlier attempts wrote.
     """
 
     sources: Annotated[tuple[str, ...], titled("archived")]
@@ -60,13 +60,13 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a replay.
 
     Attributes:
-        archive: As a URL.
-        run: Its name.
-        queues: By target.
-        buckets: How many were read.
-        expired: Messages left out because they had expired.
-        written: Messages that this run itself wrote.
-        moved: Such that could not be written before readers may have passed their ids, and got later ones.
+        archive: URL of the archive.
+        run: Name of the run.
+        queues: Results by target queue.
+        buckets: Number of buckets that were read.
+        expired: Number of messages left out because they had expired.
+        written: Number of messages that this attempt wrote.
+        moved: Number of messages that got later ids, because readers may have passed the reserved ones.
     """
 
     archive: str
@@ -80,17 +80,17 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """Messages that were selected and had not expired."""
+        """Number of messages that were selected and had not expired."""
         return sum(one.count for one in self.queues)
 
 
 class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
-    """Entry of the ledger for a replay.
+    """Ledger entry of a replay.
 
     Attributes:
-        content: What it is.
-        made: The queues that it made (``uid``; empty: about to be).
-        partitions: How many each target had when messages were first divided among them, which stays so.
+        content: Digest of the replay, as :func:`content_of` returns it.
+        made: Name -> ``uid`` of queues that the replay has created; empty if it is about to create the queue.
+        partitions: Target -> number of partitions among which all attempts divide its messages.
     """
 
     content: str
@@ -99,36 +99,36 @@ class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayReport:
-    """Writes messages of an archive into queues.
+    """Writes messages of an archive to queues.
 
     Raises:
-        OptionError: A target exists, or cannot take the messages; the run's name stands for another replay.
-        ArchiveDamaged: The archive does not hold what its manifests say. Nothing was written.
-        QueueNotFound: The archive has nothing of a queue that is named.
+        OptionError: A target exists, or cannot hold the messages; or another replay has used the run's name.
+        ArchiveDamaged: The archive does not match its manifests. Nothing was written.
+        QueueNotFound: The archive has no messages of a named queue.
     """
-    there = directory.open_existing(spark, options.archive)
-    manifests = chosen(there, options)
+    opened = directory.open_existing(spark, options.archive)
+    manifests = chosen(opened, options)
     targets = targets_of(manifests, options)
-    say(f"looking through {plural(len(manifests), 'bucket')}")
+    say(f"reading {plural(len(manifests), 'bucket')}")
     _check_partitions(manifests, options)
     store = open_stores.opened(options.store)
-    scene = ReplayRun(spark, options, there, store, manifests, targets)
-    standing = scene.standing()
-    counts, expired = scene.counted()
+    replay_run = ReplayRun(spark, options, opened, store, manifests, targets)
+    existing = replay_run.standing()
+    counts, expired = replay_run.counted()
     if options.dry_run:
-        return scene.report(counts, {name for name in targets.values() if name not in standing}, expired=expired)
-    created = scene.prepare(standing)
+        return replay_run.report(counts, {name for name in targets.values() if name not in existing}, expired=expired)
+    created = replay_run.prepare(existing)
     count = plural(sum(counts.values()), "message")
     say(f"writing {count} to {plural(len(set(targets.values())), 'queue')}")
-    return scene.carried_out(counts, created, expired)
+    return replay_run.carried_out(counts, created, expired)
 
 
 def chosen(there: ArchiveDirectory, options: ReplayOptions) -> list[Manifest]:
     """Returns the manifests of the buckets that the replay may need.
 
     Raises:
-        QueueNotFound: The archive has nothing of a queue that is named.
-        ArchiveDamaged: A manifest cannot be used.
+        QueueNotFound: The archive has no messages of a named queue.
+        ArchiveDamaged: A manifest is unusable.
     """
     seconds = there.about.seconds
     keys = {
@@ -144,16 +144,16 @@ def targets_of(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[st
     """Returns the target of each archived queue.
 
     Raises:
-        OptionError: Several queues are to go into one with their old ids, which might be the same.
+        OptionError: Several queues would be written to one with their old ids, which may collide.
     """
     sources = sorted({one.queue for one in manifests})
     if options.into is not None and len(sources) > 1 and not options.fresh:
-        raise OptionError(f"{len(sources)} queues can go into one only with fresh ids")
+        raise OptionError(f"{len(sources)} queues can be written to one only with fresh ids")
     return {name: options.into or name for name in sources}
 
 
 def content_of(manifests: Iterable[Manifest], targets: Mapping[str, str], options: ReplayOptions) -> str:
-    """Returns what a replay is: equal for those that write the same messages to the same queues."""
+    """Returns a digest of a replay, equal for replays that write the same messages to the same queues."""
     kind = (options.fresh, options.ttl, options.keep_expiry, options.partitions, options.lower, options.upper)
     parts = (manifest.identity(manifests), sorted(targets.items()), options.where, kind)
     return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
@@ -182,32 +182,33 @@ class ReplayRun:
         self._work = f"replay/{blake2b(f'{self._owner}/{self.run}'.encode(), digest_size=16).hexdigest()}"
 
     def standing(self) -> dict[str, Queue]:
-        """Returns the targets that exist and may be written to, by name.
+        """Returns the existing targets by name.
 
         Raises:
-            OptionError: One exists and is neither allowed to nor made by this replay; one has too few partitions.
+            OptionError: A target exists without permission and was not created by this replay, or it has too few
+                partitions.
         """
         note = self._progress_note()
-        found = {}
+        existing = {}
         for name in sorted(set(self._targets.values())):
             with suppress(QueueNotFound):
-                found[name] = bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
-        for name, queue in found.items():
+                existing[name] = bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
+        for name, queue in existing.items():
             if not (self._options.existing or self._own(queue, note)):
-                raise OptionError(f"queue {name!r} exists: name another one, or allow it with --existing")
+                raise OptionError(f"queue {name!r} exists: use another one, or allow it with --existing")
             if queue.partitions < self._needed(name) and not self._options.fresh:
                 raise OptionError(
                     f"queue {name!r} has {queue.partitions} partitions, the archived one {self._needed(name)}: "
-                    "messages can go to fewer only with fresh ids"
+                    "fewer partitions need fresh ids"
                 )
-        return found
+        return existing
 
     def counted(self) -> tuple[dict[str, int], int]:
-        """Counts what is to be written, by archived queue, and what has expired; finds out if anything is missing.
+        """Counts the messages to write, by archived queue, and the expired ones.
 
         Raises:
-            ArchiveDamaged: A bucket does not hold as many messages as its manifest says.
-            OptionError: The condition chooses others each time.
+            ArchiveDamaged: The number of messages in a bucket differs from its manifest.
+            OptionError: The condition is not deterministic.
         """
         from pyspark.sql import functions as f
 
@@ -216,21 +217,23 @@ class ReplayRun:
         whole = self._archived()
         chosen = self._wanted(whole)
         _check_repeatable(chosen, fresh=self._options.fresh)
-        wanted = chosen.select("queue", "bucket", "id", "partition", self._expired().alias("expired"))
+        selected = chosen.select("queue", "bucket", "id", "partition", self._expired().alias("expired"))
         sizes = {(row.queue, row.bucket): row["count"] for row in whole.groupBy("queue", "bucket").count().collect()}
-        for one in self._manifests:
-            if sizes.get(one.key, 0) != one.summary.count:
-                place = manifest.messages_path(*one.key, one.run)
-                raise ArchiveDamaged(f"{place} holds {sizes.get(one.key, 0)} messages and not {one.summary.count}")
+        for bucket in self._manifests:
+            if sizes.get(bucket.key, 0) != bucket.summary.count:
+                place = manifest.messages_path(*bucket.key, bucket.run)
+                raise ArchiveDamaged(
+                    f"{place} holds {sizes.get(bucket.key, 0)} messages and not {bucket.summary.count}"
+                )
         live = f.count_if(~f.col("expired")).alias("live")
-        rows = wanted.groupBy("queue").agg(live, f.count_if("expired").alias("expired")).collect()
+        rows = selected.groupBy("queue").agg(live, f.count_if("expired").alias("expired")).collect()
         return {row.queue: row.live for row in rows}, sum(row.expired for row in rows)
 
     def prepare(self, standing: Mapping[str, Queue]) -> set[str]:
-        """Notes what this run is, and makes the queues that are not there. Returns the names of those.
+        """Records the run, and creates missing queues; returns the names of created queues.
 
         Raises:
-            OptionError: The run's name stands for another replay; the service could not take a new queue's name.
+            OptionError: Another replay has used the run's name, or another program has created a queue meanwhile.
         """
         note = self._progress_note()
         lacking = sorted(set(self._targets.values()) - standing.keys())
@@ -257,7 +260,7 @@ class ReplayRun:
             bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
             for name in sorted(set(self._targets.values()))
         ]
-        # A queue that was purged has lost what was written, so its next replay is another write.
+        # A queue that was purged has lost the written messages, so the next replay has to write them again.
         run = blake2b("/".join([self.run, *(f"{queue.qid:x}" for queue in queues)]).encode(), digest_size=16)
         writer = self._rows().write.format("queuey").mode("append")
         options = find_buckets.texts_of(self._options.store) | {"application": self._owner, "run": run.hexdigest()}
@@ -267,8 +270,8 @@ class ReplayRun:
         if self._options.rate:
             options["rate"] = str(self._options.rate)
         writer.options(**options).save()
-        done = write_reports.report(self._store, self._owner, run.hexdigest())
-        written, moved = (done.written, done.moved) if done is not None else (0, 0)
+        counts_of_run = write_reports.report(self._store, self._owner, run.hexdigest())
+        written, moved = (counts_of_run.written, counts_of_run.moved) if counts_of_run is not None else (0, 0)
         return self.report(counts, created, expired=expired, written=written, moved=moved)
 
     def report(
@@ -318,28 +321,28 @@ class ReplayRun:
     def _rows(self) -> DataFrame:
         from pyspark.sql import functions as f
 
-        found = self._wanted(self._archived())
+        selected = self._wanted(self._archived())
         names = f.create_map(*(f.lit(text) for pair in self._targets.items() for text in pair))
-        found = found.withColumn("source", f.col("queue")).withColumn("queue", names[f.col("queue")])
+        selected = selected.withColumn("source", f.col("queue")).withColumn("queue", names[f.col("queue")])
         written = [*_WRITTEN, "expires"] if self._options.keep_expiry else [*_WRITTEN]
         if not self._options.fresh:
-            return found.select(*written, "id")
+            return selected.select(*written, "id")
         counts = f.create_map(*(f.lit(value) for pair in self._partitions.items() for value in pair))
         places = (f.col("partition") - 1) % counts[f.col("queue")] + 1
-        found = found.withColumn("origin", f.col("partition")).withColumn("partition", places.cast("int"))
-        return _numbered(found, written)
+        selected = selected.withColumn("origin", f.col("partition")).withColumn("partition", places.cast("int"))
+        return _numbered(selected, written)
 
     def _progress_note(self) -> ReplayNote | None:
-        """Returns what the ledger knows of this run.
+        """Returns this run's ledger entry, or None if it has none.
 
         Raises:
-            OptionError: Its name stands for another replay.
+            OptionError: Another replay has used the run's name.
         """
         raw = bridge.run(self._store.ledger.entry(self._work, 0))
         note = None if raw is None else msgspec.msgpack.decode(raw, type=ReplayNote)
         if note is not None and note.content != self._content:
             raise OptionError(
-                f"run {self.run!r} was another replay: of other messages, to other queues, or with other options"
+                f"run {self.run!r} was another replay, with other messages, queues or options: use another name"
             )
         return note
 
@@ -355,15 +358,14 @@ class ReplayRun:
         uid = note.made[queue.name]
         if uid:
             return uid == f"{queue.uid:x}"
-        # The run ended between making the queue and noting it; nothing was written to it by then.
+        # The run was killed between creating the queue and recording it, before anything was written.
         return not any(bridge.iterate(self._store.bulk.measure([queue])))
 
     def _needed(self, target: str) -> int:
-        """Returns how many partitions a target needs for the messages to keep theirs."""
+        """Returns the number of partitions that a target needs so that messages keep theirs."""
         return max(_partitions(one) for one in self._manifests if self._targets[one.queue] == target)
 
     def _spec(self, target: str) -> QueueSpec:
-        """Returns the options of a new queue: those that the archived one had last."""
         last = max((one for one in self._manifests if self._targets[one.queue] == target), key=lambda one: one.bucket)
         source: ArchivedQueue = last.source
         return QueueSpec(
@@ -374,34 +376,33 @@ class ReplayRun:
 
 
 def _numbered(rows: DataFrame, written: Sequence[str]) -> DataFrame:
-    """Numbers rows by queue and partition in the order of their old ids, each partition in one task."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     place = Window.partitionBy("queue", "partition").orderBy("position", "source", "origin")
     numbered = rows.withColumn("sequence", f.row_number().over(place) - 1)
-    # Spark has put each partition in one task for the numbers already; this keeps it so, and in order.
+    # Spark has already put each partition in one task to number it. Sorting keeps that, and the order.
     return numbered.select(*written, f.col("sequence").cast("long")).sortWithinPartitions(
         "queue", "partition", "sequence"
     )
 
 
 def _check_repeatable(chosen: DataFrame, *, fresh: bool) -> None:
-    """Refuses conditions that choose other messages when a replay is run again.
+    """Refuses conditions that select other messages when a replay runs again.
 
     Args:
-        chosen: The messages that are chosen.
-        fresh: They are numbered, so that it matters if some are chosen no more.
+        chosen: The selected messages.
+        fresh: True if messages get numbers. Then a later attempt must not select fewer messages.
 
     Raises:
-        OptionError: See above.
+        OptionError: The condition depends on chance, or with ``fresh`` on the clock.
     """
     plan = chosen._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no public way
     trees: Any = chosen.sparkSession.sparkContext._jvm.org.apache.spark.sql.catalyst.trees  # type: ignore[union-attr]  # noqa: SLF001
     clock = fresh and plan.containsPattern(trees.TreePattern.CURRENT_LIKE())
     if clock or not plan.deterministic():
         what = "the clock" if clock else "chance"
-        raise OptionError(f"the condition depends on {what}: a replay that is run again would choose other messages")
+        raise OptionError(f"the condition depends on {what}: another attempt would select other messages")
 
 
 def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:
@@ -410,12 +411,11 @@ def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:
 
 
 def _check_partitions(manifests: Sequence[Manifest], options: ReplayOptions) -> None:
-    """Refuses fewer partitions than the archived ids belong to."""
     most = max(map(_partitions, manifests), default=1)
     if options.partitions is not None and options.partitions < most and not options.fresh:
-        raise OptionError(f"an archived queue had {most} partitions: messages can go to fewer only with fresh ids")
+        raise OptionError(f"an archived queue had {most} partitions: fewer partitions need fresh ids")
 
 
 def _partitions(one: Manifest) -> int:
-    """Returns a queue's partitions when it was archived; 0 if it was deleted by then."""
+    """Returns the number of partitions that the archived ids need; a deleted queue counts by its messages."""
     return max(one.source.partitions, *one.summary.partitions)

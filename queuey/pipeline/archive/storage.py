@@ -1,4 +1,4 @@
-"""The messages of an archive: Parquet files, written once into new directories and read by their names."""
+"""The messages of an archive: Parquet files, written once to new directories and read by name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 MAX_FILE_ROWS = 5_000_000
 """Max messages in one file."""
 WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds to wait, one after another, until a listing has the files that were just written."""
+"""Successive waits, in seconds, for a listing to show the files that were just written."""
 _ORDER = ("queue", "bucket", "partition", "position")
 
 
 def write(messages: DataFrame, files: HadoopFiles, path: str) -> int:
-    """Writes messages as Parquet, sorted, in a directory for each bucket; returns how many they are.
+    """Writes messages as sorted Parquet files, in a directory for each bucket; returns their number.
 
     Args:
-        messages: With the columns of an archive.
-        files: The archive's.
-        path: A directory that is not there yet.
+        messages: Messages with the columns of an archive.
+        files: The archive's files.
+        path: A directory that does not exist yet.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -41,23 +41,23 @@ def write(messages: DataFrame, files: HadoopFiles, path: str) -> int:
 def written(
     spark: SparkSession, files: HadoopFiles, path: str, count: int, *, waits: Sequence[float] = WAITS
 ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
-    """Returns the messages that were written to a directory, and its files.
+    """Reads back the messages that were written to a directory, and lists its files.
 
     Args:
         spark: The session.
-        files: The archive's.
+        files: The archive's files.
         path: The directory.
-        count: How many messages were written.
-        waits: Seconds between listings while some are missing.
+        count: Number of messages that were written.
+        waits: Seconds before each listing, while files are missing.
 
     Raises:
-        FilesUnavailable: The listing lacks some, or has others.
+        FilesUnavailable: The files in the last listing do not have the right number of messages.
     """
     read = 0
     for wait in waits:
         time.sleep(wait)
-        found = files.tree(path)
-        named = [(key, name, size) for name, size in found.items() if (key := manifest.bucket_in(name))]
+        lengths = files.tree(path)
+        named = [(key, name, size) for name, size in lengths.items() if (key := manifest.bucket_in(name))]
         rows = read_files(spark, files, path, [f"{path}/{name}" for _, name, _ in named])
         read = rows.count()
         if read == count:
@@ -71,60 +71,60 @@ def written(
 
 
 def archived(spark: SparkSession, archive: str, *queues: str) -> DataFrame:
-    """Returns the messages of an archive: what its manifests list, also while a run writes to it.
+    """Returns the messages of an archive. You may call it while a run writes to the archive.
 
-    The columns are those of a read with headers, and ``bucket``.
+    The columns are the columns of a read with headers, and ``bucket``.
 
     Args:
         spark: The session.
-        archive: Its directory or URL.
-        queues: Of these; none: of all.
+        archive: Directory or URL of the archive.
+        queues: Names of queues; all queues if empty.
 
     Raises:
-        ArchiveDamaged: There is no archive, or one of its manifests cannot be used, or a file is not there.
-        QueueNotFound: The archive has nothing of a queue that is named.
+        ArchiveDamaged: There is no archive, a manifest is unusable, or a file is missing.
+        QueueNotFound: The archive has no messages of a named queue.
     """
-    there = directory.open_existing(spark, archive)
-    names = there.selected(Subscribe(queues) if queues else Pattern(".*"))
+    opened = directory.open_existing(spark, archive)
+    names = opened.selected(Subscribe(queues) if queues else Pattern(".*"))
     return read(
-        spark, there.files, there.manifests({(name, one) for name in names for one in there.bucket_names(name)})
+        spark, opened.files, opened.manifests({(name, one) for name in names for one in opened.bucket_names(name)})
     )
 
 
 def read(spark: SparkSession, files: HadoopFiles, manifests: Iterable[Manifest]) -> DataFrame:
-    """Returns the messages of buckets, with the columns of ``schema``.
+    """Returns the messages of buckets.
 
     Raises:
-        ArchiveDamaged: A file is not there.
+        ArchiveDamaged: A file is missing.
     """
     return read_paths(spark, files, [path for one in manifests for path in one.data_paths])
 
 
 def read_paths(spark: SparkSession, files: HadoopFiles, paths: Iterable[str]) -> DataFrame:
-    """Returns the messages of data files, named from the archive's directory.
+    """Returns the messages of data files, with paths relative to the archive.
 
     Raises:
-        ArchiveDamaged: One is not there.
+        ArchiveDamaged: A file is missing.
     """
-    # Spark takes the names of directories for values of columns, and wants them alike in all paths.
+    # Spark reads columns from the names of directories, so all paths of one read need the same columns.
     alike: dict[tuple[int, str], list[str]] = {}
     for path in paths:
         base = path.partition("/queue=")[0].partition("/run=")[0]
         alike.setdefault((path.count("/"), base), []).append(path)
-    found = [read_files(spark, files, base, some) for (_, base), some in sorted(alike.items())]
-    if not found:
+    frames = [read_files(spark, files, base, group) for (_, base), group in sorted(alike.items())]
+    if not frames:
         return read_files(spark, files, MESSAGES, [])
-    first, *others = found
-    for one in others:
-        first = first.unionByName(one)
-    return first
+    union, *others = frames
+    for frame in others:
+        union = union.unionByName(frame)
+    return union
 
 
 def read_files(spark: SparkSession, files: HadoopFiles, base: str, paths: Sequence[str]) -> DataFrame:
-    """Returns the messages of data files below one directory, in directories that are named alike.
+    """Returns the messages of data files below ``base``, whose directories have the same partition columns.
 
     Raises:
-        ArchiveDamaged: One is not there.
+        ArchiveDamaged: A file is missing.
     """
     from pyspark.errors import AnalysisException
 
@@ -139,5 +139,5 @@ def read_files(spark: SparkSession, files: HadoopFiles, base: str, paths: Sequen
             raise
         lost = (error.getMessageParameters() or {}).get("path", files.path(base))
         raise ArchiveDamaged(
-            f"{lost} is not there, and a manifest lists it. queuey pipeline archive --check says what else is missing."
+            f"{lost} is missing, and a manifest lists it. Find all missing files: queuey pipeline archive --check."
         ) from error

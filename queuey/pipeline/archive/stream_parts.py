@@ -1,12 +1,12 @@
-"""Messages that a stream has kept before their buckets were complete.
+"""Messages that a stream has written before their buckets were complete.
 
 ::
 
-    DIR/_incoming/<query>/<batch>.json                                       which files a micro-batch has written
+    DIR/_incoming/<query>/<batch>.json                                       the files that a micro-batch has written
     DIR/_incoming/<query>/<batch>-<attempt>/queue=<name>/bucket=<start>/*.parquet
 
-A micro-batch that is done again finds that it was written, and is left as it is: some of its messages may have expired
-since. Spark does not see these directories when it reads an archive.
+A micro-batch that runs again finds its files and leaves them as they are: some of its messages may have expired since.
+Spark does not see these directories when it reads an archive.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MicroBatch(msgspec.Struct, frozen=True):
     """Files of a micro-batch.
 
     Attributes:
-        place: Its directory, from the archive's.
-        files: Of each bucket, from there.
+        place: Its directory, relative to the archive.
+        files: The files of each bucket, relative to ``place``.
     """
 
     place: str
@@ -43,10 +43,10 @@ _decode = msgspec.json.Decoder(MicroBatch).decode
 
 
 class StreamParts:
-    """The micro-batches of streams, and the buckets of each that are not complete yet.
+    """The micro-batches of streams, and their buckets that are not complete yet.
 
     Args:
-        files: The archive's. What its listings lack is found when the next micro-batch comes.
+        files: The archive's files. Micro-batches that its listings lack are found with the next micro-batch.
     """
 
     def __init__(self, files: HadoopFiles) -> None:
@@ -63,47 +63,43 @@ class StreamParts:
         return self._left.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
-        """Writes a micro-batch, unless it was.
+        """Writes a micro-batch, unless it was written before.
 
         Args:
-            messages: With all columns of a read, headers as well.
-            query: The stream's id, the same over restarts from its checkpoint.
+            messages: Messages with all columns of a read, including headers.
+            query: The stream's id, which stays the same across restarts from its checkpoint.
             batch: The number of the micro-batch.
-            seconds: How wide buckets are.
+            seconds: Width of the buckets.
         """
         base = f"{INCOMING}/{query}/{batch}"
         if not self._add(base):
             place = f"{base}-{secrets.token_hex(4)}"
             named = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
             count = storage.write(named.select(*find_buckets.schema().names), self._files, place)
-            _, found = storage.written(messages.sparkSession, self._files, place, count)
-            paths = [(key, tuple(f"{manifest.bucket_path(*key)}/{file.name}" for file in found[key])) for key in found]
+            _, files = storage.written(messages.sparkSession, self._files, place, count)
+            paths = [(key, tuple(f"{manifest.bucket_path(*key)}/{file.name}" for file in files[key])) for key in files]
             self._files.write(f"{base}.json", msgspec.json.encode(MicroBatch(place, tuple(paths))).decode())
             self._add(base)
-        # Listings may have lacked those just before it when this process began.
+        # Listings may have lacked the preceding micro-batches when this process began.
         earlier = batch - 1
         while f"{INCOMING}/{query}/{earlier}" not in self._batches and self._add(f"{INCOMING}/{query}/{earlier}"):
             earlier -= 1
 
     def read(self, spark: SparkSession, keys: Collection[Key]) -> DataFrame:
-        """Returns what was kept of buckets, each message once.
-
-        A stream that was begun anew has kept some messages a second time.
-        """
+        """Returns the messages of buckets, without the duplicates that a stream with a new checkpoint writes."""
         bases = sorted({base for key in keys for base in self._left[key]})
         batches = [self._batches[base] for base in bases]
-        paths = [f"{one.place}/{path}" for one in batches for key, some in one.files if key in keys for path in some]
+        paths = [f"{one.place}/{path}" for one in batches for key, files in one.files if key in keys for path in files]
         return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
 
     def complete(self, keys: Iterable[Key]) -> None:
-        """Forgets buckets that are complete."""
         for key in keys:
             self._left.pop(key, None)
 
     def tidy(self, query: str, batch: int) -> None:
-        """Removes earlier micro-batches of which nothing is left.
+        """Removes earlier micro-batches whose buckets are all complete.
 
-        The last one stays until it is certain that it is not done again.
+        The last micro-batch stays, because it may run again.
 
         Args:
             query: The stream's id.
@@ -116,24 +112,23 @@ class StreamParts:
             if not (entry.directory and number.isdecimal() and int(number) < batch) or base in held:
                 continue
             if base in self._batches or not self._add(base):
-                # In this order, so that nothing refers to files that are gone.
+                # The index goes first, so that nothing refers to deleted files.
                 self._files.delete(f"{base}.json")
                 self._files.delete(f"{INCOMING}/{query}/{entry.name}")
                 self._batches.pop(base, None)
 
     def _add(self, base: str) -> bool:
-        """Adds a micro-batch; returns whether it was written."""
         text = self._files.read(f"{base}.json")
         if text is None:
             return False
-        found = self._batches[base] = _decode(text)
-        for key, _ in found.files:
+        micro_batch = self._batches[base] = _decode(text)
+        for key, _ in micro_batch.files:
             self._left.setdefault(key, set()).add(base)
         return True
 
 
 def bucket_name(timestamp: Column, seconds: int) -> Column:
-    """Returns the names of the buckets of instants, whatever the session's time zone is."""
+    """Returns the bucket names of timestamps, independent of the session's time zone."""
     from pyspark.sql import functions as f
 
     since = f.greatest(f.lit(0), f.unix_seconds(timestamp))

@@ -1,4 +1,4 @@
-"""Checks of an archive: does it still hold what its manifests say, and does it have what the store has?"""
+"""Checks of an archive: compares its messages with its manifests, and with the store."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TASKS_PER_CORE = 3
 
 
 class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Archive to check, and how thoroughly.
+    """Options of a check.
 
     Attributes:
-        archive: The archive's directory.
+        archive: Directory of the archive.
         against_store: Compare with the store as well.
     """
 
@@ -48,7 +48,7 @@ class Damage(msgspec.Struct, frozen=True, order=True):
 
 
 class UnarchivedBucket(msgspec.Struct, frozen=True, order=True):
-    """A closed bucket of the store that is not archived, and how many messages it has at least."""
+    """A closed bucket of the store that is not archived, and the minimum number of its messages."""
 
     queue: str
     bucket: str
@@ -59,11 +59,11 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a check.
 
     Attributes:
-        archive: As a URL.
-        buckets: How many have manifests.
-        messages: How many they hold by these.
-        damaged: Buckets whose messages are not those of their manifest, or lack some of the store's.
-        unreadable: Manifests that are none.
+        archive: URL of the archive.
+        buckets: Number of manifests.
+        messages: Number of messages according to the manifests.
+        damaged: Buckets that differ from their manifest, or lack messages of the store.
+        unreadable: Manifests that cannot be decoded.
         waiting: Closed buckets of the store without a manifest.
     """
 
@@ -76,34 +76,34 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Everything that has a manifest is as it says. Buckets that wait to be archived are no damage."""
+        """True if all buckets match their manifests. Buckets that are not archived yet do not count."""
         return not (self.damaged or self.unreadable)
 
 
 def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
-    """Reads the messages of all manifests, and closed buckets of the store, and compares.
+    """Compares the messages of all manifests with the manifests and with closed buckets of the store.
 
     Raises:
         ArchiveDamaged: There is no archive.
-        QueueNotFound: The archive has nothing of a queue that is named.
+        QueueNotFound: The archive has no messages of a named queue.
     """
-    there = directory.open_existing(spark, options.archive)
-    names = there.selected(options.selection)
+    opened = directory.open_existing(spark, options.archive)
+    names = opened.selected(options.selection)
     unreadable: list[str] = []
-    manifests = there.manifests({(name, one) for name in names for one in there.bucket_names(name)}, unreadable)
+    manifests = opened.manifests({(name, one) for name in names for one in opened.bucket_names(name)}, unreadable)
     say(f"checking {plural(len(manifests), 'bucket')}")
-    lengths = {path: there.files.length(path) for one in manifests for path in one.data_paths}
+    lengths = {path: opened.files.length(path) for one in manifests for path in one.data_paths}
     present = {one.key: [path for path in one.data_paths if lengths[path] is not None] for one in manifests}
-    found = checksums.summaries(storage.read_paths(spark, there.files, chain.from_iterable(present.values())))
-    damaged = [damage for one in manifests for damage in compared(one, found.get(one.key))]
+    summaries = checksums.summaries(storage.read_paths(spark, opened.files, chain.from_iterable(present.values())))
+    damaged = [damage for one in manifests for damage in compared(one, summaries.get(one.key))]
     damaged += [damage for one in manifests for damage in _files(one, lengths)]
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
         say("comparing with the store")
-        lacking, waiting = _against_store(spark, options, there, names, present)
+        lacking, waiting = _against_store(spark, options, opened, names, present)
         damaged += lacking
     return CheckReport(
-        archive=there.files.root,
+        archive=opened.files.root,
         buckets=len(manifests),
         messages=sum(one.summary.count for one in manifests),
         damaged=tuple(sorted(damaged)),
@@ -113,25 +113,23 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compared(one: Manifest, found: Summary | None) -> list[Damage]:
-    """Describes how the messages of a bucket differ from its manifest."""
-    said = one.summary
+    expected = one.summary
     if found is None:
-        return [Damage(*one.key, f"its {said.count} messages are not there")]
-    if said.count != found.count:
-        return [Damage(*one.key, f"it holds {found.count} messages and not {said.count}")]
-    if not said.same(found):
-        return [Damage(*one.key, "its messages are others than when it was archived")]
-    if said.partitions != found.partitions:
-        return [Damage(*one.key, "its first and last messages are others than its manifest says")]
+        return [Damage(*one.key, f"its {expected.count} messages are missing")]
+    if expected.count != found.count:
+        return [Damage(*one.key, f"it holds {found.count} messages and not {expected.count}")]
+    if not expected.same(found):
+        return [Damage(*one.key, "its messages have changed since it was archived")]
+    if expected.partitions != found.partitions:
+        return [Damage(*one.key, "its first and last messages differ from its manifest")]
     return []
 
 
 def _files(one: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
-    """Names the files that differ from the list in the manifest."""
     damaged = []
     for path, file in zip(one.data_paths, one.files, strict=True):
         if lengths[path] is None:
-            damaged.append(Damage(*one.key, f"the file {file.name} of {file.bytes} bytes is not there"))
+            damaged.append(Damage(*one.key, f"the file {file.name} of {file.bytes} bytes is missing"))
         elif lengths[path] != file.bytes:
             damaged.append(Damage(*one.key, f"the file {file.name} has {lengths[path]} bytes and not {file.bytes}"))
     return damaged
@@ -144,10 +142,9 @@ def _against_store(
     names: Iterable[str],
     present: Mapping[Key, Sequence[str]],
 ) -> tuple[list[Damage], list[UnarchivedBucket]]:
-    """Returns what the archived buckets lack, and the closed buckets that are not archived."""
     store = open_stores.opened(options.store)
     seconds = there.about.seconds
-    # That queues were deleted does no harm to what is archived of them.
+    # A deleted queue does not make its archived buckets invalid.
     live = [queue for name in names if (queue := open_stores.existing(store, options.store, name))]
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
     searches = [Search(queue.name, queue.qid, seconds) for queue in live]
@@ -163,11 +160,11 @@ def _against_store(
     stored = find_buckets.messages(spark, options.store, grouped(divided(archived), tasks))
     paths = [path for key in {unit.key for unit in archived} for path in present[key]]
     theirs = storage.read_paths(spark, there.files, paths)
-    found = checksums.differences(stored, theirs)
-    return [Damage(*key, _lacks(one)) for key, one in found.items()], waiting
+    differences = checksums.differences(stored, theirs)
+    return [Damage(*key, _lacks(one)) for key, one in differences.items()], waiting
 
 
 def _lacks(one: checksums.Difference) -> str:
     parts = [f"it lacks {one.missing} messages of the store"] if one.missing else []
-    parts += [f"{one.changed} messages are others in the store"] if one.changed else []
+    parts += [f"{one.changed} messages differ in the store"] if one.changed else []
     return " and ".join(parts)

@@ -1,4 +1,4 @@
-"""Units of an archive's work: parts of queues to be scanned, and how they are shared out among tasks. Pure."""
+"""Units of archive work: parts of queues to scan, and their distribution to tasks. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BUCKET_WEIGHT = 50
 
 
 class Search(msgspec.Struct, frozen=True, gc=False):
-    """A queue in which buckets are searched.
+    """A queue in which to search for buckets.
 
     Attributes:
-        done: The starts of buckets that are not searched any more.
+        done: Starts of the buckets to skip.
     """
 
     queue: str
@@ -41,8 +41,8 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         bucket: The bucket's start in seconds since 1970.
-        seconds: How wide it is.
-        weight: How many messages were found there, ``MAX_COUNTED`` at most.
+        seconds: Width of the bucket.
+        weight: Number of messages found, at most ``MAX_COUNTED``.
     """
 
     bucket: int
@@ -55,7 +55,6 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
 
 
 def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
-    """Returns a bucket as units, one for each partition, with an estimate of what each holds."""
     return [
         WorkUnit(
             queue.name,
@@ -73,27 +72,27 @@ def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
 
 
 def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
-    """Cuts units that are too large to have been counted into parts that take equal times."""
-    found: list[WorkUnit] = []
+    """Cuts units with ``MAX_COUNTED`` messages into parts with equal time spans."""
+    result: list[WorkUnit] = []
     for unit in units:
         step = math.ceil((unit.upper[0] - unit.lower[0]) / PARTS)
         if unit.weight < MAX_COUNTED or step < 1:
-            found.append(unit)
+            result.append(unit)
             continue
         cuts = [(unit.lower[0] + step * number, LOW_MIN) for number in range(1, PARTS)]
         bounds = [unit.lower, *(cut for cut in cuts if cut < unit.upper), unit.upper]
         parts = [(lower, upper) for lower, upper in pairwise(bounds) if lower < upper]
-        found += [
+        result += [
             msgspec.structs.replace(unit, lower=lower, upper=upper, weight=unit.weight // len(parts))
             for lower, upper in parts
         ]
-    return found
+    return result
 
 
 def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
-    """Shares units out among at most so many tasks of about equal weight.
+    """Distributes units to at most ``tasks`` groups of about equal weight.
 
-    Units of one bucket stay together as far as that goes, so that a bucket becomes few files.
+    Units of one bucket stay together if possible, so that a bucket becomes few files.
     """
     ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
     total = sum(map(_weight, ordered))
@@ -105,25 +104,25 @@ def _weight(unit: WorkUnit) -> int:
 
 
 def waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[list[WorkUnit]]:
-    """Divides units into runs of whole buckets, oldest first; a run is finished before the next one begins.
+    """Divides units into waves of whole buckets, oldest first.
 
-    What a crash undoes is one run.
+    A wave is finished before the next one begins, so a crash undoes at most one wave.
 
     Args:
-        units: All there is to do.
-        buckets: At most so many buckets in a run.
-        messages: A run ends with the bucket that brings it to so many messages.
+        units: All units.
+        buckets: Max buckets in a wave.
+        messages: A wave ends with the bucket that brings it to this number of messages.
     """
     by_bucket: dict[tuple[int, str], list[WorkUnit]] = {}
     for unit in units:
         by_bucket.setdefault((unit.bucket, unit.queue), []).append(unit)
-    found: list[list[WorkUnit]] = []
+    result: list[list[WorkUnit]] = []
     held, weight = buckets, 0
     for _, parts in sorted(by_bucket.items()):
         if held >= buckets or weight >= messages:
-            found.append([])
+            result.append([])
             held, weight = 0, 0
-        found[-1] += parts
+        result[-1] += parts
         held += 1
         weight += sum(unit.weight for unit in parts)
-    return found
+    return result

@@ -1,1 +1,1 @@
-"""Audits: receipts of producers, compared with what is stored and archived."""
+"""Audits: receipts of producers, compared with stored and archived messages."""

@@ -1,4 +1,4 @@
-"""Compares receipts with what is stored, what is archived, and what groups have passed."""
+"""The job ``audit``: compares receipts with stored and archived messages, and with the offsets of groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = ("missing", "differs", "twice", "late")
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Position of a group: accepted messages that it passed, that wait for it, and that expired unread."""
+    """Counts of accepted messages that a group has passed, that wait for it, and that expired unread."""
 
     passed: int
     waiting: int
@@ -33,20 +33,22 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition, or all of them.
+    """Counts for a partition, or for all partitions.
 
     Attributes:
-        accepted: Messages that some receipt says were accepted.
-        present: Of these, in the store or the archive; ``archived``: in the archive.
-        missing: Of these, neither there nor expired.
-        expired: Not there; their TTL is over.
-        ahead: Not visible to readers yet: delayed, or too recent.
-        copies: Messages without a receipt that have the body of an accepted one of their queue.
-        twice: Ids that the archive has more than once.
-        differs: Present with a body that no receipt of them has.
-        late: Answered for long after they were given their ids; they may have been passed by readers.
-        maybe: Ids of receipts of unknown outcome; ``found``: those that are present.
-        groups: Where groups stand.
+        accepted: Messages that were accepted, according to a receipt.
+        present: Accepted messages in the store or the archive.
+        archived: Accepted messages in the archive.
+        missing: Accepted messages that are neither present, expired nor ahead.
+        expired: Accepted messages that are not present because their TTL is over.
+        ahead: Accepted messages that readers cannot see yet: delayed, or too recent.
+        copies: Messages without a receipt with the same body as an accepted message of their queue.
+        twice: Ids that the store or the archive has more than once.
+        differs: Accepted messages with a stored body that no receipt has.
+        late: Accepted messages whose answer came long after their id's time; readers may have passed them.
+        maybe: Ids of receipts of unknown outcome.
+        found: Present messages among those in ``maybe``.
+        groups: Group -> its progress.
     """
 
     accepted: int = 0
@@ -69,12 +71,12 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that something is wrong with.
+    """A message with a finding.
 
     Attributes:
         kind: ``missing``, ``differs``, ``twice``, ``copies`` or ``late``.
-        at: When it was accepted, seconds since 1970; None: there is no receipt.
-        sha256: First half of the hash of what is stored, else of what was accepted.
+        at: When it was accepted, in seconds since 1970; None if there is no receipt.
+        sha256: First half of the SHA-256 of the stored body, or of the accepted body if it is not stored.
     """
 
     kind: Annotated[str, titled("finding")]
@@ -89,14 +91,17 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an audit.
 
     Attributes:
-        sound: Nothing is missing, duplicated or altered.
-        total: Over all partitions.
-        partitions: Queue -> partition -> account.
-        lines: Lines of receipts; ``broken``: that could not be read; ``foreign``: of other applications.
-        doubtful: Sends of unknown outcome without an id; ``answered``: messages that answer for them.
-        strays: Messages without a receipt, copies included.
-        samples: Some messages of each kind of finding.
-        at: When it began, seconds since 1970.
+        sound: True if no message is missing, duplicated or altered.
+        total: Counts over all partitions.
+        partitions: Queue -> partition -> counts.
+        lines: Number of lines of receipts.
+        broken: Number of lines that could not be read.
+        foreign: Number of lines of other applications.
+        doubtful: Number of sends of unknown outcome without an id.
+        answered: Number of messages that match such sends.
+        strays: Number of messages without a receipt, including copies.
+        samples: Some messages for each kind of finding.
+        at: When the audit began, in seconds since 1970.
     """
 
     sound: bool
@@ -116,8 +121,8 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     """Compares receipts with messages.
 
     Raises:
-        OptionError: The options cannot be used, or there are no receipts.
-        ArchiveDamaged: There is no archive, or it is not whole.
+        OptionError: The options are not valid, or there are no receipts.
+        ArchiveDamaged: There is no archive, or it is damaged.
         StoreUnavailable: The store does not answer.
     """
     from pyspark.sql import functions as f
@@ -128,23 +133,23 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     )
     lines = receipt_columns.receipts(spark, options.receipts)
     ours = ~f.col("broken") & (f.col("app").isNull() | (f.col("app") == message_sources.application))
-    wanted = f.col("queue").isin(list(options.queues)) if options.queues else f.lit(col=True)
-    receipts = lines.where(ours & wanted).withColumn("queue", receipt_columns.renamed("queue", options.names))
+    selected = f.col("queue").isin(list(options.queues)) if options.queues else f.lit(col=True)
+    receipts = lines.where(ours & selected).withColumn("queue", receipt_columns.renamed("queue", options.names))
     counts = lines.agg(
         f.count("*").alias("lines"),
         f.count_if("broken").alias("broken"),
         f.count_if(~f.col("broken") & ~ours).alias("foreign"),
-        f.count_if(ours & wanted & f.col("unknown") & f.col("id").isNull()).alias("doubtful"),
+        f.count_if(ours & selected & f.col("unknown") & f.col("id").isNull()).alias("doubtful"),
     ).first()
-    found = spans(receipts)
-    _check_receipts(options, {span.queue for span in found})
-    # Horizons first: messages below them are there when they are read.
-    about = spark.createDataFrame(message_sources.about(found), receipt_join.ABOUT)
-    groups = {**message_sources.offsets(found), **options.offsets}
-    say(f"scanning {plural(len(found), 'queue')}")
+    queue_spans = spans(receipts)
+    _check_receipts(options, {span.queue for span in queue_spans})
+    # Horizons are read first, so all messages below them exist when the queues are read.
+    about = spark.createDataFrame(message_sources.about(queue_spans), receipt_join.ABOUT)
+    groups = {**message_sources.offsets(queue_spans), **options.offsets}
+    say(f"scanning {plural(len(queue_spans), 'queue')}")
     rows = receipt_join.matched(
-        message_sources.sealed(receipt_join.promised(receipts, about), found),
-        receipt_join.present(message_sources.stored(found), message_sources.archived(found)),
+        message_sources.sealed(receipt_join.promised(receipts, about), queue_spans),
+        receipt_join.present(message_sources.stored(queue_spans), message_sources.archived(queue_spans)),
         [_offsets(spark, offsets) for offsets in groups.values()],
         now=message_sources.now,
         late=options.late,
@@ -152,7 +157,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     )
     with _kept(rows) as matched, _kept(receipt_join.strays(matched, receipts)) as strays:
         partitions = _accounts(matched, strays, tuple(groups), copies=options.copies)
-        total = summed(account for each in partitions.values() for account in each.values())
+        total = summed(account for accounts in partitions.values() for account in accounts.values())
         answered = strays.agg(f.coalesce(f.sum("answer"), f.lit(0)).alias("n")).first()
         alone = matched.where("stray").count()
         samples = _samples(matched, strays, total, options.samples)
@@ -174,30 +179,29 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
 
 
 def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
-    """Refuses to find all well where nothing was promised.
+    """Checks that there are receipts, because an audit without receipts would find nothing wrong.
 
     Args:
-        options: Of the audit.
-        queues: Queues that there are receipts of, by their names in the store.
+        options: The options of the audit.
+        queues: Queues with receipts, by their names in the store.
 
     Raises:
-        OptionError: There are no receipts at all, or none of a queue that is named.
+        OptionError: There are no receipts, or a named queue has no receipts.
     """
     if not queues and not options.queues:
-        raise OptionError("There are no receipts in these files, at least none of this application.")
+        raise OptionError("There are no receipts of this application in these files.")
     for name in options.queues:
         if options.names.get(name, name) not in queues:
             raise OptionError(f"There are no receipts of queue {name!r} in these files.")
 
 
 def summed(found: Iterable[Account]) -> Account:
-    """Adds accounts up."""
     listed = list(found)
     groups: dict[str, Passed] = {}
     for account in listed:
-        for name, one in account.groups.items():
+        for name, more in account.groups.items():
             sum_ = groups.get(name, Passed(0, 0, 0))
-            groups[name] = Passed(sum_.passed + one.passed, sum_.waiting + one.waiting, sum_.expired + one.expired)
+            groups[name] = Passed(sum_.passed + more.passed, sum_.waiting + more.waiting, sum_.expired + more.expired)
     numbers = {name: sum(getattr(account, name) for account in listed) for name in (*FLAGS, "copies")}
     return Account(**numbers, groups=groups)
 
@@ -205,15 +209,14 @@ def summed(found: Iterable[Account]) -> Account:
 def _offsets(spark: SparkSession, offsets: Mapping[str, Mapping[int, Position]]) -> DataFrame:
     rows = [
         (queue, partition, columns.text_of(position))
-        for queue, each in offsets.items()
-        for partition, position in each.items()
+        for queue, positions in offsets.items()
+        for partition, position in positions.items()
     ]
     return spark.createDataFrame(rows, receipt_join.OFFSETS)
 
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Caches a DataFrame while it is used several times."""
     frame.persist()
     try:
         yield frame
@@ -238,7 +241,7 @@ def _accounts(
     ]
     counted = matched.groupBy(*key_columns).agg(*(f.sum(flag).alias(flag) for flag in FLAGS), *passed)
     alike = strays.groupBy(*key_columns).agg(f.sum("copy").alias("copies"))
-    found: dict[str, dict[int, Account]] = {}
+    accounts: dict[str, dict[int, Account]] = {}
     for row in counted.join(alike, key_columns, "left").collect():
         numbers = {flag: row[flag] for flag in FLAGS}
         stands = {
@@ -246,12 +249,11 @@ def _accounts(
             for number, name in enumerate(groups)
         }
         account = Account(**numbers, copies=(row.copies or 0) if copies else 0, groups=stands)
-        found.setdefault(row.queue, {})[row.partition] = account
-    return {queue: dict(sorted(each.items())) for queue, each in sorted(found.items())}
+        accounts.setdefault(row.queue, {})[row.partition] = account
+    return {queue: dict(sorted(by_partition.items())) for queue, by_partition in sorted(accounts.items())}
 
 
 def _samples(matched: DataFrame, strays: DataFrame, total: Account, most: int) -> list[AuditSample]:
-    """Returns some messages of each kind of finding that occurs."""
     from pyspark.sql import functions as f
 
     frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _KINDS if getattr(total, kind)]

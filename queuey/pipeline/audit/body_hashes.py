@@ -1,4 +1,4 @@
-"""Hashes of stored messages, to compare with receipts. Bodies stay in the tasks that scan them."""
+"""Hashes of stored messages, for the comparison with receipts. Bodies do not leave the tasks that scan them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def packed(parts: Iterable[QueueSlice]) -> bytes:
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Does the work of one task: scans slices and hashes the bodies.
+    """Scans slices and hashes the bodies. Runs in a task.
 
-    What was purged or deleted since the slices were planned gives nothing.
+    Skips queues that were purged or deleted since the slices were planned.
     """
     parts = _decode(payload)
     read = SourceOptions(
@@ -55,7 +55,6 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 
 def hashed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replaces the column ``value`` by hash and size."""
     bodies = batch.column("value")
     hashes = pa.array([sha256(body).digest()[:HASH_BYTES] for body in bodies.to_pylist()], pa.binary())
     sizes = pc.binary_length(bodies).cast(pa.int64())

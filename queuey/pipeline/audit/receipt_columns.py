@@ -1,4 +1,4 @@
-"""The client's receipts as a DataFrame, and expressions over ids and hashes in SQL alone."""
+"""The client's receipts as a DataFrame, and SQL expressions over ids and hashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = (
 """Fields of a receipt as ``queuey.client.receipts`` writes them; neither package imports the other."""
 _DIGITS = "0123456789abcdef"
 _FLIPPED = _DIGITS[8:] + _DIGITS[:8]
-"""Hex digits whose highest bit is the other one."""
+"""The hex digits with their highest bit flipped."""
 
 
 def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -29,15 +29,16 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
     Args:
         spark: The session.
-        paths: Files, directories or globs, where Spark's tasks find them.
+        paths: Files, directories or globs, readable for Spark's tasks.
 
     Returns:
         A row for each line: ``queue``, ``app``, ``partition``, ``id``, ``hash`` (binary), ``size``, ``at``, ``ttl``,
-        ``put``, ``unknown`` and ``broken``. A line that is broken says nothing else; an accepted message has a place.
+        ``put``, ``unknown`` and ``broken``. If a line is broken, ignore its other columns. An accepted message has a
+        partition and an id.
 
     Raises:
-        OptionError: There is no such file.
-        FilesUnavailable: There is no such file system, or it does not answer.
+        OptionError: A path does not exist.
+        FilesUnavailable: The file system does not exist or does not answer.
     """
     from pyspark.sql import functions as f
 
@@ -69,14 +70,13 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def renamed(column: str, names: Mapping[str, str]) -> Column:
-    """Returns a column of names, some of them replaced."""
     from pyspark.sql import functions as f
 
-    found = f.col(column)
+    original = f.col(column)
     if not names:
-        return found
+        return original
     table = f.create_map(*(f.lit(word) for pair in names.items() for word in pair))
-    return f.coalesce(f.try_element_at(table, found), found)
+    return f.coalesce(f.try_element_at(table, original), original)
 
 
 def digest(body: str) -> Column:
@@ -93,15 +93,14 @@ def ticks(name: str) -> Column:
 
 
 def seconds(name: str) -> Column:
-    """Returns the time of ids in seconds since 1970."""
     return (ticks(name) - EPOCH_TICKS) / TICKS_PER_SECOND
 
 
 def position(name: str) -> Column:
-    """Returns positions as texts that sort as ids do; see :func:`queuey.spark.source.columns.position_texts`."""
+    """Returns ids as texts that sort by position; see :func:`queuey.spark.source.columns.position_texts`."""
     from pyspark.sql import functions as f
 
-    # An id's last eight bytes count as signed ones: their highest bits are flipped.
+    # The last eight bytes of an id sort as signed bytes, so their highest bits are flipped.
     low = [
         piece
         for at in range(17, 33, 2)

@@ -1,7 +1,7 @@
-"""Receipts beside messages: which message every one of either belongs to, and what that says. Joins of Spark alone.
+"""Joins receipts with messages and classifies every id, in Spark alone.
 
-A message is named by queue, partition and id. A receipt *promises* it if the service answered that it was accepted;
-a receipt of unknown outcome says that it *may* be there, and has an id only if the client chose that.
+Queue, partition and id identify a message. A receipt *promises* a message if the service answered that it was accepted.
+A receipt of unknown outcome means that the message *may* exist, and has an id only if the client chose the id.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 PLACE = ["queue", "partition", "id"]
 ABOUT = "queue string not null, default_ttl double not null, horizon long not null, delay double not null"
-"""Columns of a queue: TTL in seconds; ticks below which every message was read; delay in seconds after which readers
-may have passed an id."""
+"""Columns of a queue: TTL in seconds; horizon in ticks, below which every message was read; delay in seconds after
+which readers may have passed an id."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
-"""Columns of :func:`matched`, 0 or 1 for each id."""
+"""Flags of :func:`matched`, 0 or 1 for each id."""
 BUCKETS = "queue string not null, start long not null, sealed double not null"
-"""When buckets were archived: the bucket's start in ticks since 1970, and the instant in seconds since 1970."""
+"""Columns of archived buckets: start in ticks since 1970, and when it was archived in seconds since 1970."""
 OFFSETS = "queue string not null, partition int not null, position string not null"
 
 
 def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
-    """Returns a row for each id that receipts name.
+    """Returns a row for each id in receipts.
 
-    Columns: the place, ``must`` (some receipt promises it), ``bodies`` (any of which may be stored: a message that was
-    put several times), ``until`` (when the last of them ends, seconds since 1970), ``at``, ``put``, ``horizon``,
-    ``delay``, and ``sealed``, which is null; see :func:`sealed`.
+    Columns: ``PLACE``, ``must`` (a receipt promises the message), ``bodies`` (several if the message was put several
+    times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``, ``put``,
+    ``horizon``, ``delay``, and ``sealed``, which is null; see :func:`sealed`.
     """
     from pyspark.sql import functions as f
 
-    known = receipts.where("id IS NOT NULL").join(f.broadcast(about), "queue", "left")
-    # The TTL counts from the id's time; that of a put from when it is written, if that is later.
+    identified = receipts.where("id IS NOT NULL").join(f.broadcast(about), "queue", "left")
+    # The TTL counts from the id's time; for a put, from the write if that is later.
     begin = f.when(f.col("put"), f.greatest("at", receipt_columns.seconds("id"))).otherwise(
         receipt_columns.seconds("id")
     )
     lives = f.coalesce(f.col("ttl").cast("double"), "default_ttl")
     return (
-        known.withColumn("until", begin + lives)
+        identified.withColumn("until", begin + lives)
         .groupBy(*PLACE)
         .agg(
             (~f.bool_and("unknown")).alias("must"),
@@ -60,23 +60,23 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
 
 
 def sealed(wanted: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
-    """Adds the time at which the bucket of each message was archived, if the message existed by then.
+    """Adds when the bucket of each message was archived, if the message existed by then.
 
     Args:
-        wanted: As :func:`promised` gives it.
-        buckets: Those of the archive (``BUCKETS``).
-        width: Of buckets, in ticks.
+        wanted: The result of :func:`promised`.
+        buckets: The archived buckets, with the columns ``BUCKETS``.
+        width: Width of buckets, in ticks.
     """
     from pyspark.sql import functions as f
 
     since = f.greatest(receipt_columns.ticks("id") - EPOCH_TICKS, f.lit(0))
     rows = wanted.drop("sealed").withColumn("start", since - since % width)
-    known = rows.join(f.broadcast(buckets), ["queue", "start"], "left").drop("start")
-    return known.withColumn("sealed", f.when(f.col("at") <= f.col("sealed"), f.col("sealed")))
+    with_buckets = rows.join(f.broadcast(buckets), ["queue", "start"], "left").drop("start")
+    return with_buckets.withColumn("sealed", f.when(f.col("at") <= f.col("sealed"), f.col("sealed")))
 
 
 def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
-    """Returns a row for each message that is anywhere: ``stored`` and ``kept`` (how often), ``seen`` (its bodies)."""
+    """Returns existing messages with ``stored`` and ``kept`` (counts in store and archive) and ``seen`` (bodies)."""
     from pyspark.sql import functions as f
 
     columns = [field.name for field in SCHEMA]
@@ -97,11 +97,11 @@ def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
 
 
 def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
-    """Returns messages of an archive in the shape of those that a scan of a store gives.
+    """Returns messages of an archive with the same columns as a scan of the store.
 
     Args:
-        messages: As the archive keeps them.
-        starts: For each ``queue`` the ``lowest`` position that is read, as text.
+        messages: Messages of the archive.
+        starts: The ``lowest`` position to read in each ``queue``, as text.
     """
     from pyspark.sql import functions as f
 
@@ -120,17 +120,18 @@ def matched(
     """Classifies every id.
 
     Args:
-        wanted: As :func:`promised` gives it, or :func:`sealed`. What was to live on when its bucket was archived has to
-            be in the archive, however long ago its TTL was over.
-        there: As :func:`present` gives it.
-        offsets: For each group where it stands (``OFFSETS``); partitions that are not named it has not begun.
+        wanted: The result of :func:`promised` or :func:`sealed`. A message that was still alive when its bucket was
+            archived has to be in the archive, even if its TTL is over now.
+        there: The result of :func:`present`.
+        offsets: The offsets of each group, with the columns ``OFFSETS``. The group has not begun partitions without
+            an offset.
         now: Seconds since 1970.
-        late: Seconds from the id's time to the receipt from which on it counts as late; None: the read delay.
-        margin: Seconds before its end from which on a message may be gone.
+        late: Min seconds between the id's time and a late receipt; the read delay if None.
+        margin: Seconds before its expiry in which a message may be missing.
 
     Returns:
-        The place, ``at``, ``hash`` and ``size`` (of what is stored, else of what was promised), ``stray`` (it has no
-        receipt), the ``FLAGS``, and ``passed_0`` … for the groups.
+        ``PLACE``, ``at``, ``hash`` and ``size`` (of the stored body, else of the promised one), ``stray`` (it has no
+        receipt), the ``FLAGS``, and ``passed_0``, ``passed_1``, … for the groups.
     """
     from pyspark.sql import functions as f
 
@@ -172,14 +173,14 @@ def matched(
 
 
 def strays(rows: DataFrame, receipts: DataFrame) -> DataFrame:
-    """Classifies messages without a receipt as copies of others.
+    """Finds copies among messages without a receipt.
 
-    One whose body equals an accepted one in the same queue is a ``copy``: the producer has the receipt of the other
-    one. Where only sends of unknown outcome have that body, as many messages answer for these (``answer``), those with
-    the lowest ids; any more are copies. All else was sent by producers without receipts.
+    A message with the same body as an accepted one in its queue is a ``copy``: the producer has the receipt of the
+    accepted one. If only sends of unknown outcome have that body, the messages with the lowest ids match these
+    (``answer``), one for each send, and the rest are copies. All others come from producers without receipts.
 
     Returns:
-        The place, ``hash``, and ``copy`` and ``answer``, which are 0 or 1.
+        ``PLACE``, ``hash``, and ``copy`` and ``answer``, which are 0 or 1.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

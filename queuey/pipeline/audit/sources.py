@@ -1,4 +1,4 @@
-"""The messages of an audit: from a store, an archive, or both."""
+"""The messages for an audit, from a store, an archive, or both."""
 
 from __future__ import annotations
 
@@ -29,46 +29,45 @@ if TYPE_CHECKING:
 MAX_RECEIPT_DELAY = 120.0
 """Max time between a message and its receipt of unknown outcome, in seconds."""
 DEFAULT_LATE = 5.0
-"""Default delay in seconds after which a receipt is late, where the read delay is zero or unknown."""
+"""Default delay after which a receipt is late, in seconds, if the read delay is zero or unknown."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A queue of the receipts, and the position at which reading it begins."""
+    """A queue with receipts, and the position at which to begin reading it."""
 
     queue: str
     lower: Position
 
 
 def spans(receipts: DataFrame) -> list[Span]:
-    """Returns the queues of receipts, each with the position at which reading begins."""
     from pyspark.sql import functions as f
 
     rows = receipts.groupBy("queue").agg(
         f.min(receipt_columns.position("id")).alias("lowest"),
         f.min(f.when(f.col("unknown"), f.col("at"))).alias("since"),
     )
-    found = []
+    result = []
     for row in rows.collect():
         lowest = [] if row.lowest is None else [columns.position_from(row.lowest)]
         if row.since is not None:
             lowest.append((max(0, ids.seconds_to_ticks(row.since - MAX_RECEIPT_DELAY)), LOW_MIN))
-        found.append(Span(row.queue, min(lowest)))
-    return sorted(found, key=lambda span: span.queue)
+        result.append(Span(row.queue, min(lowest)))
+    return sorted(result, key=lambda span: span.queue)
 
 
 class MessageSources:
-    """Where messages are read.
+    """The store and the archive from which an audit reads messages.
 
     Args:
         spark: The session.
         options: The store.
-        archive: The directory of an archive; None: there is none.
+        archive: Directory of the archive; None if no archive is read.
         only_archive: Do not read the store.
-        groups: Consumer groups, by their offsets in the store.
+        groups: Consumer groups with offsets in the store.
 
     Raises:
-        OptionError, StoreUnavailable: The store cannot be used.
-        ArchiveDamaged: There is no archive.
+        OptionError, StoreUnavailable: The store cannot be opened.
+        ArchiveDamaged: The directory is not an archive.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class MessageSources:
         self._store: Store | None = None
         self._queues: dict[str, Queue | None] = {}
         if only_archive:
-            assert self._archive is not None  # noqa: S101 - one of both there has to be
+            assert self._archive is not None  # noqa: S101 - one of both is needed
             self.application = self._archive.about.application
             self.now = ids.ticks_to_seconds(ids.now_ticks())
         else:
@@ -97,32 +96,30 @@ class MessageSources:
             self.now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 
     def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
-        """Returns name, TTL, highest readable position and read delay of each queue."""
+        """Returns name, TTL in seconds, horizon in ticks and read delay in seconds of each queue."""
         return [(span.queue, *self._about(span.queue)) for span in spans]
 
     def stored(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns hashes of the store's messages; None: the store is not read."""
         if self._store is None:
             return None
         spans = [span for span in spans if self._queue(span.queue) is not None]
         parts = batch_reader.planned(self._read(spans)) if spans else []
         payloads = [
-            body_hashes.packed(some) for some in shared_out(parts, batch_reader.DEFAULT_TASKS, batch_reader.weight)
+            body_hashes.packed(group) for group in shared_out(parts, batch_reader.DEFAULT_TASKS, batch_reader.weight)
         ]
         return tasks.rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
     def archived(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns hashes of the archive's messages; None: there is no archive."""
         if self._archive is None:
             return None
         lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
-        # Files that the archive has lost count as missing messages: an audit has to find those.
+        # Missing files are skipped, so that the audit reports their messages as missing.
         paths = [path for one in self._manifests(spans) for path in self._archive.present(one, [])]
         return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
     def sealed(self, wanted: DataFrame, spans: Sequence[Span]) -> DataFrame:
-        """Adds to promised messages when their buckets were archived; see :func:`receipt_join.sealed`."""
+        """Adds when the buckets of promised messages were archived; see :func:`receipt_join.sealed`."""
         if self._archive is None:
             return wanted
         rows = [
@@ -133,13 +130,13 @@ class MessageSources:
         return receipt_join.sealed(wanted, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
 
     def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
-        """Returns the offsets of groups: group -> queue -> partition -> position."""
+        """Returns group -> queue -> partition -> position."""
         names = [span.queue for span in spans]
         return {group: {name: self._stands(name, group) for name in names} for group in self._groups}
 
     def _manifests(self, spans: Sequence[Span]) -> list[Manifest]:
-        """Returns the manifests of the archived buckets of queues from the first receipts on, the same each time."""
-        assert self._archive is not None  # noqa: S101 - asked for only where there is one
+        """Returns the manifests of archived buckets from the first receipts on. They are read once."""
+        assert self._archive is not None  # noqa: S101 - called only with an archive
         if self._found is None:
             seconds = self._archive.about.seconds
             keys = [
@@ -157,7 +154,7 @@ class MessageSources:
         default = float(open_stores.settings_of(self._options).default_ttl)
         queue = self._queue(name)
         if queue is None:
-            # It is gone, and so is all that was in it.
+            # The queue was deleted with all its messages.
             return default, TICKS_MAX, DEFAULT_LATE
         try:
             horizon = bridge.run(self._store.bulk.horizon(queue))
@@ -166,16 +163,15 @@ class MessageSources:
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
     def _about_archived(self, name: str) -> tuple[float, int, float]:
-        """Adds the end of each queue's last archived bucket."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
-        last = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
-        if not last:
+        manifests = self._archive.manifests([(name, bucket) for bucket in self._archive.bucket_names(name)[-1:]])
+        if not manifests:
             return float(DEFAULT_TTL), 0, DEFAULT_LATE
-        return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0], DEFAULT_LATE
+        return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE
 
     def _queue(self, name: str) -> Queue | None:
         if name not in self._queues:
-            assert self._store is not None  # noqa: S101 - asked for only where there is one
+            assert self._store is not None  # noqa: S101 - called only with a store
             self._queues[name] = open_stores.existing(self._store, self._options, name)
         return self._queues[name]
 

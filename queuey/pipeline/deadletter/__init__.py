@@ -1,1 +1,1 @@
-"""Dead letters: listed, grouped by error, and sent back."""
+"""Dead letters: listed, classified by error, and redriven."""

@@ -1,4 +1,4 @@
-"""The job ``deadletter``: lists dead letters, sorts them into classes of errors, and sends them back in bulk."""
+"""The job ``deadletter``: lists dead letters, classifies them by error, and redrives them in bulk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_TASKS = 400
 SAMPLES = 3
 MOST_CLASSES = 10_000
 OTHERS = "…"
-"""In place of the text of errors that are not kept apart."""
+"""The text of the class that combines all smaller classes."""
 _SCHEMA = StructType(
     [
         *(
@@ -52,8 +52,8 @@ class DeadLetterClasses(msgspec.Struct, frozen=True):
     """Dead letters by error.
 
     Attributes:
-        dead_letters: How many there are.
-        classes: Of errors, the largest first.
+        dead_letters: Number of dead letters.
+        classes: Classes of errors, the largest first.
     """
 
     dead_letters: int
@@ -61,10 +61,10 @@ class DeadLetterClasses(msgspec.Struct, frozen=True):
 
 
 def each(spark: SparkSession, store: StoreOptions, wanted: DeadLetterFilter, say: Say) -> Iterator[DeadLetter]:
-    """Iterates over dead letters, a partition after the other.
+    """Iterates over dead letters, partition by partition.
 
     Raises:
-        QueueNotFound: The queue that holds them by option is not there.
+        QueueNotFound: The given dead-letter queue does not exist.
     """
     units = selection.units_of(store, wanted)
     say(_looking(units))
@@ -81,26 +81,26 @@ def classes(
     most: int = MOST_CLASSES,
     say: Say,
 ) -> DeadLetterClasses:
-    """Sorts dead letters by error.
+    """Classifies dead letters by error.
 
     Args:
         spark: The session.
-        store: Where.
-        wanted: Which.
-        samples: How many of each class are kept, the newest.
-        most: The largest classes are kept apart; of the others those of a queue and an error are one, without text.
+        store: The store.
+        wanted: The dead letters.
+        samples: Number of samples of each class, the newest ones.
+        most: Max classes. Smaller classes of one queue and error are combined, without text.
         say: Called with the progress.
 
     Raises:
-        QueueNotFound: The queue that holds them by option is not there.
+        QueueNotFound: The given dead-letter queue does not exist.
     """
     from pyspark.sql import functions as f
 
     units = selection.units_of(store, wanted)
     say(_looking(units))
-    payloads = [msgspec.msgpack.encode((wanted, some)) for some in shared_out(units, MOST_TASKS)]
+    payloads = [msgspec.msgpack.encode((wanted, group)) for group in shared_out(units, MOST_TASKS)]
     sample = f.struct(*DeadLetterSample.__struct_fields__)
-    found = (
+    grouped = (
         tasks.rows(spark, "dead_letters", _SCHEMA, store, payloads)
         .groupBy("queue", "error", "shape")
         .agg(
@@ -112,11 +112,11 @@ def classes(
         )
         .persist()
     )
-    ordered = found.orderBy(f.desc("count"), "queue", "error", "shape")
+    ordered = grouped.orderBy(f.desc("count"), "queue", "error", "shape")
     less = f.lit(OTHERS), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
     others = ordered.offset(most).groupBy("queue", "error").agg(*less)
     whole = [_class(row, samples) for row in [*ordered.limit(most).collect(), *others.collect()]]
-    found.unpersist()
+    grouped.unpersist()
     return DeadLetterClasses(sum(one.count for one in whole), tuple(whole))
 
 
@@ -127,9 +127,8 @@ def _class(row: Iterable[Any], samples: int) -> ErrorClass:
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Classifies dead letters without their bodies; runs in a task."""
-    wanted, units = _decode(payload)
-    for page in selection.all_pages(open_stores.opened(options), options, units, wanted):
+    selected, units = _decode(payload)
+    for page in selection.all_pages(open_stores.opened(options), options, units, selected):
         yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)
 
 
@@ -141,14 +140,14 @@ def _row(one: DeadLetter) -> dict[str, object]:
 
 
 def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Redriven:
-    """Sends dead letters back to the ends of the partitions that they came from, and removes them here.
+    """Sends dead letters back to the ends of their original partitions, and removes them from the dead-letter queues.
 
-    Each dead letter is removed only after it is certain that it was sent. After an interruption the same order, by the
-    same name, goes on where the last attempt ended and sends nothing twice.
+    Each dead letter is removed only after it was certainly sent. After an interruption, the same order with the same
+    run name continues and sends nothing twice.
 
     Raises:
-        OptionError: A run of this name was begun with another order.
-        QueueNotFound: The queue that holds them by option is not there.
+        OptionError: A run with this name began with another order.
+        QueueNotFound: The given dead-letter queue does not exist.
     """
     units = selection.units_of(store, order.wanted)
     say(_looking(units))
@@ -159,24 +158,24 @@ def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: 
 
 
 def _unpacked(packed: bytes) -> DeadLetter:
-    """Returns a dead letter as a task packed it. Its body is text or bytes, so it is decoded without a type."""
+    """Decodes a dead letter of a task, without a type, because its body is text or bytes."""
     values = msgspec.msgpack.decode(packed)
     return DeadLetter(**{**values, "cause": Cause(**values["cause"])})
 
 
 def _looking(units: Sequence[DeadLetterUnit]) -> str:
-    return f"looking into {len({unit.queue for unit in units}):,} queues of dead letters"
+    return f"reading {len({unit.queue for unit in units}):,} queues of dead letters"
 
 
 def _on_units(spark: SparkSession, units: Sequence[DeadLetterUnit], task: Task) -> Any:  # noqa: ANN401 - an RDD of bytes
-    """Returns what a task gives for units, which are dealt out among as many tasks as are worth it.
+    """Distributes units to tasks and returns the results.
 
     Args:
         spark: The session.
-        units: In order; tasks get neighbours.
-        task: What to do.
+        units: The units; tasks get consecutive ones.
+        task: The function to run.
     """
-    packed = [msgspec.msgpack.encode(some) for some in shared_out(units, MOST_TASKS)]
+    packed = [msgspec.msgpack.encode(group) for group in shared_out(units, MOST_TASKS)]
     return spark.sparkContext.parallelize(packed, max(1, len(packed))).flatMap(partial(_run, task))
 
 

@@ -1,17 +1,16 @@
-"""Sending dead letters back, exactly once: what a task does with one unit. No Spark.
+"""Redrives the dead letters of one unit, exactly once. Needs no Spark.
 
-A run has a name. For each unit the ledger has one entry for each **chunk** of dead letters under that name::
+A run has a name. Under that name, the ledger has one entry for each **chunk** of a unit's dead letters::
 
-    (nothing) ──► planned: these dead letters ──► sent: those that could be, so many; these are to go ──► finished
+    (nothing) ──► planned: dead letters to send ──► sent: outcome, and dead letters to remove ──► finished
 
-* The plan is entered before anything is sent, so every attempt sends the same dead letters under the same numbers.
+* The plan is recorded before anything is sent, so every attempt sends the same dead letters under the same numbers.
 * Sending is a write at reserved ids (:mod:`queuey.spark.sink.exactly_once`): a dead letter that an attempt has sent is
-found done,
-  or written again at the same id.
-* A dead letter is removed after the ledger says that its chunk is sent, and only if it is the one that was planned: one
-  that was published anew under its id meanwhile has another end, and stays.
+  skipped, or written again at the same id.
+* A dead letter is removed after the ledger has its chunk as sent, and only if its expiry is as planned: a message that
+  was published again under the same id has another expiry, and stays.
 
-So an attempt may be killed between any two steps, and the next one by the same name goes on.
+So an attempt may be killed between any two steps, and the next one with the same name continues.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ CHUNK_BYTES = 8 << 20
 
 
 class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Order for a redrive.
+    """Options of a redrive.
 
     Attributes:
-        run: Its name; doing it again under this name goes on with it.
-        wanted: Which dead letters.
-        ttl: Seconds that they are to live; None: the default of their queue.
+        run: Name of the run; another attempt with this name continues it.
+        wanted: The dead letters.
+        ttl: TTL of the sent messages in seconds; the default of their queue if None.
         lead: Seconds by which ids are reserved ahead of the clock.
         dry_run: Change nothing.
     """
@@ -58,12 +57,12 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
     def about(self) -> bytes:
-        """Digest of the order; a run continues only under the order that it began with."""
+        """Returns a digest of the order. A run can only be continued with the order that it began with."""
         return _digest(msgspec.msgpack.encode(self.wanted))
 
 
 class PlannedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter of a chunk. Its expiry tells it from one that was published again at the same place."""
+    """A dead letter of a chunk. Its expiry distinguishes it from a message published again with the same id."""
 
     partition: int
     ticks: int
@@ -76,15 +75,15 @@ class PlannedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedriveChunk(msgspec.Struct, frozen=True, array_like=True):
-    """Entry of the ledger for a chunk.
+    """Ledger entry of a chunk.
 
     Attributes:
-        about: Of the order.
-        dead_letters: Those of a planned chunk; of one that is sent those that are to be removed; of a finished one
-            none.
-        after: Where the next chunk begins; None: there is none.
-        count: How many dead letters were planned.
-        outcome: Of a chunk that is sent.
+        about: Digest of the order.
+        dead_letters: The dead letters to send if the chunk is planned, to remove if it is sent; empty if it is
+            finished.
+        after: Where the next chunk begins; None if this is the last one.
+        count: Number of planned dead letters.
+        outcome: Outcome of a sent chunk, else None.
     """
 
     about: bytes
@@ -113,15 +112,15 @@ class Returning(msgspec.Struct):
 
 
 class Redrive:
-    """Does an order on one unit after the other.
+    """Carries out an order on units.
 
     Args:
         store: The store.
-        queue: Looks up a queue by name, fresh; None: there is none.
-        order: What to do.
-        usual_ttl: Of queues that have none.
-        chunk: Dead letters that are sent together, about.
-        page: Dead letters that are read at a time.
+        queue: Looks up the present state of a queue by name; returns None if it does not exist.
+        order: The order.
+        usual_ttl: TTL of queues without their own, in seconds.
+        chunk: Approximate number of dead letters that are sent together.
+        page: Number of dead letters that are read at a time.
     """
 
     def __init__(
@@ -143,19 +142,18 @@ class Redrive:
         self._about = order.about()
 
     def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
-        """Counts a unit's dead letters by outcome, for a dry run."""
         outcome = Redriven()
-        for found, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
-            _, going, left = self._targets([one.dead_letter for one in found])
-            outcome += Redriven({name: len(locations) for name, locations in going.items()}) + left
+        for page, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
+            _, going, staying = self._targets([one.dead_letter for one in page])
+            outcome += Redriven({name: len(locations) for name, locations in going.items()}) + staying
         return outcome
 
     def send(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         """Sends a unit's dead letters and removes them.
 
         Raises:
-            OptionError: The run was begun with another order.
-            QueueChanged: A queue was deleted or purged meanwhile; doing it again is safe.
+            OptionError: The run began with another order.
+            QueueChanged: A queue was deleted or purged meanwhile. It is safe to try again.
         """
         target, work = TargetQueue(self._store, dead), self._work(dead, unit)
         sending = _UnitRedrive(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
@@ -163,7 +161,7 @@ class Redrive:
         while True:
             raw, chunk = sending.entered(number) or sending.planned(number, unit, self._about, start, planned)
             if chunk.about != self._about:
-                raise OptionError(f"run {self._order.run!r} was begun with other queues or filters; name another one")
+                raise OptionError(f"run {self._order.run!r} began with other queues or filters; use another name")
             if chunk.outcome is None:
                 raw, chunk = self._send(sending, number, raw, chunk)
             if chunk.dead_letters:
@@ -175,11 +173,11 @@ class Redrive:
                 return outcome
 
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
-        there = sending.there(chunk)
-        targets, going, outcome = self._targets([one.dead_letter for _, one in there])
+        stored = sending.there(chunk)
+        targets, going, outcome = self._targets([one.dead_letter for _, one in stored])
         gone: list[PlannedDeadLetter] = []
         for name, locations in going.items():
-            mine = [there[location] for location in locations]
+            mine = [stored[location] for location in locations]
             queue = targets[name]
             rows = Returning(
                 np.array([index for index, _ in mine], np.int64),
@@ -194,10 +192,10 @@ class Redrive:
         return sending.set(number, raw, done)
 
     def _targets(self, found: Sequence[DeadLetter]) -> tuple[dict[str, Queue], dict[str, list[int]], Redriven]:
-        """Divides dead letters by the queue that they go back to.
+        """Groups dead letters by their target queue.
 
         Returns:
-            The queues; which of the dead letters go to each; and those that stay.
+            The queues, the indexes of the dead letters for each, and the dead letters that stay.
         """
         queues = {name: self._queue(name) for name in {dead_letter.queue for dead_letter in found}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
@@ -213,7 +211,7 @@ class Redrive:
 
 
 class _UnitRedrive:
-    """One unit through the ledger and the stores."""
+    """The steps of one unit's redrive in the ledger and the store."""
 
     def __init__(
         self, store: Store, dead: TargetQueue, order: RedriveOrder, work: str, *, chunk: int, page: int
@@ -233,46 +231,44 @@ class _UnitRedrive:
     def planned(
         self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, before: int
     ) -> tuple[bytes, RedriveChunk]:
-        """Decides on the dead letters of a chunk, unless another attempt has."""
-        wanted = self._order.wanted
-        if wanted.limit is not None:
-            wanted = msgspec.structs.replace(wanted, limit=wanted.limit - before)
+        selected = self._order.wanted
+        if selected.limit is not None:
+            selected = msgspec.structs.replace(selected, limit=selected.limit - before)
         chosen: list[PlannedDeadLetter] = []
         size, after = 0, None
-        for found, location in selection.pages(
-            self._store, self._dead.queue, unit, wanted, start=start, page=self._page
+        for dead_letters, location in selection.pages(
+            self._store, self._dead.queue, unit, selected, start=start, page=self._page
         ):
-            chosen += [_planned(one.message) for one in found]
-            size += sum(len(one.message.body) for one in found)
+            chosen += [_planned(one.message) for one in dead_letters]
+            size += sum(len(one.message.body) for one in dead_letters)
             if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
-                after = None if len(chosen) == wanted.limit else location
+                after = None if len(chosen) == selected.limit else location
                 break
         return self.set(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))
 
     def set(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
-        """Replaces the entry of a chunk if it is still ``raw``; returns the entry that stands then."""
         value = msgspec.msgpack.encode(chunk)
-        found = self._dead.patiently(
+        stored = self._dead.patiently(
             lambda: bridge.run(self._store.ledger.enter(self._work, number, value, expected=raw))
         )
-        return found, _decode(found)
+        return stored, _decode(stored)
 
     def there(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
-        """Returns the dead letters of a chunk that are still there, each with its number in it."""
-        locations = [one.location for one in chunk.dead_letters]
+        """Returns the dead letters of a chunk that still exist, each with its number in the chunk."""
+        locations = [planned.location for planned in chunk.dead_letters]
         stored = (
             self._dead.use(lambda queue: bridge.run(self._store.messages.fetch(queue, locations))) if locations else []
         )
-        known = {(one.partition, one.position): one for one in stored}
-        found = []
-        for index, one in enumerate(chunk.dead_letters):
-            message = known.get(one.location)
-            if message is None or message.expires != one.expires:
+        by_location = {(planned.partition, planned.position): planned for planned in stored}
+        present = []
+        for index, planned in enumerate(chunk.dead_letters):
+            message = by_location.get(planned.location)
+            if message is None or message.expires != planned.expires:
                 continue
             dead_letter = deadletters.stored_dead_letter(message, self._dead.queue.name)
             if dead_letter is not None:
-                found.append((index, FoundDeadLetter(message, dead_letter)))
-        return found
+                present.append((index, FoundDeadLetter(message, dead_letter)))
+        return present
 
     def reserver(self, queue: Queue) -> Reserver:
         if queue.uid not in self._reservers:
@@ -281,7 +277,6 @@ class _UnitRedrive:
         return self._reservers[queue.uid]
 
     def remove(self, chunk: RedriveChunk) -> None:
-        """Deletes the dead letters that were sent and still exist."""
         gone = [(one.message.partition, one.message.position) for _, one in self.there(chunk)]
         if gone:
             self._dead.use(lambda queue: bridge.run(self._store.messages.delete(queue, gone)))
@@ -292,8 +287,8 @@ def _planned(message: Message) -> PlannedDeadLetter:
 
 
 def _with_keys(name: str, found: Sequence[DeadLetter]) -> Redriven:
-    """Returns dead letters of a queue that keeps keys, to which Spark cannot write, as those that stay."""
-    reason = f"queue {name} keeps keys, which Spark does not write: send them back with qdo deadletter redrive"
+    """Returns dead letters as staying, because Spark cannot write to a queue that keeps keys."""
+    reason = f"queue {name} keeps keys, which Spark cannot write: redrive them with qdo deadletter redrive"
     staying = [UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in found]
     return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:SAMPLES]))
 

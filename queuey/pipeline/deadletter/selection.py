@@ -1,4 +1,4 @@
-"""Selection of dead letters, where they are stored, and their errors. Needs no Spark."""
+"""Selects dead letters, finds where they are stored, and describes their errors. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PAGE_SIZE = 500
 
 
 class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):
-    """Some partitions of a queue of dead letters, for one task after the other.
+    """Some partitions of a dead-letter queue: the unit of work of a task.
 
     Attributes:
-        qid: Its messages that are meant; others are not touched.
+        qid: The ``qid`` of the queue; after a purge, its new messages are not touched.
     """
 
     queue: str
@@ -46,7 +46,7 @@ class FoundDeadLetter(NamedTuple):
 
 
 class DeadLetterSample(msgspec.Struct, frozen=True, order=True):
-    """One dead letter of a class. The newest ones are kept."""
+    """One dead letter of a class."""
 
     at: float
     lies_in: str
@@ -59,13 +59,13 @@ class ErrorClass(msgspec.Struct, frozen=True):
     """Dead letters with the same error.
 
     Attributes:
-        queue: Where they came from.
+        queue: The original queue.
         error: Class of the error.
-        text: What its texts have in common: numbers, ids and quoted strings are replaced.
-        count: How many dead letters.
-        first, last: When the first and the last of them was given up, seconds since 1970.
-        attempts: The most that one of them was tried.
-        samples: The newest ones, newest first.
+        text: Common form of the error texts: numbers, ids and quoted strings are replaced.
+        count: Number of dead letters.
+        first, last: When the first and the last one failed for good, in seconds since 1970.
+        attempts: Max attempts of one dead letter.
+        samples: The newest dead letters, newest first.
     """
 
     queue: str
@@ -79,16 +79,16 @@ class ErrorClass(msgspec.Struct, frozen=True):
 
 
 def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetterUnit]:
-    """Finds where the dead letters lie, as units of work: a partition each, whole queues where a limit counts by queue.
+    """Returns the units of selected dead letters: one per partition, or one per queue if there is a limit per queue.
 
-    Queues that are named and never had dead letters give none.
+    Skips named queues that never had dead letters.
 
     Raises:
-        QueueNotFound: The queue that holds the dead letters by option is not there.
+        QueueNotFound: The given dead-letter queue does not exist.
     """
     store = open_stores.opened(options)
     if wanted.dead_queue is not None:
-        found = [open_stores.queue(store, options, wanted.dead_queue)]
+        dead_queues = [open_stores.queue(store, options, wanted.dead_queue)]
     else:
         places: set[str] = set()
         for name in wanted.queues:
@@ -96,8 +96,8 @@ def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetter
         for pattern in wanted.patterns:
             places |= {queue.name for queue in open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))}
             places |= {queue.dead_letter for queue in open_stores.selected(options, Pattern(translate(pattern)))}
-        found = _there(store, options, sorted(places - {""}))
-    return [unit for queue in found for unit in _units(queue, wanted)]
+        dead_queues = _there(store, options, sorted(places - {""}))
+    return [unit for queue in dead_queues for unit in _units(queue, wanted)]
 
 
 def _there(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
@@ -124,23 +124,23 @@ def pages(
     start: MessageLocation | None = None,
     page: int = PAGE_SIZE,
 ) -> Iterator[tuple[list[FoundDeadLetter], MessageLocation]]:
-    """Yields the dead letters of a unit that are meant, as they come; other messages are passed over.
+    """Yields the selected dead letters of a unit, page by page; skips other messages.
 
     Args:
         store: The store.
-        queue: Of the unit.
-        unit: Where to read.
-        wanted: Which dead letters; its limit counts from ``start``.
-        start: From where on; None: from the beginning.
-        page: How many messages are read at a time.
+        queue: The queue of the unit.
+        unit: The partitions to read.
+        wanted: The selection; its limit counts from ``start``.
+        start: Where to start; at the beginning if None.
+        page: Number of messages that are read at a time.
 
     Yields:
-        Dead letters, perhaps none, and where the next ones would be.
+        A possibly empty list of dead letters, and where the next page begins.
 
     Raises:
         QueueChanged: The queue was deleted or purged meanwhile.
     """
-    left = wanted.limit
+    remaining = wanted.limit
     for number in unit.partitions:
         lower = FIRST
         if start is not None and number <= start[0]:
@@ -148,31 +148,31 @@ def pages(
                 continue
             lower = start[1]
         for messages in bridge.iterate(store.bulk.scan(queue, Slice(number, lower, limit=page))):
-            found: list[FoundDeadLetter] = []
+            selected: list[FoundDeadLetter] = []
             for message in messages:
                 dead_letter = deadletters.stored_dead_letter(message, queue.name)
                 if dead_letter is not None and wanted.takes(dead_letter):
-                    found.append(FoundDeadLetter(message, dead_letter))
-                if len(found) == left:
+                    selected.append(FoundDeadLetter(message, dead_letter))
+                if len(selected) == remaining:
                     break
-            yield found, (number, following(message.position))
-            if left is not None:
-                left -= len(found)
-                if not left:
+            yield selected, (number, following(message.position))
+            if remaining is not None:
+                remaining -= len(selected)
+                if not remaining:
                     return
 
 
 def all_pages(
     store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
 ) -> Iterator[list[FoundDeadLetter]]:
-    """Yields the dead letters of units that are meant; none of queues that are gone or were purged since."""
+    """Yields the selected dead letters of units; skips queues that were deleted or purged since."""
     for unit in units:
         queue = open_stores.existing(store, options, unit.queue, unit.qid)
         if queue is None:
             continue
         try:
-            for found, _ in pages(store, queue, unit, wanted):
-                if found:
-                    yield found
+            for dead_letters, _ in pages(store, queue, unit, wanted):
+                if dead_letters:
+                    yield dead_letters
         except QueueChanged:
             continue

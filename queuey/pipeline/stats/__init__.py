@@ -1,1 +1,1 @@
-"""How much queues hold, and how far consumer groups are behind."""
+"""The contents of queues, and the lag of consumer groups."""

@@ -1,9 +1,8 @@
-"""How far consumer groups are behind, and what TTL will take before they read it.
+"""The lag of consumer groups, and a forecast of messages that expire before they are read.
 
-A task goes through a range of queues and observes each group in each partition: how much is unread and how old it is,
-by the store's own lag, and how long it lives. With ``sample`` the groups are observed twice, some seconds apart: the
-age of the oldest unread message grows by less than these seconds if the group reads. With one observation it is assumed
-that the group stands still.
+A task goes through a range of queues and observes each group in each partition: count, age and TTL of unread messages.
+With ``sample`` it observes groups twice, some seconds apart: if a group reads, the age of the oldest unread message
+grows by less than these seconds. A single observation assumes that the group does not read.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ FROM_FILE = "from file"
 
 
 class GroupObservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A group in a partition, at one moment.
+    """A group in a partition, observed once.
 
     Attributes:
-        position: Everything up to it was processed; the first of all: nothing was.
-        count: Messages above it; ``exact``: counted, else estimated.
-        oldest, newest: Ages of the first and the last of these, in seconds.
-        ttl: Seconds that the first of them lives, from its id on.
-        read, written: Up to when messages are read, and up to when there are any: ticks of the first unread message
-            (or of now), and of the last message (or 0).
-        at: The store's clock in ticks.
+        position: Position up to which all messages were processed; ``FIRST`` if no message was.
+        count: Number of unread messages; counted if ``exact``, else estimated.
+        oldest, newest: Ages of the first and the last unread message, in seconds.
+        ttl: Lifetime of the first unread message from its id on, in seconds.
+        read: Time of the first unread message, or of the observation if all are read, in ticks.
+        written: Time of the last message in ticks, or 0.
+        at: Time of the observation by the store's clock, in ticks.
     """
 
     queue: str
@@ -71,11 +70,11 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     """A group in a partition.
 
     Attributes:
-        offset: The id up to which everything was processed; None: nothing was.
-        messages: Unread; ``exact``: counted, else estimated.
+        offset: Id up to which all messages were processed; None if no message was.
+        messages: Number of unread messages; counted if ``exact``, else estimated.
         seconds: Age of the oldest unread message.
-        growth: Seconds by which that age grows each second; None: not measured.
-        forecast: Messages that expire unread.
+        growth: Seconds by which that age grows each second; None if it was not measured.
+        forecast: Messages that will expire unread.
     """
 
     queue: str
@@ -93,15 +92,15 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
     """Lag of all groups.
 
     Attributes:
-        partitions: Pairs of a group and a partition that were measured.
-        behind: How many of them have unread messages.
-        messages: Unread in all of them; ``exact``: counted.
-        lost: Messages that expire unread in the forecast.
-        first: Seconds until the first of these goes; None: none does.
-        rows: Those in greatest danger: by when the first message goes, then by how many are unread.
-        within: Seconds of the forecast.
-        sample: Seconds between two observations; 0: groups are taken to stand still.
-        at: When it was observed, seconds since 1970.
+        partitions: Number of measured pairs of a group and a partition.
+        behind: Number of pairs with unread messages.
+        messages: Number of unread messages in all pairs; all counted if ``exact``.
+        lost: Number of messages that will expire unread, by the forecast.
+        first: Seconds until the first message expires unread; None if none does.
+        rows: The most endangered pairs: by the first expiry, then by the number of unread messages.
+        within: Time span of the forecast, in seconds.
+        sample: Seconds between two observations; 0 assumes that groups do not read.
+        at: Time of the observation, in seconds since 1970.
     """
 
     partitions: int
@@ -128,28 +127,27 @@ def run(
         spark: The session.
         options: What to measure.
         say: Called with the progress.
-        wait: Waits so many seconds.
+        wait: Sleeps for the given seconds.
 
     Raises:
-        OptionError: The options cannot be used.
-        QueueNotFound: A queue that is named is not there.
+        OptionError: The options are not valid.
+        QueueNotFound: A named queue does not exist.
         StoreUnavailable: The store does not answer.
     """
     store = open_stores.opened(options.store)
     say("listing queues")
     payloads = _payloads(options)
     say(f"observing, in {len(payloads):,} tasks")
-    earlier, found = {}, _observations(spark, options, payloads)
+    earlier, observations = {}, _observations(spark, options, payloads)
     if options.sample:
         say(f"observing again in {options.sample:g} s")
         wait(options.sample)
-        earlier, found = found, _observations(spark, options, payloads)
-    behind = [judged(one, earlier.get(key), options.within) for key, one in found.items()]
+        earlier, observations = observations, _observations(spark, options, payloads)
+    behind = [judged(one, earlier.get(key), options.within) for key, one in observations.items()]
     return summed_up(behind, options, ids.ticks_to_seconds(bridge.run(store.ledger.now())))
 
 
 def summed_up(behind: Sequence[Behind], options: LagOptions, at: float) -> LagReport:
-    """Returns the report."""
     unread = [one for one in behind if one.messages]
     ordered = sorted(unread, key=_danger)
     firsts = [one.forecast.first for one in unread if one.forecast.first is not None]
@@ -188,21 +186,20 @@ def _payloads(options: LagOptions) -> list[bytes]:
 def _observations(
     spark: SparkSession, options: LagOptions, payloads: Sequence[bytes]
 ) -> dict[tuple[str, int, str], GroupObservation]:
-    found = tasks.values(spark, partial(_observe, options.store, options.groups), payloads)
-    return {one.key: one for one in (msgspec.msgpack.decode(each, type=GroupObservation) for each in found)}
+    observations = tasks.values(spark, partial(_observe, options.store, options.groups), payloads)
+    return {one.key: one for one in (msgspec.msgpack.decode(packed, type=GroupObservation) for packed in observations)}
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
-    """Observes every group in every queue of a range; runs in a task."""
-    stretch, given = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
+    stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
     default_ttl = open_stores.settings_of(options).default_ttl
     for queues in name_ranges.queues(options, stretch):
         for queue in queues:
             try:
-                for group, positions in _groups(store, queue, groups, given):
-                    for one in observed(store, queue, group, positions, queue.ttl or default_ttl):
-                        yield msgspec.msgpack.encode(one)
+                for group, positions in _groups(store, queue, groups, offsets):
+                    for observation in observed(store, queue, group, positions, queue.ttl or default_ttl):
+                        yield msgspec.msgpack.encode(observation)
             except (QueueChanged, QueueNotFound):
                 continue
 
@@ -229,11 +226,11 @@ def observed(
     """Observes a group in all partitions of a queue.
 
     Args:
-        store: Where the queue is.
-        queue: It.
-        group: The group's name.
-        positions: Its offsets; of other partitions nothing was processed.
-        ttl: Seconds that messages live of which the store does not say.
+        store: The store.
+        queue: The queue.
+        group: Name of the group.
+        positions: Partition -> offset; in other partitions no message was processed.
+        ttl: TTL in partitions without unread messages, in seconds.
     """
     places = [(number, positions.get(number)) for number in range(1, queue.partitions + 1)]
     newest = {info.partition: info.newest for info in bridge.run(store.messages.inspect(queue))[1]}
@@ -258,7 +255,7 @@ def observed(
 
 
 def _first(store: Store, queue: Queue, partition: int, offset: Position | None) -> tuple[int, int] | None:
-    """Returns storage time and expiry (ticks) of the first unread message, without reading its body."""
+    """Returns the id's time and the expiry of the first unread message in ticks, without reading its body."""
     lower = FIRST if offset is None else ids.following(offset)
     batch = next(bridge.iterate(store.bulk.scan_arrow(queue, Slice(partition, lower, limit=1), bodies=False)), None)
     return None if batch is None else (batch.column("ticks")[0].as_py(), batch.column("expires")[0].as_py())
@@ -268,9 +265,9 @@ def judged(one: GroupObservation, earlier: GroupObservation | None, within: floa
     """Computes lag, growth and forecast of a group.
 
     Args:
-        one: The group.
-        earlier: The same group, some time before; None: it is taken to stand still.
-        within: Seconds of the forecast.
+        one: An observation.
+        earlier: An earlier observation of the same group; None assumes that the group does not read.
+        within: Time span of the forecast, in seconds.
     """
     growth = None
     if earlier is not None:

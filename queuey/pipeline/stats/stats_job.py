@@ -1,7 +1,7 @@
-"""How much queues hold: depth, bytes, rate and skew, over any number of queues.
+"""Measures queues: depth, bytes, rate and skew, over any number of queues.
 
-The store measures each partition where its messages are (:meth:`queuey.storage.Bulk.measure`); a task goes through a
-range of queues and gives a row for each partition. No message becomes a row of Spark.
+The store measures each partition where its messages are (:meth:`queuey.storage.Bulk.measure`). A task goes through a
+range of queues and returns a row for each partition. Messages do not become Spark rows.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tally: Sums and lists.
-        recent: By name of the deepest queues, what they got lately; below the read delay like any read.
-        at: When it began, seconds since 1970.
+        recent: Name of a deep queue -> recent messages, as far as they are readable.
+        at: When the job began, in seconds since 1970.
     """
 
     tally: Totals
@@ -76,12 +76,12 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     """Measures queues.
 
     Raises:
-        OptionError: The options cannot be used.
-        QueueNotFound: A queue that is named is not there.
+        OptionError: The options are not valid.
+        QueueNotFound: A named queue does not exist.
         StoreUnavailable: The store does not answer.
     """
     store = open_stores.opened(options.store)
-    at = ids.ticks_to_seconds(bridge.run(store.ledger.now()))
+    began_at = ids.ticks_to_seconds(bridge.run(store.ledger.now()))
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
     say("listing queues")
@@ -90,17 +90,17 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     queues.unpersist()
     recent: dict[str, RecentCounts] = {}
     if options.recent and tally.messages:
-        say("counting what came lately")
+        say("counting recent messages")
         recent = _lately(store, options.store, tally)
-    return Stats(tally=tally, recent=recent, at=at)
+    return Stats(tally=tally, recent=recent, at=began_at)
 
 
 def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
-    """Returns measures as a DataFrame, a row for every partition that holds anything.
+    """Returns measures as a DataFrame, with a row for every partition that has messages.
 
-    Columns: ``queue``, ``partitions`` (that the queue has), ``partition``, ``messages``, ``bytes``, ``exact``,
-    ``oldest``, ``newest`` and ``rate`` (messages a second between these two). The list of queues is walked now; they
-    are measured whenever the DataFrame is evaluated.
+    Columns: ``queue``, ``partitions`` (of the queue), ``partition``, ``messages``, ``bytes``, ``exact``, ``oldest``,
+    ``newest`` and ``rate`` (messages a second between these two). Queues are listed now, and measured whenever the
+    DataFrame is evaluated.
 
     Raises:
         OptionError, QueueNotFound, StoreUnavailable: As in :func:`run`.
@@ -111,22 +111,21 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
 
 
 def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> DataFrame:
-    """Returns measures; a queue without messages has a row of partition 0."""
+    """Returns measures; a queue without messages has one row with partition 0."""
     parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
     say(f"measuring, in {len(parts):,} tasks")
     return tasks.rows(spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts])
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Measures a range of queues; runs in a task."""
-    found: list[tuple[object, ...]] = []
+    pending: list[tuple[object, ...]] = []
     for queue, measures in _measured(options, payload):
-        found += [_row(queue, one) for one in measures if one.count] or [_nothing(queue)]
-        if len(found) >= name_ranges.PAGE_SIZE:
-            yield _batch(found)
-            found = []
-    if found:
-        yield _batch(found)
+        pending += [_row(queue, one) for one in measures if one.count] or [_nothing(queue)]
+        if len(pending) >= name_ranges.PAGE_SIZE:
+            yield _batch(pending)
+            pending = []
+    if pending:
+        yield _batch(pending)
 
 
 def _row(queue: Queue, one: Measure) -> tuple[object, ...]:
@@ -153,19 +152,18 @@ def _measured(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, li
 
 
 def _lately(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
-    """Counts the last minute and the last hour of the deepest queues: by ids, and up to a limit."""
-    found: dict[str, RecentCounts] = {}
+    counts: dict[str, RecentCounts] = {}
     now = bridge.run(store.ledger.now())
-    for one in tally.top.get("messages", ()):
+    for figures in tally.top.get("messages", ()):
         try:
-            queue = open_stores.queue(store, options, one.queue)
+            queue = open_stores.queue(store, options, figures.queue)
             minutes = [_since(store, queue, number, now, 60) for number in range(1, queue.partitions + 1)]
             hours = [_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
         except (QueueChanged, QueueNotFound):
             continue
         more = max(hours) >= MAX_RECENT
-        found[one.queue] = RecentCounts(sum(minutes), sum(hours), more)
-    return found
+        counts[figures.queue] = RecentCounts(sum(minutes), sum(hours), more)
+    return counts
 
 
 def _since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:

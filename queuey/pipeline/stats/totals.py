@@ -1,4 +1,4 @@
-"""Sums over measures of queues: what Spark groups and sorts, and what leaves it."""
+"""Sums and rankings over measures of queues, computed in Spark."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MIN_EVEN = 10
 
 
 class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One queue.
+    """Figures of one queue.
 
     Attributes:
-        partitions: That it has.
-        messages: Alive, delayed ones included.
-        bytes: Of their bodies.
-        largest: Messages in the fullest partition.
-        exact: All was counted; else some is estimated.
-        oldest, newest: When its first and last message were stored, or are due: seconds since 1970.
+        partitions: Number of partitions.
+        messages: Number of live messages, including delayed ones.
+        bytes: Total bytes of their bodies.
+        largest: Number of messages in the fullest partition.
+        exact: True if all was counted, False if some figures are estimated.
+        oldest, newest: When its first and last message were stored or are due, in seconds since 1970.
     """
 
     queue: str
@@ -45,12 +45,12 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def skew(self) -> float:
-        """The fullest partition in relation to the mean over all: from 1 (even) to the number of partitions."""
+        """Ratio of the fullest partition to the mean of all: from 1 (even) to the number of partitions."""
         return self.largest * self.partitions / self.messages
 
 
 class RecentCounts(msgspec.Struct, frozen=True):
-    """Messages that a queue received lately; ``more``: at least so many."""
+    """Messages that a queue received in the last minute and hour; lower bounds if ``more``."""
 
     minute: int
     hour: int
@@ -58,14 +58,14 @@ class RecentCounts(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Many queues.
+    """Figures over many queues.
 
     Attributes:
-        queues: How many were measured.
-        empty: How many of them hold nothing.
-        partitions: How many partitions hold anything.
+        queues: Number of measured queues.
+        empty: Number of queues without messages.
+        partitions: Number of partitions with messages.
         messages, bytes, exact, oldest, newest: As in :class:`QueueFigures`, over all queues.
-        top: For each order the first queues in it, the greatest first.
+        top: Order -> the first queues in it, the greatest first.
     """
 
     queues: int = 0
@@ -80,17 +80,17 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rate(messages: int, oldest: float, newest: float) -> float:
-    """Returns messages a second from the first to the last; messages within one second count as one second."""
+    """Returns messages per second between the first and the last one, over at least one second."""
     return (messages - 1) / max(1.0, newest - oldest)
 
 
 def by_queue(measures: DataFrame) -> DataFrame:
     """Returns a row for each queue: the columns of :class:`QueueFigures`, ``filled`` partitions, ``rate`` and ``skew``.
 
-    A queue that has too few messages for it has no ``skew``.
+    ``skew`` is null if a queue has too few messages.
 
     Args:
-        measures: A row for each partition that holds anything, and one of partition 0 for each empty queue.
+        measures: A row for each partition with messages, and one with partition 0 for each empty queue.
     """
     from pyspark.sql import functions as f
 
@@ -113,10 +113,10 @@ def by_queue(measures: DataFrame) -> DataFrame:
 
 
 def totals(queues: DataFrame, top: int) -> Totals:
-    """Adds up queues, and lists the first in each order.
+    """Sums queues, and lists the first ones in each order.
 
     Args:
-        queues: As :func:`by_queue` gives them; they are evaluated once for the sums and once for each list.
+        queues: The result of :func:`by_queue`, which is evaluated once for the sums and once for each list.
         top: Length of the lists.
     """
     from pyspark.sql import functions as f

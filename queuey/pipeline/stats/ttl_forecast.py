@@ -1,9 +1,10 @@
-"""How many messages of a partition TTL will take before a consumer group reads them. Pure arithmetic.
+"""Forecasts how many messages of a partition expire before a consumer group reads them. Pure arithmetic.
 
-The model: the unread messages lie evenly between the age of the oldest and the age of the newest, and each expires when
-its age reaches the TTL. The group reads them in order, and the age of the oldest grows steadily: by a second each
-second if the group stands still, by less if it is slower than the messages came, not at all if it keeps up. When that
-age has reached the TTL, of the messages that expire the share of this growth is lost, and the group reads the others.
+The model: the ages of unread messages are evenly distributed between the oldest and the newest, and each message
+expires when its age reaches the TTL. The group reads in order, and the age of the oldest unread message grows at a
+constant rate: by a second each second if the group does not read, by less if it reads slower than messages came, not at
+all if it keeps up. Once that age has reached the TTL, a share of the expiring messages equal to this growth is lost,
+and the group reads the others.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     """Unread messages of a group in a partition.
 
     Attributes:
-        count: Messages.
-        oldest: Age of the oldest of them, in seconds.
-        newest: Age of the newest of them.
-        ttl: Seconds that messages live.
-        growth: Seconds by which the age of the oldest grows each second, 1 at most.
-        coming: Messages keep coming.
+        count: Number of messages.
+        oldest: Age of the oldest message, in seconds.
+        newest: Age of the newest message, in seconds.
+        ttl: Lifetime of messages, in seconds.
+        growth: Seconds by which the age of the oldest message grows each second, 1 at most.
+        coming: True if new messages keep coming.
     """
 
     count: int
@@ -37,17 +38,17 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.ttl <= 0 or not 0 <= self.newest <= self.oldest:
-            raise ValueError("a backlog has no negative count or age, and its oldest is not younger than its newest")
+            raise ValueError("a backlog has a negative count or age, or its oldest message is younger than its newest")
         if self.growth > 1:
-            raise ValueError("the age of a message grows by a second each second")
+            raise ValueError("the growth of a backlog is above 1 second each second")
 
 
 class Forecast(msgspec.Struct, frozen=True):
     """Messages that will expire unread.
 
     Attributes:
-        first: Seconds until the first message expires unread; None: none does in the forecast.
-        lost: How many expire unread in the forecast.
+        first: Seconds until the first message expires unread; None if none does within the forecast.
+        lost: Number of messages that expire unread within the forecast.
     """
 
     first: float | None = None
@@ -55,11 +56,11 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(backlog: Backlog, within: float) -> Forecast:
-    """Foretells what a group loses from now on.
+    """Forecasts the messages that a group loses from now on.
 
     Args:
-        backlog: The partition.
-        within: Seconds of the forecast.
+        backlog: The unread messages.
+        within: Time span of the forecast, in seconds.
     """
     if not backlog.count or backlog.growth <= 0:
         return Forecast()

@@ -1,1 +1,1 @@
-"""Writes to queues: each row once, however often Spark tries."""
+"""Writes to queues: each row exactly once, even if Spark repeats a task."""

@@ -1,7 +1,7 @@
-"""Incoming Arrow rows become messages: the columns that a frame to be written needs, and how it is cut into chunks.
+"""Arrow rows of a write: checks the columns of a frame, and divides the rows of a task into chunks.
 
-Nothing here depends on how Spark happens to divide rows into Arrow batches: a chunk ends after so many rows or bytes
-of the task's rows, so that another attempt of the task has the very same chunks.
+Chunks do not depend on how Spark divides rows into Arrow batches: a chunk ends after a number of rows or bytes, so
+another attempt of the task has the same chunks.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ TYPES: Mapping[str, tuple[str, ...]] = {
     "position": ("string",),
     "timestamp": ("timestamp",),
 }
-"""Columns of a write and the types that each may have."""
+"""Column of a write -> allowed types."""
 _ALIASES = {"body": "value", "topic": "queue"}
 _NAMES = {name.lower(): name for name in TYPES} | _ALIASES
 _SAID_BY_ID = ("position", "timestamp")
-"""Columns of a read that say what the id says."""
+"""Columns of a read that follow from the id."""
 _NEVER_TOGETHER = (("id", "sequence"), ("ttl", "expires"))
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class _Schema(Protocol):
-    """The part of Spark's ``StructType`` that is needed."""
+    """The required part of Spark's ``StructType``."""
 
     @property
     def fields(self) -> Sequence[Any]:
@@ -56,11 +56,11 @@ class _Schema(Protocol):
 
 
 class ColumnLayout(msgspec.Struct, frozen=True):
-    """The columns of a write, by canonical name, in the order in which they come; picklable.
+    """The columns of a write, in the order of the frame. Picklable.
 
     Attributes:
-        columns: Their names; those that say nothing new are empty.
-        text: Values are text unless their row says otherwise.
+        columns: Canonical names; empty for columns to ignore.
+        text: True if values are text unless their row has another ``valueType``.
     """
 
     columns: tuple[str, ...]
@@ -71,14 +71,14 @@ class ColumnLayout(msgspec.Struct, frozen=True):
 
 
 def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
-    """Reads the schema of a frame that is to be written.
+    """Checks the schema of a frame that is to be written.
 
     Args:
         schema: Spark's ``StructType``.
-        queue: The option of that name; with it, a column of that name counts for nothing.
+        queue: The option ``queue``; if given, a column ``queue`` is ignored.
 
     Raises:
-        OptionError: Names the column and what is wrong with it.
+        OptionError: A column is missing, unknown, or of a wrong type.
     """
     types: dict[str, str] = {}
     for field in schema.fields:
@@ -86,37 +86,38 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
         if name is None:
             raise OptionError(f"A write has no column {field.name!r}; it can have {', '.join(TYPES)}.")
         if name in types:
-            raise OptionError(f"The column {name} is there twice, by name or as its alias.")
+            raise OptionError(f"The frame has the column {name} twice, by name or by its alias.")
         types[name] = kind = re.sub(r"^(var)?char\(\d+\)$", "string", field.dataType.simpleString())
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
     _check(types, queue)
-    # The option goes before the column, as with Kafka: it names the target when rows of another queue are copied.
+    # As with Kafka, the option overrides the column: it names the target when rows of another queue are copied.
     unused = _SAID_BY_ID if queue is None else (*_SAID_BY_ID, "queue")
     return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 
 
 def _check(types: Mapping[str, str], queue: str | None) -> None:
     if "value" not in types:
-        raise OptionError("A write needs a column value: what is to be written.")
+        raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:
-        raise OptionError("A write needs the option queue or a column queue: where rows go.")
-    for one, other in _NEVER_TOGETHER:
-        if one in types and other in types:
-            raise OptionError(f"The columns {one} and {other} do not go together: leave one of them out.")
+        raise OptionError("A write needs the option queue or a column queue, as the target of rows.")
+    for first, second in _NEVER_TOGETHER:
+        if first in types and second in types:
+            raise OptionError(f"The columns {first} and {second} exclude each other: leave one of them out.")
     for name in _SAID_BY_ID:
         if name in types and "id" not in types:
-            raise OptionError(f"The column {name} only goes with a column id: without one, ids are made by the write.")
+            raise OptionError(f"The column {name} needs a column id: without it, the write makes new ids.")
 
 
 class RowChunk(msgspec.Struct, gc=False):
-    """Some rows of a task.
+    """A chunk of a task's rows.
 
     Attributes:
-        number: Which chunk of the task, from 0.
-        first: Which row of the task its first one is, from 0; for messages of errors.
-        count: Rows.
-        columns: By canonical name. Integers have 64 bits, times are microseconds since 1970, and ``value`` is binary.
+        number: Number of the chunk in the task, from 0.
+        first: Number of its first row in the task, from 0, for error messages.
+        count: Number of rows.
+        columns: Columns by canonical name. Integers have 64 bits, times are microseconds since 1970, and ``value`` is
+            binary.
     """
 
     number: int
@@ -125,20 +126,20 @@ class RowChunk(msgspec.Struct, gc=False):
     columns: dict[str, pa.Array]
 
     def values(self, name: str, which: Integers) -> pa.Array:
-        """Returns what some rows have in a column.
+        """Returns the values of a column in some rows.
 
         Args:
-            name: Of the column.
-            which: The rows' numbers in the chunk, ascending.
+            name: Name of the column.
+            which: Numbers of the rows in the chunk, ascending.
         """
         values = self.columns[name]
         return values if len(which) == self.count else values.take(pa.array(which))
 
     def encoded(self, which: Integers) -> pa.Array:
-        """Returns some rows as bytes each, which are equal for equal rows only.
+        """Encodes each row as bytes, which are equal only for equal rows.
 
         Args:
-            which: Their numbers in the chunk, ascending.
+            which: Numbers of the rows in the chunk, ascending.
         """
         numbers, texts = [], []
         for name in sorted(self.columns):
@@ -159,16 +160,16 @@ class RowChunk(msgspec.Struct, gc=False):
 def chunks(
     batches: Iterable[pa.RecordBatch], layout: ColumnLayout, *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
 ) -> Iterator[RowChunk]:
-    """Cuts the rows of a task into chunks.
+    """Divides the rows of a task into chunks.
 
     Args:
-        batches: Arrow batches as they come.
-        layout: What their columns are.
-        rows: At most so many in a chunk.
-        size: A chunk ends with the row whose value brings the sum of bytes to this or above.
+        batches: Arrow batches from Spark.
+        layout: The columns of the batches.
+        rows: Max rows in a chunk.
+        size: A chunk ends with the row whose value brings the sum of bytes to this number or above.
 
     Raises:
-        OptionError: A column holds what cannot be read.
+        OptionError: A text column is not valid UTF-8.
     """
     held: list[pa.RecordBatch] = []
     number = first = count = used = 0
@@ -209,7 +210,7 @@ def _column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
         try:
             chunked.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise OptionError(f"The column {name} holds text that is no valid UTF-8.") from error
+            raise OptionError(f"The column {name} has text that is not valid UTF-8.") from error
         chunked = chunked.cast(pa.binary() if name == "value" else pa.string())
     elif pa.types.is_large_binary(kind):
         chunked = chunked.cast(pa.binary())
@@ -217,7 +218,7 @@ def _column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
 
 
 def refuse(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
-    """Returns the error for one row of a chunk, which says where it is found."""
+    """Returns the error for one row of a chunk, with the number of the row in the task."""
     return OptionError(
         f"Row {chunk.first + index + 1} of this task, column {column}: {text}. Its chunk is not written."
     )

@@ -1,19 +1,18 @@
-"""Exactly-once writes: ids are reserved in the store's ledger before rows are written at them.
+"""Exactly-once writes: ids are reserved in the store's ledger before rows are written with them.
 
-A task writes its rows in chunks. The first attempt that comes to a chunk enters in the ledger which ids its rows get;
-every other attempt, a retry or one that was believed dead, finds them there and writes at the same ids.
-The ids lie ``lead`` seconds ahead of the clock, so no reader has passed them, and ``load_unread`` makes sure of it when
-the rows are acknowledged. States of a row, and what moves it::
+A task writes its rows in chunks. The first attempt at a chunk records in the ledger which ids its rows get. Every other
+attempt, a retry or one that was assumed dead, finds them there and writes with the same ids. The ids are ``lead``
+seconds ahead of the clock, so no reader has passed them, and ``load_unread`` verifies this when the rows are
+acknowledged. States of a row::
 
     reserved ──(written in time)──► done
-       │  └──(too late to write, but found there: an attempt that was killed has written it)──► done, kept
-       └──(too late and not there, or acknowledged too late)──► moved: reserved again, at ids of a new generation
+       │  └──(too late to write, but stored: a killed attempt has written it)──► done, kept
+       └──(too late and not stored, or acknowledged too late)──► moved: reserved again, with ids of a new generation
 
-Every step is a compare-and-set of the chunk's entry. A row that moves is fenced: each attempt deletes its older ids
-before it writes at newer ones. No attempt can write at the older ids by then, because they were found to be too late,
-and they stay so. The ledger says what moved before anything is deleted, and nothing that is done ever changes, so an
-attempt may end between any two steps. A stream's next micro-batch, which Spark begins when all before it are done,
-takes the entries over.
+Every step is a compare-and-set of the chunk's entry. A moved row is fenced: each attempt deletes its older ids before
+it writes with newer ones. No attempt can write with the older ids any more, because they are too late and stay too
+late. The ledger records moves before anything is deleted, and done rows never change, so an attempt may end between any
+two steps. A stream's next micro-batch, which Spark begins when all earlier ones are done, takes over the entries.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ _decode_order = msgspec.msgpack.Decoder(PieceOrder).decode
 TRIES = 7
 """Max attempts of a call while the store is unavailable."""
 FIRST_RETRY = 0.1
-"""Interval before the second attempt, in seconds; it doubles each time."""
+"""Interval before the second attempt, in seconds; doubles with each attempt."""
 MAX_MOVES = 10
-"""Max moves of one row. Each doubles the lead, so that a slow store does not reach it."""
+"""Max moves of one row. Each move doubles the lead, so that even a slow store does not reach this limit."""
 MAX_LEAD = 3600.0
 """Max lead, in seconds."""
 PIECES_PER_LEAD = 10
@@ -55,33 +54,34 @@ PIECES_PER_LEAD = 10
 MAX_LEADS = 12
 """Max room for numbered rows that no task has reached yet, in leads ahead of the clock."""
 SETTLING, LONGEST_SETTLING = 5.0, 10.0
-"""Seconds. A request to Cassandra ends before them; a queue may have a read delay of hours."""
+"""Min and max wait for earlier writes, in seconds. A request to Cassandra takes less than the minimum; the maximum caps
+read delays of hours."""
 
 
 class NotRepeatable(QueueyError):
-    """An attempt brings other rows than the one before it, so it is unknown which of them are written already."""
+    """An attempt has other rows than an earlier one, so it is unknown which of them are written already."""
 
     code = "NotRepeatable"
 
 
 class ReservableRows(Protocol):
-    """Rows of one chunk: messages that lack their ids; ``MessageBuilder`` makes them."""
+    """Rows of one chunk: messages without ids. ``MessageBuilder`` implements it."""
 
     @property
     def indexes(self) -> Integers:
-        """Which row of its chunk each row is: no two have the same."""
+        """The unique number of each row in its chunk."""
 
     @property
     def span(self) -> int:
-        """Ticks that the ids of the chunk take, those of rows that are not here included: see ``ChunkEntry``."""
+        """Number of ticks for the ids of the chunk, including rows that are not here; see ``ChunkEntry``."""
 
     @property
     def order(self) -> bytes:
-        """Equal for equal rows in equal order only; empty where each row says itself which it is."""
+        """Digest of the rows in their order; empty if each row has its own index."""
 
     @property
     def content(self) -> bytes:
-        """Equal for the same rows in any order only; empty likewise."""
+        """Digest of the rows in any order; empty if each row has its own index."""
 
     def messages(self, base: int, low: int) -> MessageColumns:
         """Returns the messages in the order of ``indexes``, with the ids ``(base + index % span, low)``."""
@@ -91,14 +91,14 @@ class WriteCounts(msgspec.Struct, frozen=True):
     """Rows by outcome.
 
     Attributes:
-        rows: How many there were.
-        written: Written by this attempt.
-        skipped: Found done when it came to them.
-        moved: Written, by any attempt, at other ids than those reserved first: a reader that has read the queue
-            meanwhile gets them after rows that came later. If the write at the first ids was acknowledged too late,
-            some reader may have them twice.
-        kept: Written by an attempt that was killed and found when it was too late to write them again.
-        expired: Not written, because their end has passed or comes before the instant of their id.
+        rows: All rows.
+        written: Rows that this attempt wrote.
+        skipped: Rows that were already done.
+        moved: Rows written, by any attempt, with other ids than the first reserved ones. A reader that has read the
+            queue meanwhile gets them after later rows. If the write with the first ids was acknowledged too late,
+            a reader may get them twice.
+        kept: Rows that a killed attempt wrote, and that were found when it was too late to write them again.
+        expired: Rows that were not written, because they have expired or expire before the time of their id.
     """
 
     rows: int = 0
@@ -113,12 +113,12 @@ class WriteCounts(msgspec.Struct, frozen=True):
 
 
 class TargetQueue:
-    """One queue that is written to, through failures that pass and changes that do not matter.
+    """A target queue; repeats calls after temporary failures and harmless changes of the queue.
 
     Args:
-        store: Of the queue.
-        queue: Its row.
-        sleep: Waits for so many seconds.
+        store: The store of the queue.
+        queue: The queue.
+        sleep: Sleeps for the given seconds.
     """
 
     def __init__(self, store: Store, queue: Queue, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -127,11 +127,11 @@ class TargetQueue:
         self._sleep = sleep
 
     def use(self, call: Callable[[Queue], T]) -> T:
-        """Calls with the queue's present row.
+        """Calls a function with the queue's present row.
 
         Raises:
-            QueueChanged: The queue was deleted since the write began; one that has its name now is another.
-            StoreUnavailable: The store does not serve, and not for a moment only.
+            QueueChanged: The queue was deleted since the write began, and a new one may have its name.
+            StoreUnavailable: The store stayed unavailable.
         """
 
         def attempt() -> T:
@@ -145,10 +145,10 @@ class TargetQueue:
         return self.patiently(attempt)
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Makes a call that may be repeated, again while the store does not serve.
+        """Makes an idempotent call; repeats it while the store is unavailable.
 
         Raises:
-            StoreUnavailable: It does not for all the tries.
+            StoreUnavailable: All attempts failed.
         """
         pause = FIRST_RETRY
         for _ in range(TRIES - 1):
@@ -163,16 +163,16 @@ class TargetQueue:
         return call()
 
     def settle(self) -> None:
-        """Waits until writes that began when it was not too late have ended: at once where writes take no time."""
+        """Waits until all writes that began in time have ended. Returns at once if the queue has no read delay."""
         delay = self.store.read_delay(self.queue)
         if delay:
             self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
     def _refresh(self) -> None:
-        now = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
-        if now.uid != self.queue.uid:
-            raise QueueChanged(f"queue {now.name!r} was deleted, and made again, since this write began")
-        self.queue = now
+        present = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
+        if present.uid != self.queue.uid:
+            raise QueueChanged(f"queue {present.name!r} was deleted and created again since this write began")
+        self.queue = present
 
 
 class Reserver:
@@ -180,11 +180,11 @@ class Reserver:
 
     Args:
         target: The queue.
-        work: Names the work in the ledger: the same at each attempt and of nothing else.
+        work: The name of the work in the ledger, unique and the same for all attempts.
         lead: Seconds by which ids are reserved ahead of the clock.
-        batch: Of a stream: the micro-batch, which is begun when all before it are done.
-        numbered: Chunks are pieces of the numbers of rows, which several tasks come to, each at its time: ids are in
-            the order of pieces nevertheless. All have one span.
+        batch: The micro-batch of a stream, which begins when all earlier ones are done.
+        numbered: Chunks are pieces of numbered rows, which several tasks write in any order. Their ids are in the
+            order of pieces nevertheless. All pieces have the same span.
     """
 
     def __init__(self, target: TargetQueue, work: str, *, lead: float, batch: int = 0, numbered: bool = False) -> None:
@@ -195,14 +195,13 @@ class Reserver:
         self._batch = batch
         self._numbered = numbered
         self._last: tuple[int, int] = (-1, 0)
-        """The piece that was entered last, and the lowest base above its ids."""
+        """The last piece with reserved ids, and the lowest base above them."""
 
     def begun(self, piece: int) -> bool:
-        """Returns whether an attempt has come to a chunk before."""
         return self._found(piece) is not None
 
     def left(self, piece: int, indexes: Integers) -> int:
-        """Returns how many of some rows of a chunk are not noted as done."""
+        """Returns the number of these rows of a chunk that are not recorded as done."""
         entry = self._found(piece)
         return len(indexes) if entry is None else int((~members(entry.done, indexes)).sum())
 
@@ -212,15 +211,15 @@ class Reserver:
         return entry if entry is not None and entry.batch >= self._batch else None
 
     def write(self, piece: int, rows: ReservableRows) -> WriteCounts:
-        """Writes rows that are a chunk, or some of one; all of them are done when it returns.
+        """Writes all or some rows of a chunk. All of them are done when it returns.
 
         Args:
-            piece: The number of the chunk. Ids ascend from chunk to chunk that are entered one after the other.
+            piece: The number of the chunk. Ids ascend from chunk to chunk if chunks are written in order.
             rows: The rows.
 
         Raises:
             NotRepeatable: An earlier attempt had other rows here, or a later micro-batch has begun.
-            QueueChanged, StoreUnavailable: Some may be written; doing it again is safe.
+            QueueChanged, StoreUnavailable: Some rows may be written. It is safe to try again.
         """
         raw, entry = self._entered(piece, rows)
         done = members(entry.done, rows.indexes)
@@ -231,7 +230,7 @@ class Reserver:
         while not (done := members(entry.done, rows.indexes)).all():
             if entry.moves(rows.indexes[~done]) >= MAX_MOVES:
                 raise StoreUnavailable(
-                    "rows cannot be written before readers may have passed their ids, however far ahead these are"
+                    "the store is too slow: rows cannot be written before readers may pass their ids, with any lead"
                 )
             attempt = _ChunkAttempt(self._target, entry, rows)
             attempt.write(~done)
@@ -252,7 +251,6 @@ class Reserver:
         )
 
     def _entered(self, piece: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
-        """Reserves ids for a chunk, or finds those that were."""
         raw: bytes | None = None
         lowest_base, lead = 0, self._lead
         if self._numbered:
@@ -275,7 +273,7 @@ class Reserver:
             lowest_base = max(lowest_base, entry.end)
 
     def _in_order(self, piece: int, span: int) -> int:
-        """Reserves ids for rows that say themselves which they are, in the order of pieces; returns their base."""
+        """Reserves ids for a piece of numbered rows, in the order of pieces; returns their base."""
         work = f"{self._work}/order"
         raw = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(work, 0)))
         lead = round(self._lead * TICKS_PER_SECOND)
@@ -299,7 +297,7 @@ class Reserver:
         return bridge.run(self._store.ledger.enter(work, 0, value, expected=expected))
 
     def _lowest_base(self, piece: int) -> int:
-        """Returns the lowest base of a chunk that keeps it above the one before, if that is in the ledger."""
+        """Returns the lowest base above the previous chunk's ids, or 0 if that chunk is not in the ledger."""
         if self._last[0] in {piece - 1, piece} or not piece:
             return self._last[1]
         before = self._target.patiently(lambda: bridge.run(self._store.ledger.entry(self._work, piece - 1)))
@@ -312,34 +310,31 @@ class Reserver:
         )
 
     def _set(self, piece: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
-        """Sets a chunk's entry if ``raw`` stands there; returns what stands there then."""
         value = encode(entry)
-        found = self._target.patiently(
+        stored = self._target.patiently(
             lambda: bridge.run(self._store.ledger.enter(self._work, piece, value, expected=raw))
         )
-        standing = entry if found == value else decode(found)
-        if standing.batch > self._batch:
-            raise self._overtaken(standing.batch)
-        return found, standing
+        result = entry if stored == value else decode(stored)
+        if result.batch > self._batch:
+            raise self._overtaken(result.batch)
+        return stored, result
 
     def _overtaken(self, batch: int) -> NotRepeatable:
         return NotRepeatable(
-            f"Micro-batch {self._batch} is done again, but micro-batch {batch} of the same query has "
-            "begun to write: the checkpoint is an old copy, or this attempt is. Nothing more is written."
+            f"Micro-batch {self._batch} is repeated, but micro-batch {batch} of the same query has "
+            "begun to write: the checkpoint is an old copy, or this attempt is outdated. Nothing more is written."
         )
 
     def _compare(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
-        """Makes sure that an attempt brings the rows that the ids were reserved for."""
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(
             f"An earlier attempt of this write had other rows, or rows in another order, in chunk {piece} of this task "
-            f"({entry.span} then, {rows.span} now), so it is not known which are written: nothing more is. Sort the "
-            "rows within their partitions, or give each a number in a column sequence, and write under another name."
+            f"({entry.span} then, {rows.span} now), so it is unknown which are written. Nothing more is written. Sort "
+            "rows within their partitions, or number them in a column sequence, and write under another name."
         )
 
     def _next(self, entry: ChunkEntry, attempt: _ChunkAttempt) -> ChunkEntry:
-        """Returns the entry after an attempt."""
         generations, indexes = entry.generations, attempt.rows.indexes
         if attempt.moving.any():
             moving = indexes[attempt.moving]
@@ -355,14 +350,14 @@ class Reserver:
 
 
 class _ChunkAttempt:
-    """One attempt at what is left of a chunk, by its present entry. What it keeps of rows are masks of ``rows``.
+    """One attempt at the remaining rows of a chunk, with the ids in its present entry.
 
     Attributes:
-        rows: All rows that it was given.
-        done: Those that need nothing more.
-        kept: Those among them that were found.
-        late: Those that were written and acknowledged too late.
-        moving: Those that need other ids.
+        rows: All rows of the attempt.
+        done: Mask of rows that are done.
+        kept: Mask of done rows that were found stored.
+        late: Mask of rows that were written and acknowledged too late.
+        moving: Mask of rows that need other ids.
     """
 
     def __init__(self, target: TargetQueue, entry: ChunkEntry, rows: ReservableRows) -> None:
@@ -375,15 +370,14 @@ class _ChunkAttempt:
         self.expired = 0
 
     def write(self, wanted: Mask) -> None:
-        """Writes rows under their reserved ids."""
         newest = self._entry.newest(self.rows.indexes)
         for number in np.unique(newest[wanted]).tolist():
-            of_it = wanted & (newest == number)
+            chosen = wanted & (newest == number)
             for place, older in enumerate(self._entry.generations[:number]):
-                was_there = members(older.rows, self.rows.indexes) if place else True
-                places = self._messages(older, of_it & was_there).places
+                moved_there = members(older.rows, self.rows.indexes) if place else True
+                places = self._messages(older, chosen & moved_there).places
                 self._target.use(lambda queue, places=places: bridge.run(self._store.messages.delete(queue, places)))  # type: ignore[misc]
-            self._write(self._entry.generations[number], of_it)
+            self._write(self._entry.generations[number], chosen)
 
     def _write(self, generation: ReservedIds, chosen: Mask) -> None:
         messages = self._messages(generation, chosen)
@@ -403,20 +397,20 @@ class _ChunkAttempt:
         self.expired += len(messages) - written
 
     def _settle(self, places: list[Location], chosen: Mask) -> None:
-        """Finds out which rows another attempt, that was killed perhaps, has written before it was too late.
+        """Finds rows that another attempt, perhaps a killed one, has written before it was too late.
 
-        What it may still have on its way is waited for, so that it is found or never written.
+        Waits for pending writes of that attempt first, so that each row is found or will never be written.
         """
         self._target.settle()
-        there = {
+        stored = {
             (one.partition, one.position)
             for one in self._target.use(lambda queue: bridge.run(self._store.messages.fetch(queue, places)))
         }
-        found = chosen.copy()
-        found[chosen] = [place in there for place in places]
-        self.kept |= found
-        self.done |= found
-        self.moving |= chosen & ~found
+        stored_mask = chosen.copy()
+        stored_mask[chosen] = [place in stored for place in places]
+        self.kept |= stored_mask
+        self.done |= stored_mask
+        self.moving |= chosen & ~stored_mask
 
     def _messages(self, generation: ReservedIds, chosen: Mask) -> MessageColumns:
         return self.rows.messages(generation.base, generation.low).where(chosen)

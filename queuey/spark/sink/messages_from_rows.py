@@ -1,7 +1,7 @@
-"""The rows of one chunk that go to one queue, checked, as messages that only lack their ids.
+"""Converts the rows of one chunk for one queue to messages without ids, and validates them.
 
-Everything about a row is settled here by the row itself, the queue and the number of partitions that the writer began
-with, so that another attempt writes the very same messages.
+A message depends only on its row, the queue, and the number of partitions when the writer began, so another attempt
+writes the same messages.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """Options for all rows that a task writes to one queue.
+    """Rules for all rows that a task writes to one queue.
 
     Attributes:
-        partitions: How many the queue had when the writer began: rows without a partition are divided among these.
-        highest: How many it has now, that rows may name.
-        first: The partition of the first row that leaves the choice.
-        ttl: Seconds that messages live whose row does not say.
-        most: Bytes of a body.
-        now: The clock (ticks), which the ends of messages are judged by.
+        partitions: Number of partitions when the writer began; rows without a partition are distributed among these.
+        highest: Present number of partitions; rows may name any of them.
+        first: The partition of the first row without partition and key.
+        ttl: TTL in seconds of rows without their own.
+        most: Max bytes of a body.
+        now: The store's clock in ticks, for the check of expiries.
     """
 
     partitions: int
@@ -55,19 +55,19 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class MessageBuilder(msgspec.Struct):
-    """Messages of one queue that lack their ids, as columns: each has one item for each row.
+    """Messages of one queue without ids, as columns with one item for each row.
 
     Attributes:
-        indexes: Which row of its chunk each row is.
-        span: Index n has the id ``base + n % span``, where ``base`` is reserved.
-        order: Equal for equal rows in equal order only; empty where each row says itself which it is.
-        content: Equal for the same rows in any order only; empty likewise.
-        partitions: 1 to the queue's.
-        bodies: Binary.
-        metas: As ``queuey.storage.columns`` has them.
-        ends: Ticks.
-        relative: Which ends count from the id on.
-        positions: Of rows that have ids already: ticks and low halves.
+        indexes: Number of each row in its chunk.
+        span: Index n gets the id ``base + n % span``, where ``base`` is reserved.
+        order: Digest of the rows in their order; empty if each row has its own index.
+        content: Digest of the rows in any order; empty if each row has its own index.
+        partitions: Partition numbers, from 1.
+        bodies: Bodies, binary.
+        metas: Encoded metadata, as in ``queuey.storage.columns``.
+        ends: Expiries in ticks, or lifetimes where ``relative`` is set.
+        relative: Mask of rows whose lifetime counts from the id on.
+        positions: Ticks and low halves of ids, if rows have ids already.
     """
 
     indexes: Integers
@@ -85,12 +85,12 @@ class MessageBuilder(msgspec.Struct):
         return len(self.indexes)
 
     def messages(self, base: int, low: int) -> MessageColumns:
-        """Returns the messages with ids from ``base`` (ticks) on, all with this ``low``."""
+        """Returns the messages with ids from ``base`` (ticks) on, all with the low half ``low``."""
         ticks = self.indexes % self.span + base
         return self._messages(ticks, np.full(len(ticks), low), ticks)
 
     def own(self, now: int) -> MessageColumns:
-        """Returns the messages with the ids that their rows give; a TTL counts from now or, if later, from the id."""
+        """Returns the messages with the ids in their rows. A TTL counts from now, or from the id if that is later."""
         ticks, low = self.positions or (self.indexes, self.indexes)
         return self._messages(ticks, low, np.maximum(ticks, now))
 
@@ -100,7 +100,7 @@ class MessageBuilder(msgspec.Struct):
         return MessageColumns(self.partitions, pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
     def part(self, chosen: Integers, indexes: Integers, span: int) -> MessageBuilder:
-        """Returns some of the rows, by place, under other indexes; they say themselves which they are."""
+        """Returns the rows at some places, with other indexes that belong to the rows themselves."""
         places = pa.array(chosen)
         return MessageBuilder(
             indexes=indexes,
@@ -116,15 +116,15 @@ class MessageBuilder(msgspec.Struct):
 
 
 def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[str, Integers]:
-    """Divides the rows of a chunk among queues; returns their numbers in the chunk, ascending, by the queue's name.
+    """Groups the rows of a chunk by queue: queue name -> numbers of rows in the chunk, ascending.
 
     Args:
         chunk: The rows.
-        layout: Their columns.
-        queue: Where all rows go, if there is no column that says it.
+        layout: The columns.
+        queue: The target of all rows, if there is no column ``queue``.
 
     Raises:
-        OptionError: A row says nothing.
+        OptionError: A row has no queue.
     """
     if "queue" not in layout:
         return {queue or "": np.arange(chunk.count)}
@@ -139,16 +139,16 @@ def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[s
 
 
 def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> MessageBuilder:
-    """Makes messages of some rows of a chunk.
+    """Converts some rows of a chunk to messages without ids.
 
     Args:
-        chunk: The rows.
-        layout: Their columns.
-        which: Their numbers in the chunk, ascending.
-        rules: What holds for the queue.
+        chunk: The chunk.
+        layout: The columns.
+        which: Numbers of the rows in the chunk, ascending.
+        rules: The rules for the queue.
 
     Raises:
-        OptionError: Names the row, its column and what is wrong with it; no other row may be written then.
+        OptionError: A row is not valid; the message names its number and column. Do not write any row then.
     """
     work = _Work(chunk, layout, which, rules)
     named = "id" in layout or "sequence" in layout
@@ -172,7 +172,7 @@ def sequences(chunk: RowChunk, which: Integers) -> Integers:
     """Returns the column ``sequence`` of some rows.
 
     Raises:
-        OptionError: A row has none, or a negative one.
+        OptionError: A row has no number, or a negative one.
     """
     numbers = _integers(chunk.values("sequence", which), -1)
     if len(bad := np.flatnonzero(numbers < 0)):
@@ -190,20 +190,19 @@ def _digests(chunk: RowChunk, layout: ColumnLayout, which: Integers) -> tuple[by
 
 
 def _coded(column: pa.Array) -> tuple[list[Any], Integers]:
-    """Returns the distinct values of a column, None as the last one, and for each row the place of its value there."""
+    """Returns the distinct values of a column, followed by None, and for each row the index of its value."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     return [*values, None], _integers(encoded.indices, len(values))
 
 
 def _integers(column: pa.Array, null: int) -> Integers:
-    """Returns the values of a column of integers, with something in the place of nulls."""
-    found: Integers = column.cast(pa.int64()).fill_null(null).to_numpy()
-    return found
+    values: Integers = column.cast(pa.int64()).fill_null(null).to_numpy()
+    return values
 
 
 class _Work:
-    """The columns of some rows of a chunk, read one after the other."""
+    """Validates and converts the columns of some rows of a chunk."""
 
     def __init__(self, chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> None:
         self._chunk = chunk
@@ -216,26 +215,24 @@ class _Work:
         return self._chunk.values(name, self._which) if name in self._layout else None
 
     def _refuse(self, wrong: Mask, name: str, say: Callable[[int], str]) -> None:
-        """Refuses the first of some rows.
+        """Raises OptionError for the first invalid row, if there is one.
 
         Args:
-            wrong: Which they are.
+            wrong: Mask of invalid rows.
             name: The column.
-            say: Says what is wrong with a row, given its place.
+            say: Returns the error text for a row, given its place.
         """
         if wrong.any():
             place = int(np.argmax(wrong))
             raise refuse(self._chunk, int(self._which[place]), name, say(place))
 
     def _read(self, place: int, name: str, reader: Callable[[Any], T], value: object) -> T:
-        """Reads one value; an error names its row."""
         try:
             return reader(value)
         except (ValueError, TypeError) as error:
             raise refuse(self._chunk, int(self._which[place]), name, str(error)) from error
 
     def bodies(self) -> pa.Array:
-        """Returns the bodies, checked."""
         most = self._rules.most
         sizes = _integers(pc.binary_length(self._bodies), -1)
         self._refuse(
@@ -252,7 +249,7 @@ class _Work:
         return self._bodies
 
     def metas(self) -> pa.Array:
-        """Returns what travels with the bodies; bodies that their rows call text or JSON are checked to be so."""
+        """Returns the encoded metadata; checks that bodies of the types text and JSON are valid."""
         text, json = self._kinds()
         types, type_codes = self._types()
         headers, header_codes = self._headers()
@@ -266,15 +263,15 @@ class _Work:
         return pa.array(metas, pa.binary()).take(pa.array(places))
 
     def _kinds(self) -> tuple[Mask, Mask]:
-        """Returns which bodies are text, JSON included, and which are JSON."""
+        """Returns masks of text bodies, including JSON, and of JSON bodies."""
         column = self._column("valueType")
         count = len(self._which)
         if column is None:
             return np.full(count, self._layout.text), np.zeros(count, bool)
         kinds, codes = _coded(column)
-        known = np.array([kind is None or kind in _KINDS for kind in kinds])
+        allowed = np.array([kind is None or kind in _KINDS for kind in kinds])
         self._refuse(
-            ~known[codes], "valueType", lambda place: f"{kinds[codes[place]]!r} is none of {', '.join(_KINDS)}"
+            ~allowed[codes], "valueType", lambda place: f"{kinds[codes[place]]!r} is not one of {', '.join(_KINDS)}"
         )
         text = np.array([self._layout.text if kind is None else kind != "bytes" for kind in kinds])[codes]
         json = np.array([kind == "json" for kind in kinds])[codes]
@@ -284,110 +281,105 @@ class _Work:
     def _check_texts(self, texts: Integers, jsons: Integers) -> None:
         try:
             self._bodies.take(pa.array(texts)).cast(pa.string())
-        except pa.ArrowInvalid:  # Which one it is says Python.
+        except pa.ArrowInvalid:  # Arrow does not say which one it is.
             for place in texts.tolist():
                 self._read(place, "value", _as_text, self._bodies[place].as_py())
         for place, body in zip(jsons.tolist(), bytes_of(self._bodies.take(pa.array(jsons))), strict=True):
             self._read(place, "value", _check_json, body.decode())
 
     def _types(self) -> tuple[list[str | None], Integers]:
-        """Returns distinct content types, and which of them each row has."""
         column = self._column("contentType")
         if column is None:
             return [None], np.zeros(len(self._which), np.int64)
         types, codes = _coded(column)
         bad = np.array([bool(kind and _CONTROL.search(kind)) for kind in types])
-        self._refuse(bad[codes], "contentType", lambda _: "a content type has no control characters")
+        self._refuse(bad[codes], "contentType", lambda _: "a content type cannot have control characters")
         return [kind or None for kind in types], codes
 
     def _headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
-        """Returns distinct headers, and which of them each row has."""
         column = self._column("headers")
         codes = np.zeros(len(self._which), np.int64)
-        found: dict[tuple[tuple[str, str], ...], int] = {(): 0}
+        distinct: dict[tuple[tuple[str, str], ...], int] = {(): 0}
         if column is not None:
             for place in np.flatnonzero(_integers(pc.list_value_length(column), 0)).tolist():
                 pairs = self._read(place, "headers", _headers, column[place].as_py())
-                codes[place] = found.setdefault(pairs, len(found))
-        return list(found), codes
+                codes[place] = distinct.setdefault(pairs, len(distinct))
+        return list(distinct), codes
 
     def partitions(self) -> Integers:
-        """Returns a partition for each row: its own, its key's, or one that its place gives."""
+        """Returns a partition for each row: its own, its key's, or one by its place."""
         count, most = len(self._which), self._rules.highest
         column, keys = self._column("partition"), self._column("key")
-        found, known = np.zeros(count, np.int64), np.zeros(count, bool)
+        partitions, assigned = np.zeros(count, np.int64), np.zeros(count, bool)
         if column is not None:
-            found, known = _integers(column, 0).copy(), column.is_valid().to_numpy(zero_copy_only=False)
+            partitions, assigned = _integers(column, 0).copy(), column.is_valid().to_numpy(zero_copy_only=False)
             self._refuse(
-                known & ((found < 1) | (found > most)),
+                assigned & ((partitions < 1) | (partitions > most)),
                 "partition",
-                lambda place: f"{found[place]} is not one of the queue's (1 to {most})",
+                lambda place: f"{partitions[place]} is not one of the queue's (1 to {most})",
             )
         if keys is not None:
             keyed = keys.is_valid().to_numpy(zero_copy_only=False)
-            left = np.flatnonzero(keyed & ~known)
-            found[left] = self._by_keys(keys, left)
-            known = known | keyed
-        if not known.all():
-            found[~known] = self._chosen()[~known]
-        return found
+            keyed_places = np.flatnonzero(keyed & ~assigned)
+            partitions[keyed_places] = self._by_keys(keys, keyed_places)
+            assigned = assigned | keyed
+        if not assigned.all():
+            partitions[~assigned] = self._chosen()[~assigned]
+        return partitions
 
     def _by_keys(self, keys: pa.Array, places: Integers) -> Integers:
         values, codes = _coded(keys.take(pa.array(places)))
         firsts = places[np.unique(codes, return_index=True)[1]].tolist()
-        found = [
+        partitions = [
             by_key(self._read(first, "key", _as_text, key), self._rules.partitions)
             for first, key in zip(firsts, values[:-1], strict=True)
         ]
-        return np.array(found, np.int64)[codes]
+        return np.array(partitions, np.int64)[codes]
 
     def _chosen(self) -> Integers:
-        """Returns the partitions of rows that leave the choice."""
         rules, count = self._rules, len(self._which)
         if (own := self._column("id")) is not None:
             return np.array([by_key(str(value), rules.partitions) for value in own.to_pylist()])
         if (numbers := self._column("sequence")) is not None:
             return _integers(numbers, 0) % rules.partitions + 1
-        # As ``queuey.partitions.spread`` does it.
+        # The same as ``queuey.partitions.spread``.
         runs = min(MOST_RUNS, rules.partitions, count)
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 
     def lifetimes(self) -> Integers:
-        """Returns how long each message lives (ticks)."""
         column = self._column("ttl")
         if column is None:
             return np.full(len(self._which), self._rules.ttl * TICKS_PER_SECOND)
-        found = _integers(column, self._rules.ttl)
+        seconds = _integers(column, self._rules.ttl)
         self._refuse(
-            (found < 1) | (found > MAX_TTL),
+            (seconds < 1) | (seconds > MAX_TTL),
             "ttl",
-            lambda place: f"{found[place]} is not between 1 and {MAX_TTL} seconds",
+            lambda place: f"{seconds[place]} is not between 1 and {MAX_TTL} seconds",
         )
-        return found * TICKS_PER_SECOND
+        return seconds * TICKS_PER_SECOND
 
     def ends(self) -> tuple[Integers, Mask]:
-        """Returns when each message ends (ticks), and for which that counts from the id on."""
+        """Returns expiries or lifetimes in ticks, and a mask of the lifetimes, which count from the id on."""
         column = self._column("expires")
         if column is None:
             return self.lifetimes(), np.ones(len(self._which), bool)
         latest = (self._rules.now - EPOCH_TICKS) // _TICKS_PER_MICROSECOND + MAX_TTL * 1_000_000
-        found = np.maximum(_integers(column, 0), 0)  # What ended before 1970 has ended.
-        self._refuse(found > latest, "expires", lambda _: f"more than {MAX_TTL} seconds ahead")
+        expires = np.maximum(_integers(column, 0), 0)  # Any time before 1970 means expired.
+        self._refuse(expires > latest, "expires", lambda _: f"more than {MAX_TTL} seconds ahead")
         unsaid = column.is_null().to_numpy(zero_copy_only=False)
-        ends = np.where(unsaid, self._rules.ttl * TICKS_PER_SECOND, found * _TICKS_PER_MICROSECOND + EPOCH_TICKS)
+        ends = np.where(unsaid, self._rules.ttl * TICKS_PER_SECOND, expires * _TICKS_PER_MICROSECOND + EPOCH_TICKS)
         return ends, unsaid
 
     def positions(self) -> tuple[Integers, Integers]:
-        """Returns the ids that rows have: ticks and low halves."""
         texts = self._chunk.values("id", self._which).to_pylist()
-        found = [self._read(place, "id", _id, text) for place, text in enumerate(texts)]
-        ticks, low = np.array(found, np.int64).reshape(-1, 2).T
+        parsed = [self._read(place, "id", _id, text) for place, text in enumerate(texts)]
+        ticks, low = np.array(parsed, np.int64).reshape(-1, 2).T
         return np.ascontiguousarray(ticks), np.ascontiguousarray(low)
 
 
 def _id(text: str | None) -> Position:
     if text is None:
-        raise ValueError("null: every row needs an id, or none has one")
+        raise ValueError("null: either all rows have an id or none")
     return ids.parse_id(text)
 
 
@@ -396,7 +388,7 @@ def _as_text(value: str | bytes) -> str:
 
 
 def _headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
-    found = []
+    headers = []
     for pair in pairs or ():
         name, value = (None, None) if pair is None else (pair["key"], pair["value"])
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
@@ -405,9 +397,9 @@ def _headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) ->
             raise ValueError(f"the value of header {name} is null")
         text = _as_text(value)
         if _CONTROL.search(text):
-            raise ValueError("a header has no control characters")
-        found.append((name.lower(), text))
-    return tuple(found)
+            raise ValueError("a header cannot have control characters")
+        headers.append((name.lower(), text))
+    return tuple(headers)
 
 
 def _check_json(text: str) -> None:
@@ -419,7 +411,7 @@ def _check_json(text: str) -> None:
         return
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for some in inner for one in some if isinstance(one, dict | list)]
+        inner = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for children in inner for child in children if isinstance(child, dict | list)]
     if level:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")

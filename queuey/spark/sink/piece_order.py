@@ -1,13 +1,13 @@
-"""Where the ids of numbered rows lie: in the order of the numbers, whichever task comes to which of them first.
+"""Reserves ids for numbered rows in the order of their numbers, regardless of the order in which tasks reach them.
 
-Numbers are divided into pieces, whose ids are reserved when a task comes to them. What is reserved is one entry of the
-ledger, as **stretches** of pieces that follow each other. A task whose numbers lie above some that no task has come to
-yet leaves time for these::
+Numbers are divided into pieces, and a piece's ids are reserved when a task reaches it. One ledger entry holds the
+reserved ids, as **stretches** of consecutive pieces. A task that skips pieces which no task has reached yet leaves room
+for their ids::
 
     0 ── 1 ── 2 ·· 3 ·· 4 ·· 5 ·· 6 ── 7        pieces; 0 to 2 and 6 to 7 are reserved
     ├─ stretch ─┤    room for    ├ stretch ┤
 
-A piece whose room is over gets ids as soon as possible: exactly once goes before the order.
+A piece that has no room left gets the earliest possible ids: exactly once has priority over the order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
-    """Pieces that are reserved, one after the other.
+    """Consecutive pieces that are reserved.
 
     Attributes:
-        first, last: The lowest and the highest of them.
-        base: Of the ids of ``first`` (ticks).
-        top: Of the ids of ``last``.
+        first, last: The lowest and the highest piece.
+        base: Base of the ids of ``first``, in ticks.
+        top: Base of the ids of ``last``, in ticks.
     """
 
     first: int
@@ -31,13 +31,13 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
-    """Reserved ids of a piece.
+    """Ledger entry with the reserved ids of all pieces.
 
     Attributes:
-        batch: Of a stream: the micro-batch.
-        end: Ids from here on are above all of the micro-batch before (ticks).
-        stretches: Ascending, with pieces between them.
-        before: The last pieces of the stretches of the micro-batch before: nothing comes from there any more.
+        batch: The micro-batch of a stream, else 0.
+        end: The lowest base above all ids of earlier micro-batches, in ticks.
+        stretches: The stretches, ascending, with free pieces between them.
+        before: The last pieces of stretches of earlier micro-batches. Pieces up to them need no room.
     """
 
     batch: int = 0
@@ -46,25 +46,25 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
     before: tuple[int, ...] = ()
 
     def following(self, batch: int, span: int) -> PieceOrder:
-        """Returns what a later micro-batch starts with."""
+        """Returns the initial entry of a later micro-batch."""
         tops = (one.top + span for one in self.stretches)
         lasts = (one.last for one in self.stretches)
         return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])
 
 
 MAX_KEPT = 200
-"""Max pieces kept of earlier micro-batches: as many as the max of a queue's partitions."""
+"""Max pieces kept of earlier micro-batches, equal to the max partitions of a queue."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """When ids may lie (ticks).
+    """Bounds for the times of ids, in ticks.
 
     Attributes:
-        soonest: Ids from here on are written in time for certain.
-        latest: Ids below are too late.
-        span: What the ids of a piece take.
-        room: What is left for a piece that nobody has come to.
-        most: No room is left that lies further than this above ``soonest``.
+        soonest: Ids from here on are certainly written in time.
+        latest: Ids below this are too late.
+        span: Number of ticks for the ids of a piece.
+        room: Number of ticks to leave for each skipped piece.
+        most: Max distance above ``soonest`` up to which room is left.
     """
 
     soonest: int
@@ -75,10 +75,10 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def reserved(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder, int]:
-    """Reserves ids for a piece; returns the order then, and the base of the ids (ticks).
+    """Reserves ids for a piece; returns the new order, and the base of the ids in ticks.
 
-    A piece that is reserved keeps its ids if it is at an end of its stretch. Who asks for one in between has lost it
-    together with the entry that it is for, and gets ids as soon as possible.
+    A reserved piece keeps its ids if it is at an end of its stretch. A request for a reserved piece in between means
+    that its own ledger entry was lost, so it gets the earliest possible ids.
     """
     below = [one for one in order.stretches if one.first <= piece]
     above = order.stretches[len(below) :]
@@ -87,8 +87,8 @@ def reserved(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder,
         return order, {under.first: under.base, under.last: under.top}.get(piece, timing.soonest)
     lowest = max(order.end, 0 if under is None else under.top + timing.span)
     soonest = max(lowest, timing.soonest)
-    known = [-1 if under is None else under.last, *(last for last in order.before if last <= piece)]
-    gap = max(0, piece - max(known) - 1)
+    reached = [-1 if under is None else under.last, *(last for last in order.before if last <= piece)]
+    gap = max(0, piece - max(reached) - 1)
     base = max(soonest, min(soonest + gap * timing.room, timing.soonest + timing.most))
     if above:
         ceiling = above[0].base - (above[0].first - piece) * timing.span
@@ -98,10 +98,10 @@ def reserved(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceOrder,
 
 
 def _joined(stretches: list[Stretch]) -> tuple[Stretch, ...]:
-    found = stretches[:1]
-    for one in stretches[1:]:
-        if one.first == found[-1].last + 1:
-            found[-1] = Stretch(found[-1].first, one.last, found[-1].base, one.top)
+    result = stretches[:1]
+    for stretch in stretches[1:]:
+        if stretch.first == result[-1].last + 1:
+            result[-1] = Stretch(result[-1].first, stretch.last, result[-1].base, stretch.top)
         else:
-            found.append(one)
-    return tuple(found)
+            result.append(stretch)
+    return tuple(result)

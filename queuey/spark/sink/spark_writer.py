@@ -1,8 +1,8 @@
-"""Writes to queues as Spark calls them.
+"""The writers that Spark calls.
 
-A writer is made and pickled in a process of the driver, where a write is planned; ``write`` runs in the Python workers
-of executors; ``commit`` and ``abort`` run in a process of the driver again. Of a stream all of it happens for every
-micro-batch. So a writer holds options and columns only, and stores are opened where there is something to be done.
+A writer is created and pickled in a process of the driver, when a write is planned. ``write`` runs in the Python
+workers of executors, and ``commit`` and ``abort`` in a process of the driver again. A stream repeats this for every
+micro-batch. So a writer holds only options and columns, and each process opens the store when it needs it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
-"""Local properties of the tasks of a stream. The query keeps its id over restarts from its checkpoint."""
+"""Local properties of a stream's tasks. The query keeps its id across restarts from its checkpoint."""
 
 
 class TaskCommit(WriterCommitMessage):
-    """Report of a task: its rows by outcome, the queues (``uid``) they went to, and its query."""
+    """Report of a task: its rows by outcome, the ``uid`` of their queues, and its query."""
 
     def __init__(self, counts: WriteCounts, uids: frozenset[int] = frozenset(), query: str | None = None) -> None:
         self.counts = counts
@@ -50,12 +50,13 @@ class QueueyWriter(DataSourceArrowWriter):
     """A batch write.
 
     Args:
-        options: Of the write.
-        schema: Of the frame.
-        overwrite: The mode is overwrite.
+        options: Options of the write.
+        schema: Schema of the frame.
+        overwrite: True if the mode is overwrite, which is an error.
 
     Raises:
-        OptionError: The options or the columns cannot be used, or there is no such queue.
+        OptionError: The options or the columns are not valid.
+        QueueNotFound: The queue does not exist, and is not to be created.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -65,23 +66,22 @@ class QueueyWriter(DataSourceArrowWriter):
         self._name = ("once", secrets.token_hex(16)) if options.run is None else ("run", options.run)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
-        """Writes the rows of a task."""
         return _write(iterator, self._options, self._layout, self._name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Notes what a run has written; nothing has to be done for the messages themselves."""
+        """Records the counts of a run. The messages themselves need no commit."""
         counts = _total(messages)
         if self._options.run is not None:
             store = open_stores.opened(self._options.store)
             application = open_stores.application(store, self._options.store)
             identity = TaskIdentity.of("run", application, self._options.run)
-            for uid in sorted({uid for one in messages if isinstance(one, TaskCommit) for uid in one.uids}):
+            for uid in sorted({uid for task in messages if isinstance(task, TaskCommit) for uid in task.uids}):
                 bridge.run(store.ledger.enter(identity.finished(uid), 0, b"finished", expected=None))
             write_reports.note(store.ledger, application, self._options.run, counts)
         _tell(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Logs the rows that were written: they stay, and the same run does not write them again."""
+        """Logs the number of written rows. They stay, and a run with the same name does not write them again."""
         counts = _total(messages)
         log.warning(
             "A write to %s has failed. %d of its messages were written and stay.", _where(self._options), counts.rows
@@ -96,16 +96,14 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
         self._layout = _layout(options, schema, overwrite=overwrite, streaming=True)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
-        """Writes the rows of a task of a micro-batch."""
         context = _context()
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
-            raise OptionError("Spark does not say which micro-batch this is, so it cannot be written exactly once.")
+            raise OptionError("Spark does not name the micro-batch, so it cannot be written exactly once.")
         done = _write(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
         return TaskCommit(done.counts, done.uids, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Notes what a micro-batch has written, and says so if it is out of the ordinary."""
         counts = _total(messages)
         query = next((one.query for one in messages if isinstance(one, TaskCommit)), None)
         if query is not None:
@@ -114,14 +112,14 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
                 application = open_stores.application(store, self._options.store)
                 write_reports.note_batch(store.ledger, application, query, batchId, counts)
             except QueueyError as error:
-                # The messages are there; a micro-batch does not fail for want of a report.
-                log.warning("What micro-batch %d has written could not be noted: %s", batchId, error)
+                # The messages are stored, so a micro-batch does not fail because of its report.
+                log.warning("The counts of micro-batch %d could not be recorded: %s", batchId, error)
         if counts.moved or counts.kept:
             log.warning("Micro-batch %d:", batchId)
         _tell(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: what has been written stays, and the micro-batch is done again by Spark."""
+        """Does nothing: written messages stay, and Spark repeats the micro-batch."""
 
 
 def _layout(options: SinkOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> ColumnLayout:
@@ -132,7 +130,6 @@ def _layout(options: SinkOptions, schema: StructType, *, overwrite: bool, stream
 
 
 def _check_queue(options: SinkOptions) -> None:
-    """Makes sure that there is a queue, or makes it."""
     if options.queue is None:
         return
     store = open_stores.opened(options.store)
@@ -144,7 +141,8 @@ def _check_queue(options: SinkOptions) -> None:
         bridge.run(store.catalogue.create_queue(application, options.queue, QueueSpec(partitions=options.partitions)))
     except QueueExists as error:
         raise OptionError(
-            f"Queue {options.queue!r} exists, and not with {options.partitions} partitions: leave the option out."
+            f"Queue {options.queue!r} exists with another number of partitions than {options.partitions}: leave option "
+            "partitions out."
         ) from error
 
 
@@ -169,7 +167,7 @@ def _write(
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise QueueyError("a write runs in tasks of Spark only")
+        raise QueueyError("a write can only run in a Spark task")
     return context
 
 
@@ -182,7 +180,6 @@ def _where(options: SinkOptions) -> str:
 
 
 def _tell(counts: WriteCounts, options: SinkOptions) -> None:
-    """Logs the result; only surprises are warnings."""
     log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _where(options), counts.written)
     if counts.expired:
         log.warning(

@@ -1,4 +1,4 @@
-"""Reports of writes, noted in the store's ledger at their commit."""
+"""Reports of writes, recorded in the store's ledger when they commit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class StreamCounts(msgspec.Struct, frozen=True):
     """Rows of a streaming write.
 
     Attributes:
-        batch: Its last micro-batch.
-        last: What became of the rows of that.
-        total: Of all micro-batches, each counted once.
+        batch: The last micro-batch.
+        last: Counts of the last micro-batch.
+        total: Counts of all micro-batches, each counted once.
     """
 
     batch: int
@@ -24,47 +24,44 @@ class StreamCounts(msgspec.Struct, frozen=True):
 
 
 def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
-    """Notes what a run has done; the last time counts."""
+    """Records the counts of a run; the last call wins."""
     work, value = _work("run", application, run), msgspec.msgpack.encode(counts)
-    standing = bridge.run(ledger.entry(work, 0))
-    while (standing := bridge.run(exchange(ledger, work, 0, value, expected=standing))) != value:
+    stored = bridge.run(ledger.entry(work, 0))
+    while (stored := bridge.run(exchange(ledger, work, 0, value, expected=stored))) != value:
         pass
 
 
 def report(store: Store, application: str, run: str) -> WriteCounts | None:
-    """Returns what a run has done when it was last committed; None: it never was."""
-    found = bridge.run(store.ledger.entry(_work("run", application, run), 0))
-    return None if found is None else msgspec.msgpack.decode(found, type=WriteCounts)
+    """Returns the counts of a run at its last commit, or None if it never committed."""
+    raw = bridge.run(store.ledger.entry(_work("run", application, run), 0))
+    return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 
 
 def note_batch(ledger: Ledger, application: str, query: str, batch: int, counts: WriteCounts) -> None:
-    """Notes what a micro-batch of a query has done; the first time counts: a repetition finds its rows done."""
+    """Records the counts of a micro-batch; the first call wins, because a repetition finds its rows already written."""
     work = _work("stream", application, query)
-    standing = bridge.run(ledger.entry(work, 0))
+    stored = bridge.run(ledger.entry(work, 0))
     while True:
-        before = None if standing is None else msgspec.msgpack.decode(standing, type=StreamCounts)
+        before = None if stored is None else msgspec.msgpack.decode(stored, type=StreamCounts)
         if before is not None and before.batch >= batch:
             return
         total = counts if before is None else before.total + counts
         value = msgspec.msgpack.encode(StreamCounts(batch, counts, total))
-        standing = bridge.run(exchange(ledger, work, 0, value, expected=standing))
-        if standing == value:
+        stored = bridge.run(exchange(ledger, work, 0, value, expected=stored))
+        if stored == value:
             return
 
 
 def stream_report(store: Store, application: str, query: str) -> StreamCounts | None:
-    """Returns what a streaming query has written.
+    """Returns the counts of a streaming query, or None if it has not committed a micro-batch.
 
     Args:
-        store: What it writes to.
+        store: The store of the target queues.
         application: The application that owns the target queues.
-        query: Its id, which it keeps over restarts from its checkpoint.
-
-    Returns:
-        None: it has committed no micro-batch.
+        query: Id of the query, which stays the same across restarts from its checkpoint.
     """
-    found = bridge.run(store.ledger.entry(_work("stream", application, query), 0))
-    return None if found is None else msgspec.msgpack.decode(found, type=StreamCounts)
+    raw = bridge.run(store.ledger.entry(_work("stream", application, query), 0))
+    return None if raw is None else msgspec.msgpack.decode(raw, type=StreamCounts)
 
 
 def _work(kind: str, application: str, name: str) -> str:

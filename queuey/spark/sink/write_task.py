@@ -1,4 +1,4 @@
-"""One attempt of one task of a write: its rows, chunk by chunk, to the queues where they belong."""
+"""One attempt of a task: writes its rows chunk by chunk to their queues."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ MAX_NAME_BYTES = 200
 
 
 QUEUES_AT_ONCE = 16
-"""Max queues that a task writes to at once: with few rows for each it mostly waits for the ledger."""
+"""Max queues to which a task writes at once: with few rows for each, it mostly waits for the ledger."""
 
 
 class TaskIdentity(msgspec.Struct, frozen=True):
-    """Names a task for the ledger: every attempt of it has the same, and nothing else has.
+    """Identifies a task in the ledger, the same for all its attempts.
 
     Attributes:
-        writer: The run, the query or this one write.
-        batch: Of a stream: the micro-batch; else 0. It is no part of names: a later one takes the entries over.
-        task: The number of the partition of Spark.
+        writer: The run, the query or this single write.
+        batch: The micro-batch of a stream, else 0. Names do not contain it: a later micro-batch takes over the entries.
+        task: The number of the Spark partition.
     """
 
     writer: str
@@ -50,9 +50,9 @@ class TaskIdentity(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> TaskIdentity:
-        """Makes an identity of a writer's kind, its name and whose queues it writes to.
+        """Returns the identity of a writer of a kind and name that writes to an application's queues.
 
-        Runs are named by users. Their names are hashed, because ``nightly/1`` would else be task 1 of ``nightly``.
+        Users choose the names of runs. They are hashed, because ``nightly/1`` would else be task 1 of ``nightly``.
         """
         writer = f"{kind}/{application}/{name}"
         if kind == "run" or len(writer.encode()) > MAX_NAME_BYTES:
@@ -60,24 +60,23 @@ class TaskIdentity(msgspec.Struct, frozen=True):
         return cls(writer, batch, task)
 
     def work(self, *parts: str) -> str:
-        """Names a piece of work that all tasks share."""
+        """Returns the ledger name of work that all tasks share."""
         return "/".join(("spark", self.writer, *parts))
 
     def own(self, *parts: str) -> str:
-        """Names a piece of work of this task alone."""
         return self.work(str(self.task), *parts)
 
     def finished(self, uid: int) -> str:
-        """Names the note that all rows of a run for a queue have been written once."""
+        """Returns the ledger name of the record that a run has written all rows for a queue."""
         return self.work(f"{uid:x}", "finished")
 
 
 class WriteLimits(msgspec.Struct, frozen=True):
-    """Settings of the service that hold for a write.
+    """Settings of the service that apply to a write.
 
     Attributes:
-        max_body: Bytes.
-        default_ttl: Seconds.
+        max_body: Max bytes of a body.
+        default_ttl: Default TTL in seconds.
     """
 
     max_body: int
@@ -88,13 +87,13 @@ class TaskWriter:
     """Writes the rows of a task.
 
     Args:
-        store: Of the queues.
+        store: The store of the queues.
         application: The application that owns the queues.
-        options: Of the write.
+        options: Options of the write.
         layout: The columns of the rows.
-        identity: Of the task.
-        limits: What holds for messages.
-        sleep: Waits for so many seconds.
+        identity: Identity of the task.
+        limits: Limits of messages.
+        sleep: Sleeps for the given seconds.
     """
 
     def __init__(
@@ -124,19 +123,18 @@ class TaskWriter:
 
     @property
     def uids(self) -> frozenset[int]:
-        """The queues that have been written to."""
         return frozenset(target.queue.uid for target in self._targets.values())
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteCounts:
-        """Writes rows; all of them are there when it returns.
+        """Writes rows. All of them are stored when it returns.
 
         Raises:
-            QueueyError: Some may be written; another attempt goes on from there.
+            QueueyError: Some rows may be written. Another attempt continues from there.
         """
         total = WriteCounts()
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
-        if first is None:  # Nothing to agree on: the ledger is left alone.
+        if first is None:  # Without rows, nothing is recorded in the ledger.
             return total
         self._rows = self._chunk_rows()
         for chunk in chunks(chain([first], filled), self._layout, rows=self._rows):
@@ -145,46 +143,45 @@ class TaskWriter:
         return total
 
     def _written(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
-        """Writes the rows of a chunk, to some of its queues at the same time."""
         if len(parts) == 1:
             [(target, drafts)] = parts
             return [self._write(chunk, target, drafts)]
         with ThreadPoolExecutor(min(QUEUES_AT_ONCE, len(parts))) as pool:
             writing = [pool.submit(self._write, chunk, target, drafts) for target, drafts in parts]
-        return [one.result() for one in writing]
+        return [future.result() for future in writing]
 
     def _chunk_rows(self) -> int:
-        """Returns the size of chunks, which stays what it was at the first attempt whatever the rate is now.
+        """Returns the size of chunks at the first attempt, even if the rate has changed since.
 
-        Where rows are numbered, these numbers are divided into pieces of that size, the same for all tasks: ids of a
-        piece are reserved together, so it must not take long to write it.
+        Numbered rows are divided into pieces of that size, the same for all tasks. Ids of a piece are reserved
+        together, so writing a piece must not take long.
         """
         return self._agreed(self._named("rows"), self._pace.chunk(CHUNK_ROWS))
 
     def _named(self, part: str) -> str:
-        """Names a piece of work, which all tasks share where rows say themselves which they are."""
+        """Returns the ledger name of work, which all tasks share if rows are numbered."""
         return self._identity.work(part) if "sequence" in self._layout else self._identity.own(part)
 
     def _agreed(self, work: str, number: int) -> int:
-        """Returns the number that the first attempt of this micro-batch had here, which is this one if it is the first.
+        """Returns the number that the first attempt of this micro-batch has recorded; the first one records ``number``.
 
         Raises:
             NotRepeatable: A later micro-batch has begun.
         """
         batch = self._identity.batch
-        wanted = b"%d %d" % (batch, number)
-        value = bridge.run(exchange(self._store.ledger, work, 0, wanted, expected=None))
+        proposed = b"%d %d" % (batch, number)
+        value = bridge.run(exchange(self._store.ledger, work, 0, proposed, expected=None))
         while value is None or int(value.split()[0]) < batch:
-            value = bridge.run(exchange(self._store.ledger, work, 0, wanted, expected=value))
-        standing, agreed = map(int, value.split())
-        if standing > batch:
-            raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
+            value = bridge.run(exchange(self._store.ledger, work, 0, proposed, expected=value))
+        newest, agreed = map(int, value.split())
+        if newest > batch:
+            raise NotRepeatable(f"Micro-batch {batch} is repeated, but micro-batch {newest} has begun to write.")
         return agreed
 
     def _divided(self, chunk: RowChunk) -> list[tuple[TargetQueue, Integers]]:
-        """Returns the queues that a chunk goes to and its rows for each, having found all of them."""
-        found = by_queue(chunk, self._layout, self._options.queue)
-        return [(self._target(name), which) for name, which in found.items()]
+        """Returns the queues of a chunk and the rows for each. Looks up all queues before anything is written."""
+        rows_by_queue = by_queue(chunk, self._layout, self._options.queue)
+        return [(self._target(name), which) for name, which in rows_by_queue.items()]
 
     def _target(self, name: str) -> TargetQueue:
         target = self._targets.get(name)
@@ -218,7 +215,7 @@ class TaskWriter:
         return drafts_of(chunk, self._layout, which, rules)
 
     def _divided_among(self, chunk: RowChunk, queue: Queue) -> int:
-        """Returns how many partitions rows are divided among that name none: as many as at the first attempt."""
+        """Returns the number of partitions for rows without a partition: the queue's at the first attempt."""
         if "partition" in self._layout and not chunk.columns["partition"].null_count:
             return queue.partitions
         if queue.uid not in self._partitions:
@@ -233,8 +230,8 @@ class TaskWriter:
         if "sequence" not in self._layout:
             return self._reserve(work, chunk.number, target, drafts)
         total = WriteCounts()
-        for piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
-            total += self._reserve(work, piece, target, part)
+        for piece, rows in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
+            total += self._reserve(work, piece, target, rows)
         return total
 
     def _reserve(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
@@ -249,16 +246,15 @@ class TaskWriter:
             )
         if self._is_finished(target.queue.uid) and not reserver.begun(piece):
             raise NotRepeatable(
-                f"Run {self._options.run!r} is finished, and task {self._identity.task} of it had no chunk {piece}: "
-                "rows were added, or are divided into other tasks now. These are not written. Divide them as before, "
-                "or give each a number in a column sequence, and write under another name."
+                f"Run {self._options.run!r} is finished, and its task {self._identity.task} had no chunk {piece}: rows "
+                "were added, or are divided into other tasks now. They are not written. Divide them as before, or "
+                "number them in a column sequence, and write under another name."
             )
-        if self._options.rate and (left := reserver.left(piece, drafts.indexes)):
-            self._pace.wait(left)
+        if self._options.rate and (remaining := reserver.left(piece, drafts.indexes)):
+            self._pace.wait(remaining)
         return reserver.write(piece, drafts)
 
     def _is_finished(self, uid: int) -> bool:
-        """Returns whether all rows of this run have been written to a queue; those with a sequence may become more."""
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:
@@ -266,7 +262,6 @@ class TaskWriter:
         return self._finished[uid]
 
     def _load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Writes rows at the ids that they have."""
         self._pace.wait(len(drafts))
         messages = drafts.own(bridge.run(self._store.ledger.now()))
         written = target.use(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))
@@ -274,10 +269,10 @@ class TaskWriter:
 
 
 def _by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) -> Iterator[tuple[int, MessageBuilder]]:
-    """Divides rows by the piece, of this size, that their number lies in; yields pieces, ascending, and their rows.
+    """Divides numbered rows into pieces; yields each piece's number, ascending, and its rows.
 
     Raises:
-        OptionError: Two rows of one partition have one number.
+        OptionError: Two rows of one partition have the same number.
     """
     order = np.lexsort((numbers, drafts.partitions))
     again = (np.diff(numbers[order]) == 0) & (np.diff(drafts.partitions[order]) == 0)

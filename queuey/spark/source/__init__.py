@@ -1,1 +1,1 @@
-"""Reads of queues: batches and streams."""
+"""Reads of queues, in batches and streams."""

@@ -1,7 +1,7 @@
-"""Batch reads: planned once, then each task scans its slices.
+"""Batch reads. The driver plans slices, and each task scans its slices.
 
-What a read gives is fixed when it is planned: every slice ends below the horizon of that moment, so a task that is
-tried again reads the same messages, apart from those that have expired.
+Planning fixes the result: every slice ends below the horizon of that time, so another attempt of a task reads the same
+messages, except expired ones.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_TASKS = 200
-"""Default number of tasks of a read; further slices share them."""
+"""Default number of tasks of a read; more slices are grouped."""
 MAX_PLANNED = 100
-"""Max queues whose messages are counted to divide them; with more, each partition is one slice."""
+"""Max queues that are divided by their number of messages; with more queues, each partition is one slice."""
 ROWS_PER_TASK = 50_000
 MAX_COUNTED = 10_000
 """Max messages of a range that are counted; a larger range is planned by the size of the whole queue."""
@@ -44,15 +44,15 @@ MAX_COUNTED = 10_000
 class QueueyReader(DataSourceReader):
     """A batch read.
 
-    It does not take filters from Spark (``pushFilters``): up to 4.3 Spark keeps what one scan of a DataFrame planned
-    with its filters, and uses it for others with other filters, so that rows go missing. The options narrow a read.
+    It does not implement ``pushFilters``: up to version 4.3, Spark caches the plan of one scan of a DataFrame with its
+    filters, and reuses it for scans with other filters, so that rows are lost. Use options to narrow a read.
 
     Args:
-        options: What to read.
-        schema: The columns wanted.
+        options: Options of the read.
+        schema: The requested columns.
 
     Raises:
-        OptionError: There are no such columns.
+        OptionError: A column does not exist.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -61,36 +61,35 @@ class QueueyReader(DataSourceReader):
         self._arrow = columns.arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Plans the tasks. Raises what opening the store and looking up the queues raises, and OptionError."""
+        """Plans the tasks. Raises OptionError, and the errors of opening the store and looking up queues."""
         parts = planned(self._options)
-        return [InputPartition(some) for some in shared_out(parts, _most_tasks(self._options, parts), weight)]
+        return [InputPartition(group) for group in shared_out(parts, _most_tasks(self._options, parts), weight)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Scans the slices of one task."""
-        # Spark makes up a partition where there are none.
+        # Without partitions, Spark makes one up.
         return scanned(self._options, partition.value or (), self._arrow)
 
 
 def planned(options: SourceOptions, *, most: int = MAX_PLANNED) -> list[QueueSlice]:
     """Returns the slices of a read, by queue, partition and position.
 
-    Of very many queues some change while the rest are read: these are looked up again.
+    Queues that change while others are planned are looked up again.
 
     Args:
-        options: What to read.
-        most: Up to so many queues are divided by what they hold.
+        options: Options of the read.
+        most: Max queues that are divided by their number of messages.
 
     Raises:
-        OptionError: Queues or partitions are named that are not there.
-        QueueNotFound: Likewise.
+        OptionError: A named partition does not exist.
+        QueueNotFound: A named queue does not exist.
     """
     queues = open_stores.selected(options.store, options.selection)
-    wanted = _wanted(options, queues)
+    ranges_of = _wanted(options, queues)
     store = open_stores.opened(options.store)
     divide = len(queues) <= most
 
     def parts(queue: Queue) -> list[QueueSlice]:
-        ranges = wanted(queue)
+        ranges = ranges_of(queue)
         slices = _divided(store, queue, options, ranges, len(queues)) if divide else _whole(store, queue, ranges)
         return [
             QueueSlice(queue.name, part.partition, part.lower, part.upper, queue.uid, queue.qid, weight)
@@ -103,10 +102,10 @@ def planned(options: SourceOptions, *, most: int = MAX_PLANNED) -> list[QueueSli
 def _steadily(
     store: Store, options: SourceOptions, queue: Queue, parts: Callable[[Queue], list[QueueSlice]]
 ) -> Sequence[QueueSlice]:
-    """Plans a queue with its row as it is now; one of a pattern that is gone has nothing.
+    """Plans a queue with its present row; skips a deleted queue if a pattern has selected it.
 
     Raises:
-        QueueNotFound: A queue that is named is gone.
+        QueueNotFound: A named queue was deleted.
     """
     for _ in range(TRIES):
         try:
@@ -122,13 +121,12 @@ def _steadily(
 
 
 def weight(part: QueueSlice) -> float:
-    """Returns about how many messages are in a slice."""
     return part.weight
 
 
 def _most_tasks(options: SourceOptions, parts: list[QueueSlice]) -> int:
-    asked = math.ceil(sum(part.weight for part in parts) / options.max_records) if options.max_records else 0
-    return max(DEFAULT_TASKS, options.min_partitions or 0, asked)
+    needed = math.ceil(sum(part.weight for part in parts) / options.max_records) if options.max_records else 0
+    return max(DEFAULT_TASKS, options.min_partitions or 0, needed)
 
 
 Ranges = dict[int, tuple[Position, Position]]
@@ -136,7 +134,6 @@ Ranges = dict[int, tuple[Position, Position]]
 
 
 def _wanted(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
-    """Returns what says which range of each partition the options ask for."""
     counts = {queue.name: queue.partitions for queue in queues}
     assigned: Mapping[str, Iterable[int]] = {}
     if isinstance(options.selection, Assign):
@@ -170,32 +167,31 @@ def _place(bound: Bound) -> Position:
 def _divided(
     store: Store, queue: Queue, options: SourceOptions, ranges: Ranges, queues: int
 ) -> Iterator[tuple[Slice, float]]:
-    """Divides what a queue holds in these ranges into slices, and says how many messages are about in each."""
     if not ranges:
         return
     few = None if options.min_partitions or options.max_records else _few(store, queue, ranges)
     if few is not None:
         yield from few
         return
-    horizon, found = bridge.run(store.messages.inspect(queue, rough=True))
-    infos = [_within(info, ranges[info.partition]) for info in found if info.partition in ranges and info.count]
+    horizon, partitions = bridge.run(store.messages.inspect(queue, rough=True))
+    infos = [_within(info, ranges[info.partition]) for info in partitions if info.partition in ranges and info.count]
     counts = {info.partition: info.count for info in infos}
     total = sum(counts.values())
     rows = min(max(ROWS_PER_TASK, total / DEFAULT_TASKS), options.max_records or math.inf)
-    # Rounded up to equal shares of the partitions that hold anything, so that minPartitions is reached.
+    # Rounded up to a multiple of the number of partitions with messages, so that minPartitions is reached.
     filled = len(infos) or 1
-    wanted = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
-    pieces = math.ceil(wanted / filled) * filled
+    min_pieces = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
+    pieces = math.ceil(min_pieces / filled) * filled
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
     slices = divided(infos, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
-    clipped = [part for one in slices if (part := _clipped(one, ranges)) is not None]
-    for number, some in groupby(clipped, key=lambda part: part.partition):
-        parts = list(some)
+    clipped = [inside for whole in slices if (inside := _clipped(whole, ranges)) is not None]
+    for number, group in groupby(clipped, key=lambda part: part.partition):
+        parts = list(group)
         yield from ((part, max(1.0, counts[number] / len(parts))) for part in parts)
 
 
 def _within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
-    """Returns what is known of a partition for a range of it, as if its messages were spread evenly over time."""
+    """Estimates the info of a range of a partition, assuming that its messages are evenly distributed over time."""
     if info.oldest is None or info.newest is None:
         return info
     first, end = info.oldest[0], info.newest[0] + 1
@@ -204,24 +200,23 @@ def _within(info: PartitionInfo, bounds: tuple[Position, Position]) -> Partition
 
 
 def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]] | None:
-    """Returns narrow ranges as they are, with what is in them; None: they are not narrow, or hold more than a little.
+    """Returns narrow ranges as slices with their numbers of messages, or None if they are not narrow or hold many.
 
-    Cost: that of what is in them, whatever the queue holds.
+    The cost depends only on the messages in the ranges, not on the size of the queue.
     """
     if any(bounds == (FIRST, LAST) for bounds in ranges.values()):
         return None
-    found = []
-    for part, _ in _whole(store, queue, ranges):
-        count, _ = bridge.run(store.bulk.extent(queue, msgspec.structs.replace(part, limit=MAX_COUNTED)))
+    counted = []
+    for narrow, _ in _whole(store, queue, ranges):
+        count, _ = bridge.run(store.bulk.extent(queue, msgspec.structs.replace(narrow, limit=MAX_COUNTED)))
         if count == MAX_COUNTED:
             return None
         if count:
-            found.append((part, float(count)))
-    return found
+            counted.append((narrow, float(count)))
+    return counted
 
 
 def _whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
-    """Returns the ranges as they are, below the horizon."""
     horizon = bridge.run(store.bulk.horizon(queue))
     for number, (lower, upper) in ranges.items():
         end = min(upper, (horizon, LOW_MIN))

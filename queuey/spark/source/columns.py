@@ -1,7 +1,6 @@
-"""The columns that users see, made of the columns that stores hand out, with kernels of Arrow and NumPy.
+"""Converts the columns of a store to the columns of a read, with Arrow and NumPy.
 
-No Python object is made for a row. Of the metadata that travels with bodies the distinct values are decoded, which
-are few.
+No Python object is created for a row. Only the distinct values of the metadata are decoded, which are few.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from queuey.storage.columns import meta_from
 TICKS_PER_MICROSECOND = 10
 HEADERS = "headers"
 _BODIES = frozenset({"value", "valueType", "contentType", HEADERS})
-"""Columns that are made of bodies and what travels with them."""
+"""Columns that need bodies and their metadata."""
 _HEADER = StructType(
     [StructField("key", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
 )
@@ -53,7 +52,7 @@ _POSITION = re.compile(r"[0-9a-f]{32}")
 
 _SIGN = np.uint64(1 << 63)
 _BYTES_AS_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
-"""Two hex digits a byte, as they lie in memory."""
+"""The two hex digits of each byte value, as they are in memory."""
 _DIGITS = 32
 
 Integers = NDArray[np.int64]
@@ -63,36 +62,35 @@ def read_schema(*, headers: bool) -> StructType:
     """Returns all columns of a read.
 
     Args:
-        headers: With the column ``headers``, which is null where a message has none.
+        headers: Include the column ``headers``, which is null for messages without headers.
     """
     names = [name for name in _COLUMNS if headers or name != HEADERS]
     return StructType([StructField(name, _COLUMNS[name], nullable=name in _NULLABLE) for name in names])
 
 
 def check_schema(schema: StructType, *, headers: bool) -> None:
-    """Refuses a schema that asks for anything but columns of a read, each once and of its type, in any order.
+    """Checks that a schema has only columns of a read, in any order.
 
     Raises:
-        OptionError: Names the column.
+        OptionError: A column is unknown, repeated, or of another type.
     """
-    known = {field.name: field.dataType for field in read_schema(headers=headers)}
+    allowed = {field.name: field.dataType for field in read_schema(headers=headers)}
     if not schema.fields:
-        raise OptionError(f"The schema of a read has no columns; it can have {', '.join(known)}.")
+        raise OptionError(f"The schema of a read has no columns; it can have {', '.join(allowed)}.")
     seen: set[str] = set()
     for field in schema:
-        if field.name not in known:
+        if field.name not in allowed:
             hint = " unless option includeHeaders is true" if field.name == HEADERS else ""
-            raise OptionError(f"A read has no column {field.name!r}{hint}: it has {', '.join(known)}.")
-        wanted, kind = field.dataType.simpleString(), known[field.name].simpleString()
-        if wanted != kind:
-            raise OptionError(f"Column {field.name!r} of a read is of type {kind}, not {wanted}.")
+            raise OptionError(f"A read has no column {field.name!r}{hint}: it has {', '.join(allowed)}.")
+        requested, kind = field.dataType.simpleString(), allowed[field.name].simpleString()
+        if requested != kind:
+            raise OptionError(f"Column {field.name!r} of a read is of type {kind}, not {requested}.")
         if field.name in seen:
             raise OptionError(f"The schema of a read has column {field.name!r} twice.")
         seen.add(field.name)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Returns the Arrow schema that Spark expects of batches with these columns."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -101,46 +99,45 @@ def needs_bodies(schema: pa.Schema) -> bool:
 
 
 def rows_of(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns what a user sees of messages.
+    """Converts a batch of messages to the columns of a read.
 
     Args:
-        batch: Messages, of the shape in :mod:`queuey.storage.columns`; without bodies only if none of the columns
+        batch: Messages with the columns in :mod:`queuey.storage.columns`; bodies may be missing if no requested column
             needs them.
-        queue: The queue that they are of.
-        partition: Its partition.
-        schema: The columns wanted, in their order.
+        queue: The queue of the messages.
+        partition: The partition of the messages.
+        schema: The requested columns.
     """
     count = batch.num_rows
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     ticks, low = _integers(batch, "ticks"), _integers(batch, "low")
     for field in schema:
         match field.name:
             case "value":
-                found[field.name] = batch.column("body")
+                result[field.name] = batch.column("body")
             case "queue" | "partition":
                 value = queue if field.name == "queue" else partition
-                found[field.name] = pa.repeat(pa.scalar(value, field.type), count)
+                result[field.name] = pa.repeat(pa.scalar(value, field.type), count)
             case "id":
-                found[field.name] = id_texts(ticks, low)
+                result[field.name] = id_texts(ticks, low)
             case "position":
-                found[field.name] = position_texts(ticks, low)
+                result[field.name] = position_texts(ticks, low)
             case "timestamp":
-                found[field.name] = _instants(ticks, field.type)
+                result[field.name] = _instants(ticks, field.type)
             case "expires":
-                found[field.name] = _instants(_integers(batch, "expires"), field.type)
-    rest = [field for field in schema if field.name not in found]
+                result[field.name] = _instants(_integers(batch, "expires"), field.type)
+    rest = [field for field in schema if field.name not in result]
     if rest:
-        found |= _travelling(batch.column("meta"), rest)
-    return pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
+        result |= _travelling(batch.column("meta"), rest)
+    return pa.RecordBatch.from_arrays([result[field.name] for field in schema], schema=schema)
 
 
 def position_texts(ticks: Integers, low: Integers) -> pa.Array:
-    """Returns positions as 32 hex digits each, whose text order is the order of positions."""
+    """Returns each position as 32 hex digits, which sort as positions do."""
     return _hex_texts(ticks.view(np.uint64), low.view(np.uint64) ^ _SIGN)
 
 
 def id_texts(ticks: Integers, low: Integers) -> pa.Array:
-    """Returns ids as 32 hex digits each."""
     time = ticks.view(np.uint64)
     version = np.uint64(0x1000)
     high = (
@@ -158,10 +155,10 @@ def text_of(position: Position) -> str:
 
 
 def position_from(text: str) -> Position:
-    """Reads the text of a position.
+    """Parses a position.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a position.
     """
     if _POSITION.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a position: 32 hex digits in lower case")
@@ -186,14 +183,13 @@ def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
 
 
 def _travelling(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
-    """Returns the columns that come from what travels with bodies."""
     if meta.null_count == len(meta):
         return {
             field.name: pa.repeat(pa.scalar(_value(field.name, text=True, meta=Meta()), field.type), len(meta))
             for field in fields
         }
     encoded = meta.dictionary_encode()
-    # The place after the last distinct value stands for null: text and nothing with it.
+    # The place after the last distinct value is for null, which means a text without metadata.
     decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
     places = encoded.indices.fill_null(len(decoded) - 1)
     return {

@@ -1,6 +1,6 @@
-"""A stream that cannot start, and raises the reason at Spark's first call."""
+"""A reader of a stream that cannot start: raises the reason at Spark's first call."""
 
-# ruff: noqa: ARG002 - whatever is asked for, the answer is the same
+# ruff: noqa: ARG002 - all methods raise the same error
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from queuey.errors import QueueyError
 
 
 class FailingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises, later, an error that occurred when the reader was made, because Spark would have shown another one.
+    """Raises an error of the constructor later, because Spark would replace an error raised there.
 
     Args:
-        error: What is wrong.
+        error: The error to raise.
     """
 
     def __init__(self, error: QueueyError) -> None:

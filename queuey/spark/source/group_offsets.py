@@ -1,4 +1,4 @@
-"""The progress of a stream, recorded as the offsets of a consumer group, which shows its lag beside others."""
+"""Records the progress of a stream as offsets of a consumer group, so that its lag is visible as for other groups."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TRIES = 3
 
 
 class GroupOffsets:
-    """Records the progress of a group; never backwards, also if other programs record it.
+    """Records the offsets of a group. Offsets never move backwards, even if other programs set them.
 
-    Nothing depends on what is recorded, so where it cannot be, that is logged and made up for the next time.
+    The stream does not read these offsets, so a failure is only logged, and the next record makes up for it.
     """
 
     def __init__(self, options: StoreOptions, group: str) -> None:
@@ -32,16 +32,16 @@ class GroupOffsets:
         self._recorded: dict[tuple[str, int], Position] = {}
 
     def record(self, done: StreamOffset) -> None:
-        news: dict[str, dict[int, Position]] = {}
+        moved: dict[str, dict[int, Position]] = {}
         for (queue, number), position in done.positions.items():
             if FIRST < position != self._recorded.get((queue, number)):
-                news.setdefault(queue, {})[number] = ids.preceding(position)
-        if not news:
+                moved.setdefault(queue, {})[number] = ids.preceding(position)
+        if not moved:
             return
         try:
             store = open_stores.opened(self._options)
             owner = open_stores.application(store, self._options)
-            for name, positions in news.items():
+            for name, positions in moved.items():
                 self._record(store, owner, name, positions)
         except StoreUnavailable as error:
             log.warning("progress of group %s could not be recorded: %s", self._group, error)
@@ -64,7 +64,6 @@ class GroupOffsets:
             return
 
     def _changes(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
-        """Returns the positions that move forward."""
         try:
             present = {
                 offset.partition: offset.position

@@ -1,4 +1,4 @@
-"""How far a stream may read now: the queues that it follows, as they are, and the horizon of each."""
+"""The present horizons of the queues of a stream: the positions up to which it may read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TRIES = 5
 
 
 class QueueHorizon(NamedTuple):
-    """One queue.
+    """The horizon of one queue.
 
     Attributes:
-        partitions: The numbers of those that are read.
-        horizon: Nothing below it will ever be added, except at ids that a client chooses.
+        partitions: Numbers of the partitions to read.
+        horizon: No message will be added below it, except with ids chosen by clients.
     """
 
     queue: Queue
@@ -31,7 +31,6 @@ class QueueHorizon(NamedTuple):
     horizon: Position
 
     def queue_partitions(self) -> Iterator[QueuePartition]:
-        """Gives the partitions with the queue's name."""
         return ((self.queue.name, number) for number in self.partitions)
 
 
@@ -39,12 +38,12 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
     """Returns the horizons of all queues of a read.
 
     Args:
-        options: The read.
-        missing: Leave out what is named and not there; else it is an error.
+        options: Options of the read.
+        missing: Skip named queues and partitions that do not exist, instead of raising an error.
 
     Raises:
-        QueueNotFound: A queue that is named does not exist.
-        OptionError: A partition that is named does not.
+        QueueNotFound: A named queue does not exist.
+        OptionError: A named partition does not exist.
     """
     store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
@@ -53,21 +52,20 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
         queues = open_stores.selected(options.store, selection)
         return [front for queue in queues if (front := _front(store, queue)) is not None]
     names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
-    found = []
+    horizons = []
     for name in sorted(names):
         try:
             front = _front(store, bridge.run(store.catalogue.queue(owner, name, fresh=True)))
         except QueueNotFound:
             front = None
         if front is not None:
-            found.append(_restricted(front, selection, missing=missing))
+            horizons.append(_restricted(front, selection, missing=missing))
         elif not missing:
             raise QueueNotFound(name)
-    return found
+    return horizons
 
 
 def _front(store: Store, queue: Queue) -> QueueHorizon | None:
-    """Returns the horizon of a queue; None: the queue is gone."""
     for _ in range(TRIES):
         try:
             horizon = bridge.run(store.bulk.horizon(queue))
@@ -81,16 +79,16 @@ def _front(store: Store, queue: Queue) -> QueueHorizon | None:
 
 
 def _restricted(front: QueueHorizon, selection: Selection, *, missing: bool) -> QueueHorizon:
-    """Keeps the partitions that are assigned.
+    """Returns the horizon with only the assigned partitions.
 
     Raises:
-        OptionError: The queue has no such partition.
+        OptionError: The queue does not have an assigned partition.
     """
     if not isinstance(selection, Assign):
         return front
     name, count = front.queue.name, front.queue.partitions
-    wanted = dict(selection.partitions)[name]
-    beyond = [number for number in wanted if number > count]
+    assigned = dict(selection.partitions)[name]
+    beyond = [number for number in assigned if number > count]
     if beyond and not missing:
         raise OptionError(f"Option assign names partition {beyond[0]} of queue {name!r}, which has {count}.")
-    return front._replace(partitions=[number for number in wanted if number <= count])
+    return front._replace(partitions=[number for number in assigned if number <= count])

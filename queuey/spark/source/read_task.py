@@ -1,4 +1,4 @@
-"""A task of a read, of a batch or a stream: it scans slices and follows changes of their queues."""
+"""A task of a batch or streaming read: scans slices and handles changes of their queues."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ log = logging.getLogger(__name__)
 BATCH_ROWS = 10_000
 """Max rows of a record batch."""
 BATCH_BYTES = 8 << 20
-"""Max bytes of its bodies, roughly."""
+"""Max bytes of the bodies in a record batch, approximately."""
 READ_TIMEOUT = 30.0
-"""Timeout for an unavailable store, or for the horizon of a machine whose clock is behind, in seconds."""
+"""Timeout for an unavailable store, or for the horizon of a machine with a slow clock, in seconds."""
 LOOK_EVERY = 0.05
 
 
 def scanned(
     options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Returns the rows of a task, at most so many in a record batch.
+    """Yields the rows of a task, at most ``rows`` in a record batch.
 
     Raises:
-        DataLoss: A queue is gone or is not the one that was planned for, and that is not to be overlooked.
+        DataLoss: A queue was purged, deleted or replaced, and the option ``failOnDataLoss`` is true.
         StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
     """
     store = open_stores.opened(options.store)
@@ -45,33 +45,33 @@ def scanned(
     bodies = columns.needs_bodies(schema)
     queues: dict[str, Queue] = {}
     gone: set[str] = set()
-    for one in slices:
+    for item in slices:
         try:
-            for batch in () if one.queue in gone else _scanned(store, owner, queues, one, rows=rows, bodies=bodies):
-                yield columns.rows_of(batch, one.queue, one.partition, schema)
+            for batch in () if item.queue in gone else _scanned(store, owner, queues, item, rows=rows, bodies=bodies):
+                yield columns.rows_of(batch, item.queue, item.partition, schema)
         except QueueNotFound:
-            gone.add(one.queue)
-            lose(options, f"Queue {one.queue!r} was purged or deleted while it was being read.")
+            gone.add(item.queue)
+            lose(options, f"Queue {item.queue!r} was purged or deleted while it was being read.")
 
 
 def lose(options: SourceOptions, what: str) -> None:
-    """Fails, or goes on with a warning.
+    """Raises DataLoss if the option ``failOnDataLoss`` is true, else logs a warning.
 
     Raises:
-        DataLoss: The options say that nothing may be lost.
+        DataLoss: The option ``failOnDataLoss`` is true.
     """
     if options.fail_on_data_loss:
-        raise DataLoss(f"{what} With option failOnDataLoss=false what is left of it is left out.")
-    log.warning("%s What is left of it is left out, because failOnDataLoss is false.", what)
+        raise DataLoss(f"{what} To skip the rest of it, set option failOnDataLoss=false.")
+    log.warning("%s The rest of it is skipped, because failOnDataLoss is false.", what)
 
 
 def _scanned(
     store: Store, owner: str, queues: dict[str, Queue], one: QueueSlice, *, rows: int, bodies: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Scans a slice; a queue that changes is looked up again, and the scan goes on where it was.
+    """Scans a slice. If the queue changes, looks it up again and continues at the same position.
 
     Raises:
-        QueueNotFound: The queue is gone, or is not the one that was planned for.
+        QueueNotFound: The queue does not exist, or is not the planned one.
         QueueChanged: The queue changed during every attempt.
     """
     lower = one.lower
@@ -80,11 +80,11 @@ def _scanned(
             queues[one.queue] = bridge.run(store.catalogue.queue(owner, one.queue, fresh=True))
         queue = queues[one.queue]
         if one.qid is not None and (queue.uid, queue.qid) != (one.uid, one.qid):
-            raise QueueNotFound(one.queue, f"queue {one.queue!r} is not the one that was planned for")
+            raise QueueNotFound(one.queue, f"queue {one.queue!r} is not the planned one: it was purged or replaced")
         try:
             await_horizon(store, queue, one.upper)
-            part = Slice(one.partition, lower, one.upper, limit=rows, max_bytes=BATCH_BYTES)
-            for batch in bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=bodies)):
+            rest = Slice(one.partition, lower, one.upper, limit=rows, max_bytes=BATCH_BYTES)
+            for batch in bridge.iterate(store.bulk.scan_arrow(queue, rest, bodies=bodies)):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
                 yield batch
@@ -96,16 +96,16 @@ def _scanned(
 
 
 def await_horizon(store: Store, queue: Queue, upper: Position) -> None:
-    """Waits until this process, too, may read up to a position: clocks of machines differ a little.
+    """Waits until the horizon in this process reaches a position, because clocks of machines differ a little.
 
     Raises:
-        StoreUnavailable: That takes too long.
+        StoreUnavailable: The horizon did not reach the position in ``READ_TIMEOUT`` seconds.
     """
     until = time.monotonic() + READ_TIMEOUT
     while (bridge.run(store.bulk.horizon(queue)), LOW_MIN) < upper:
         if time.monotonic() > until:
             raise StoreUnavailable(
-                f"the read ends above what may be read of queue {queue.name!r} on this machine: is its clock behind, "
-                "or was an older copy of the store put in place?"
+                f"the read ends above the horizon of queue {queue.name!r} on this machine. Check whether its clock is "
+                "slow, or an older copy of the store was restored."
             )
         time.sleep(LOOK_EVERY)

@@ -1,4 +1,4 @@
-"""Messages that a stream has left to read after the batch that it has planned."""
+"""The lag of a stream: messages that remain after its planned batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REQUEST_INTERVAL = 10.0
 
 
 class StreamLag:
-    """How far a stream is behind; the store is asked only while there is something left, and not for each batch.
+    """Measures the lag of a stream. Queries the store only while messages remain, and not for each batch.
 
     Args:
-        clock: Gives seconds.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,25 +30,25 @@ class StreamLag:
         self._known = Lag(0, exact=True, seconds=0.0)
 
     def after(self, store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> dict[str, Any]:
-        """Returns the messages that are left, whether they were counted or estimated, and the age of the oldest (s).
+        """Returns the number of remaining messages, whether it is exact, and the age of the oldest one in seconds.
 
         Args:
-            store: Of the queues.
-            left: By queue and partition, where the batch ends, if there may be messages between that and the horizon.
+            store: The store of the queues.
+            left: Queue -> partition -> end of the batch, for partitions that may have messages above it.
         """
         now = self._clock()
         if not left:
             self._asked, self._known = None, Lag(0, exact=True, seconds=0.0)
         elif self._asked is None or now >= self._asked + REQUEST_INTERVAL:
             self._asked = now
-            # The queue may have changed, or the store does not answer: the next batch will tell.
+            # If the queue has changed or the store does not answer, the next batch raises the error.
             with contextlib.suppress(QueueyError):
                 self._known = _total(store, left)
         return {"messages": self._known.count, "exact": self._known.exact, "seconds": round(self._known.seconds, 3)}
 
 
 def _total(store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> Lag:
-    found = [
+    lags = [
         lag
         for queue, ends in left.items()
         for lag in bridge.run(
@@ -57,4 +57,4 @@ def _total(store: Store, left: Mapping[Queue, Mapping[int, Position]]) -> Lag:
             )
         )
     ]
-    return Lag(sum(one.count for one in found), all(one.exact for one in found), max(one.seconds for one in found))
+    return Lag(sum(one.count for one in lags), all(one.exact for one in lags), max(one.seconds for one in lags))

@@ -1,12 +1,12 @@
-"""Where a stream stands, and what follows from two such places. Pure.
+"""Offsets of a stream, and the plan of a micro-batch between two offsets. Pure.
 
-In a checkpoint it is JSON::
+An offset in a checkpoint is JSON::
 
     {"v": 1, "queues": {"orders": {"1-3": "5f4c80001c3b11f08000000000000000", "4": "earliest"}}}
 
-A key is a partition, or several in a row that stand at the same place; the place is the next position to be read. So
-how many partitions each queue has is part of it, and what a micro-batch reads follows from its two ends alone: a batch
-that runs again after a crash has the very same input partitions in the same order, which sinks count on.
+A key is a partition, or a range of partitions with the same position. The position is the next one to read. So an
+offset contains the number of partitions of each queue, and the content of a micro-batch depends only on its two
+offsets: a batch that runs again after a crash has the same input partitions in the same order, which sinks rely on.
 """
 
 from __future__ import annotations
@@ -29,23 +29,21 @@ DEFAULT_TASKS = 200
 
 
 class ScannedTo(NamedTuple):
-    """How far some messages of a range reach: how many were found, and up to where was read."""
+    """The number of messages found in a range, and the position up to which they were read."""
 
     found: int
     position: Position
 
 
 class StreamOffset(msgspec.Struct, frozen=True):
-    """Where a stream stands in each partition: the next position to be read, ``FIRST`` for the beginning."""
+    """The next position to read in each partition, ``FIRST`` for the beginning."""
 
     positions: dict[QueuePartition, Position] = {}
 
     def of(self, queue_partition: QueuePartition) -> Position:
-        """Returns the position of a partition; one that is new is read from its beginning."""
         return self.positions.get(queue_partition, FIRST)
 
     def moved(self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()) -> StreamOffset:
-        """Returns the offset with some partitions further on and others left out."""
         dropped = set(gone)
         kept = {
             queue_partition: position
@@ -55,10 +53,10 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return StreamOffset({**kept, **changes})
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps; the same offset always gives the same text."""
+        """Returns the value for the checkpoint. Equal offsets always give equal texts."""
         queues: dict[str, dict[str, str]] = {}
         placed = sorted(self.positions.items())
-        # Within a queue, partitions in a row are as far from their index as each other.
+        # Consecutive partitions of a queue have the same difference to their index.
         runs = groupby(enumerate(placed), lambda one: (one[1][0][0], one[1][0][1] - one[0], one[1][1]))
         for (queue, _, position), run in runs:
             numbers = [number for _, ((_, number), _) in run]
@@ -68,13 +66,13 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
 
 def parse(value: object) -> StreamOffset:
-    """Reads what a checkpoint kept.
+    """Parses the value in a checkpoint.
 
     Raises:
-        OptionError: A newer version wrote it, or it is no offset of this source.
+        OptionError: A newer version or another source wrote it.
     """
     if not isinstance(value, dict) or not isinstance(value.get("v"), int) or not isinstance(value.get("queues"), dict):
-        raise OptionError("The checkpoint holds no offsets of queues: was it made by a query over another source?")
+        raise OptionError("The checkpoint has no offsets of queues: use another one, or the query that created it.")
     if value["v"] != VERSION:
         raise OptionError(f"The checkpoint was written by a newer version of Queuey (format {value['v']}).")
     positions: dict[QueuePartition, Position] = {}
@@ -84,12 +82,12 @@ def parse(value: object) -> StreamOffset:
                 position = FIRST if text == EARLIEST else ids.parse_position(text)
                 positions.update({(queue, number): position for number in partition_numbers("offset", key)})
     except (AttributeError, TypeError, ValueError) as error:
-        raise OptionError("The checkpoint holds offsets that cannot be read.") from error
+        raise OptionError("The checkpoint has invalid offsets.") from error
     return StreamOffset(positions)
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
-    """Returns what lies between two offsets, by queue and partition. Nothing where the end is not above the start."""
+    """Returns the nonempty ranges between two offsets, by queue and partition."""
     return [
         QueueSlice(*queue_partition, start.of(queue_partition), upper)
         for queue_partition, upper in sorted(end.positions.items())
@@ -98,17 +96,17 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
 
 
 def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) -> list[tuple[QueueSlice, ...]]:
-    """Divides what lies between two offsets into tasks.
+    """Divides the ranges between two offsets into tasks.
 
     Args:
         start: Inclusive.
         end: Exclusive.
-        least: About so many tasks at least: ranges are cut into pieces of equal time (not those that begin at the
-            beginning of a partition: nothing here says when that was).
+        least: Approximate min number of tasks. Ranges are cut into pieces of equal time, except ranges from the
+            beginning of a partition, whose time is unknown.
 
     Returns:
-        The ranges of each task, in the order of :func:`ranges` throughout. Max ``DEFAULT_TASKS``, unless ``least`` is
-        more.
+        The ranges of each task, in the order of :func:`ranges`. At most ``DEFAULT_TASKS`` tasks, or ``least`` if that
+        is more.
     """
     pieces = ranges(start, end)
     if least is not None and 0 < len(pieces) < least:
@@ -118,71 +116,70 @@ def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) ->
 
 
 ScanExtent = Callable[[QueueSlice, int], ScannedTo]
-"""Returns how far at most so many messages of a range reach."""
+"""Returns the extent of a range, up to a max number of messages."""
 
 
 def occupied(
     waiting: Sequence[QueueSlice], extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
-    """Returns where to stop in each range so that all of it is read, and the ranges that hold nothing."""
+    """Returns the ends of ranges with messages, and the partitions of empty ranges."""
     ends: dict[QueuePartition, Position] = {}
     empty: set[QueuePartition] = set()
-    for one in waiting:
-        if _holds_any(one, extent):
-            ends[one.queue_partition] = one.upper
+    for queue_slice in waiting:
+        if _holds_any(queue_slice, extent):
+            ends[queue_slice.queue_partition] = queue_slice.upper
         else:
-            empty.add(one.queue_partition)
+            empty.add(queue_slice.queue_partition)
     return ends, empty
 
 
 def _holds_any(one: QueueSlice, extent: ScanExtent) -> bool:
-    there = extent(one, 1)
-    while not there.found and one.lower < there.position < one.upper:
-        one = msgspec.structs.replace(one, lower=there.position)
-        there = extent(one, 1)
-    return there.found > 0
+    reached = extent(one, 1)
+    while not reached.found and one.lower < reached.position < one.upper:
+        one = msgspec.structs.replace(one, lower=reached.position)
+        reached = extent(one, 1)
+    return reached.found > 0
 
 
 def share(
     waiting: Sequence[QueueSlice], limit: int, extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
-    """Shares a number of messages among ranges, as equally as what they hold allows.
+    """Distributes a number of messages to ranges, as equally as their content allows.
 
-    The range with the oldest messages goes first: if there are more partitions than messages to be shared, each has its
-    turn in a later batch.
+    The range with the oldest messages goes first. If there are more partitions than messages, the others have their
+    turn in later batches.
 
     Args:
-        waiting: What may be read.
-        limit: How many messages may be read of all together.
-        extent: Returns how far at most so many messages of a range reach.
+        waiting: The ranges that may be read.
+        limit: Max messages to read from all ranges.
+        extent: Returns the extent of a range, up to a max number of messages.
 
     Returns:
-        Where to stop in each range of which something is to be read; and the ranges that hold nothing at all.
+        The new ends of ranges from which to read, and the partitions of empty ranges.
     """
     ends: dict[QueuePartition, Position] = {}
     empty: set[QueuePartition] = set()
-    left = limit
-    waiting = sorted(waiting, key=lambda one: (one.lower, one.queue_partition))
-    while waiting and left:
-        each = max(1, left // len(waiting))
+    remaining = limit
+    waiting = sorted(waiting, key=lambda queue_slice: (queue_slice.lower, queue_slice.queue_partition))
+    while waiting and remaining:
+        quota = max(1, remaining // len(waiting))
         behind: list[QueueSlice] = []
-        for one in waiting:
-            if not left:
+        for queue_slice in waiting:
+            if not remaining:
                 break
-            there = extent(one, min(each, left))
-            left -= there.found
-            if there.found or one.queue_partition in ends:
-                ends[one.queue_partition] = there.position
-            if one.lower < there.position < one.upper:
-                behind.append(msgspec.structs.replace(one, lower=there.position))
-            elif one.queue_partition not in ends:
-                empty.add(one.queue_partition)
+            reached = extent(queue_slice, min(quota, remaining))
+            remaining -= reached.found
+            if reached.found or queue_slice.queue_partition in ends:
+                ends[queue_slice.queue_partition] = reached.position
+            if queue_slice.lower < reached.position < queue_slice.upper:
+                behind.append(msgspec.structs.replace(queue_slice, lower=reached.position))
+            elif queue_slice.queue_partition not in ends:
+                empty.add(queue_slice.queue_partition)
         waiting = behind
     return ends, empty
 
 
 def _cut(one: QueueSlice, count: int) -> list[QueueSlice]:
-    """Cuts a range into pieces of equal time."""
     if one.lower == FIRST:
         return [one]
     width = one.upper[0] - one.lower[0]

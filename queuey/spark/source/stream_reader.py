@@ -1,14 +1,14 @@
-"""The streaming read: where the next micro-batch ends, and what it holds.
+"""The streaming read: decides where each micro-batch ends, and plans its tasks.
 
-Spark keeps one reader in a Python process beside the driver and asks it, in a circle: ``latestOffset`` (where shall
-the next batch end?), then, having written the answer to the checkpoint, ``partitions`` (which tasks is that?), and
-``commit`` when the batch after it begins. Tasks call ``read`` on copies of the reader.
+Spark keeps one reader in a Python process beside the driver. For each batch it calls ``latestOffset`` (the end of the
+batch), writes the answer to the checkpoint, calls ``partitions`` (the tasks), and ``commit`` when the next batch
+begins. Tasks call ``read`` on copies of the reader.
 
-* A batch never ends above the horizon, so what is stored later is never below the end of a batch before.
-* ``initialOffset`` is asked for again whenever the first batch is run again, after a crash too. A start at "latest" is
-  another one then. So the first batch of such a stream is empty: it writes the start down.
-* Partitions without new messages stay where they are, and a stream without new messages runs no batches. An old
-  position is moved on nevertheless; otherwise it would seem one day that messages above it had expired unread.
+* A batch never ends above the horizon, so messages stored later are never below the end of an earlier batch.
+* Spark calls ``initialOffset`` again whenever the first batch is repeated, also after a crash. A start at "latest"
+  would have moved by then. So the first batch of such a stream is empty, and only writes the start to the checkpoint.
+* The positions of partitions without new messages do not move, and a stream without new messages runs no batches. But
+  an old position is advanced eventually, because otherwise messages above it would seem to have expired unread.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from queuey.spark.start_and_end import EARLIEST, LATEST, At
 from queuey.storage import Store, bridge, opening
 
 IDLE_INTERVAL = 0.1
-"""Interval before an empty answer, in seconds: without a trigger Spark asks again after 10 ms."""
+"""Interval before an empty answer, in seconds: without a trigger interval Spark would call again after 10 ms."""
 IDLE_FRACTION = 4
 """Max age of an idle position: the queue's TTL divided by this number."""
 _SHOWN = 3
-"""Max names in an error."""
+"""Max names in an error message."""
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """Makes the reader of a stream. Never raises: Spark would show another error instead."""
+    """Returns the reader of a stream. Never raises, because Spark would replace the error."""
     try:
         return QueueyStreamReader(read_options(options, streaming=True), schema)
     except QueueyError as error:
@@ -64,21 +64,21 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream over some queues. Holds nothing that cannot be pickled."""
+    """A streaming read. Holds nothing that cannot be pickled."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, *, idle_pause: float = IDLE_INTERVAL, rows: int = BATCH_ROWS
     ) -> None:
-        """Checks what the stream was asked for.
+        """Checks the options and the schema.
 
         Args:
-            options: What to read.
-            schema: The columns wanted.
-            idle_pause: Seconds before an answer that there is nothing new.
-            rows: Of a record batch at most.
+            options: Options of the read.
+            schema: The requested columns.
+            idle_pause: Seconds to wait before an answer without new messages.
+            rows: Max rows of a record batch.
 
         Raises:
-            OptionError: The schema asks for other columns, or an option is not for streams.
+            OptionError: The schema has other columns than a read, or an option is not for streams.
         """
         columns.check_schema(schema, headers=options.headers)
         if options.max_records is not None:
@@ -91,30 +91,30 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._default_ttl: int | None = None
         self._initial: StreamOffset | None = None
         self._to_be_kept = False
-        """The start is one that would be another the next time, and no batch has written it down yet."""
+        """The start is "latest", and no batch has written its position to the checkpoint yet."""
         self._targets: dict[QueuePartition, Position] | None = None
         self._newest: StreamOffset | None = None
         self._lag = StreamLag()
         self._left: dict[Queue, dict[int, Position]] = {}
-        """Where the last batch ends, in partitions that may have more."""
+        """The end of the last batch in partitions that may have more messages."""
         self._given: dict[str, Any] | None = None
         """The last answer of ``latestOffset``."""
         self._vacant: dict[QueuePartition, tuple[Position, Position]] = {}
-        """Ranges that were seen to hold nothing; what comes now lies above them."""
+        """Ranges known to be empty. New messages are above them."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a stream without a checkpoint starts; the same at every call.
+        """Returns the start of a stream without a checkpoint, the same at every call.
 
         Raises:
-            QueueNotFound: A queue that is named does not exist.
-            OptionError: The options that say where to start do not fit the queues.
+            QueueNotFound: A named queue does not exist.
+            OptionError: The options for the start do not match the queues.
         """
         if self._initial is None:
-            found = self._fronts(missing=False)
+            fronts = self._fronts(missing=False)
             starting = self._options.starting
-            starting.check({front.queue.name: front.queue.partitions for front in found})
+            starting.check({front.queue.name: front.queue.partitions for front in fronts})
             queue_partitions = {
-                queue_partition: front.horizon for front in found for queue_partition in front.queue_partitions()
+                queue_partition: front.horizon for front in fronts for queue_partition in front.queue_partitions()
             }
             bounds = {queue_partition: starting.of(*queue_partition) for queue_partition in queue_partitions}
             self._to_be_kept = LATEST in bounds.values()
@@ -135,17 +135,17 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes how far this run goes: to the horizons of now, in the partitions that there are."""
+        """Fixes the end of this run: the present horizons of the existing partitions."""
         self._targets = {
             queue_partition: front.horizon for front in self._fronts() for queue_partition in front.queue_partitions()
         }
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; ``start`` itself if there is nothing new.
+        """Returns the end of the next batch, or ``start`` itself if there are no new messages.
 
         Raises:
-            DataLoss: What lies above ``start`` may have expired unread, or its queue is gone.
-            StoreUnavailable: The store did not answer for a while.
+            DataLoss: Messages above ``start`` may have expired unread, or their queue was deleted.
+            StoreUnavailable: The store did not answer for ``READ_TIMEOUT`` seconds.
         """
         begin = stream_offsets.parse(start)
         if self._to_be_kept and begin == self._initial:
@@ -163,16 +163,16 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._given
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the last call of ``latestOffset`` could have gone, and what it left, for the query's progress."""
+        """Returns the horizons at the last call of ``latestOffset``, and the lag, for the query's progress."""
         if self._newest is None:
             return None
         return {**self._newest.to_json(), "lag": self._lag.after(open_stores.opened(self._options.store), self._left)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch: they follow from the two ends and the options alone.
+        """Returns the tasks of a batch, which depend only on the two offsets and the options.
 
         Raises:
-            DataLoss: The batch was planned before the query was started again, and may have expired meanwhile.
+            DataLoss: The batch was planned before a restart of the query, and messages may have expired meanwhile.
         """
         first, last = stream_offsets.parse(start), stream_offsets.parse(end)
         if end != self._given:
@@ -188,7 +188,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.record(stream_offsets.parse(end))
 
     def _end(self, begin: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
-        """Chooses where the next batch ends."""
         try:
             return self._chosen_end(begin, limit)
         except QueueChanged:
@@ -198,28 +197,28 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _chosen_end(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset:
         store = open_stores.opened(self._options.store)
-        found = {front.queue.name: front for front in self._fronts()}
-        there = {
-            queue_partition: front.horizon for front in found.values() for queue_partition in front.queue_partitions()
+        fronts = {front.queue.name: front for front in self._fronts()}
+        horizons = {
+            queue_partition: front.horizon for front in fronts.values() for queue_partition in front.queue_partitions()
         }
-        self._newest = StreamOffset(there)
-        gone = begin.positions.keys() - there.keys()
+        self._newest = StreamOffset(horizons)
+        gone = begin.positions.keys() - horizons.keys()
         if gone:
             names = sorted({queue for queue, _ in gone})
-            self._lose(f"Queue {names[0]!r} or a partition of it is gone, or is not read any more.", names[1:])
-        uppers = self._within_targets(there)
+            self._lose(f"Queue {names[0]!r} or a partition of it was deleted, or is not read any more.", names[1:])
+        uppers = self._within_targets(horizons)
         waiting = stream_offsets.ranges(begin, StreamOffset(uppers))
-        self._check_age(waiting, {name: front.queue for name, front in found.items()}, bridge.run(store.ledger.now()))
+        self._check_age(waiting, {name: front.queue for name, front in fronts.items()}, bridge.run(store.ledger.now()))
         unseen = list(self._unseen(waiting))
-        ends, empty = self._chosen(store, found, unseen, limit)
-        known = {one.queue_partition for one in waiting} - {one.queue_partition for one in unseen}
-        kept = {queue_partition: self._vacant[queue_partition] for queue_partition in known}
+        ends, empty = self._chosen(store, fronts, unseen, limit)
+        known_empty = {one.queue_partition for one in waiting} - {one.queue_partition for one in unseen}
+        kept = {queue_partition: self._vacant[queue_partition] for queue_partition in known_empty}
         self._vacant = kept | {
             queue_partition: (begin.of(queue_partition), uppers[queue_partition]) for queue_partition in empty
         }
         for queue_partition in self._vacant:
-            queue = found[queue_partition[0]].queue
-            # At its beginning a partition stands where its queue was made.
+            queue = fronts[queue_partition[0]].queue
+            # A position at the beginning of a partition is as old as the queue.
             since = max(begin.of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
             if since < uppers[queue_partition][0] - self._while(queue):
                 ends[queue_partition] = uppers[queue_partition]
@@ -228,27 +227,26 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue_partition, upper in uppers.items():
             name, number = queue_partition
             if end.of(queue_partition) < upper != self._vacant.get(queue_partition, (None, None))[1]:
-                self._left.setdefault(found[name].queue, {})[number] = end.of(queue_partition)
+                self._left.setdefault(fronts[name].queue, {})[number] = end.of(queue_partition)
         return end
 
     def _fronts(self, *, missing: bool = True) -> list[QueueHorizon]:
-        """Reads the queues' horizons, and makes sure that they are recent.
+        """Returns the queues' horizons, and makes sure that they are recent.
 
-        Without writes the clock of an embedded store stands still; a ping advances it.
+        Without writes the clock of an embedded store does not advance; a ping advances it.
         """
         store = open_stores.opened(self._options.store)
-        found = queue_horizons(self._options, missing=missing)
+        fronts = queue_horizons(self._options, missing=missing)
         now = bridge.run(store.ledger.now())
-        for queue, _, horizon in found:
+        for queue, _, horizon in fronts:
             delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
             if horizon[0] < now - delay - self._while(queue):
                 with contextlib.suppress(StoreUnavailable):
                     bridge.run(store.ping())
                 return queue_horizons(self._options, missing=missing)
-        return found
+        return fronts
 
     def _within_targets(self, there: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
-        """Returns the horizons, or how far a run with a given end goes."""
         if self._targets is None:
             return dict(there)
         return {
@@ -258,26 +256,24 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _unseen(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
-        """Gives what is left of ranges of which a part was seen to hold nothing."""
-        for one in waiting:
-            lower, upper = self._vacant.get(one.queue_partition, (None, one.lower))
-            since = upper if lower == one.lower else one.lower
-            if since < one.upper:
-                yield msgspec.structs.replace(one, lower=since)
+        for queue_slice in waiting:
+            lower, upper = self._vacant.get(queue_slice.queue_partition, (None, queue_slice.lower))
+            since = upper if lower == queue_slice.lower else queue_slice.lower
+            if since < queue_slice.upper:
+                yield msgspec.structs.replace(queue_slice, lower=since)
 
     def _chosen(
         self, store: Store, found: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
         def extent(one: QueueSlice, most: int) -> ScannedTo:
-            part = Slice(one.partition, one.lower, one.upper, limit=most)
-            return ScannedTo(*bridge.run(store.bulk.extent(found[one.queue].queue, part)))
+            limited = Slice(one.partition, one.lower, one.upper, limit=most)
+            return ScannedTo(*bridge.run(store.bulk.extent(found[one.queue].queue, limited)))
 
         if isinstance(limit, ReadMaxRows):
             return stream_offsets.share(waiting, limit.max_rows, extent)
         return stream_offsets.occupied(waiting, extent)
 
     def _check_again(self, planned: Sequence[QueueSlice]) -> None:
-        """Checks a batch that was planned by an earlier run."""
         if not planned:
             return
         store = open_stores.opened(self._options.store)
@@ -287,28 +283,28 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 queues[name] = bridge.run(store.catalogue.queue(owner, name, fresh=True))
             except QueueNotFound:
-                self._lose(f"Queue {name!r} is gone.")
+                self._lose(f"Queue {name!r} was deleted.")
         self._check_age([one for one in planned if one.queue in queues], queues, bridge.run(store.ledger.now()))
 
     def _check_age(self, waiting: Sequence[QueueSlice], queues: Mapping[str, Queue], now: int) -> None:
-        """Makes sure that nothing can have expired between the start of a range and now."""
+        """Checks that no message can have expired between the start of a range and now."""
         lost = []
-        for one in waiting:
-            expired = now - self._ttl(queues[one.queue]) * TICKS_PER_SECOND
-            if FIRST[0] < one.lower[0] < expired and not self._is_instant(one):
-                lost.append(one)
+        for queue_slice in waiting:
+            expired = now - self._ttl(queues[queue_slice.queue]) * TICKS_PER_SECOND
+            if FIRST[0] < queue_slice.lower[0] < expired and not self._is_instant(queue_slice):
+                lost.append(queue_slice)
         if lost:
             queue, number = lost[0].queue_partition
-            others = [f"{one.queue} {one.partition}" for one in lost[1:]]
+            others = [f"{queue_slice.queue} {queue_slice.partition}" for queue_slice in lost[1:]]
             since_text = ids.timestamp_text(lost[0].lower[0])
             self._lose(
-                f"Messages of queue {queue!r}, partition {number}, may have expired before they were read: the stream "
-                f"stands at {since_text} s since 1970, longer ago than the queue's TTL.",
+                f"Messages of queue {queue!r}, partition {number}, may have expired before they were read: the "
+                f"stream's position is {since_text} s since 1970, longer ago than the queue's TTL.",
                 others,
             )
 
     def _is_instant(self, one: QueueSlice) -> bool:
-        """Returns whether a range starts at an instant that the options name, which may be as early as one likes."""
+        """Returns whether a range starts at a time from the options, which may be arbitrarily early."""
         named = self._options.starting.each.get(one.queue, {}).get(one.partition, self._options.starting.everywhere)
         return named == At(one.lower) and one.lower[1] == LOW_MIN
 
@@ -319,11 +315,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lose(self._options, what)
 
     def _while(self, queue: Queue) -> int:
-        """Returns how old a position without new messages may get (ticks)."""
+        """Returns the max age of a position without new messages, in ticks."""
         return self._ttl(queue) * TICKS_PER_SECOND // IDLE_FRACTION
 
     def _ttl(self, queue: Queue) -> int:
-        """Returns the TTL of a queue's messages without their own TTL (s)."""
         if queue.ttl is not None:
             return queue.ttl
         if self._default_ttl is None:
