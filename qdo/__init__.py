@@ -1,6 +1,6 @@
-"""Workers that share out the partitions of Queuey's queues.
+"""Workers that share the partitions of Queuey's queues.
 
-Public names stand here and are loaded at their first use.
+Exports the public names and imports each at its first use.
 """
 
 from __future__ import annotations
@@ -112,11 +112,10 @@ _HOMES = (
     "worker.worker",
     "jobs",
 )
-"""Where the names are; what is quick to load comes first."""
+"""The modules that define the public names, the quickest to import first."""
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name."""
     for home in _HOMES if name in __all__ else ():
         module = import_module(f"{__name__}.{home}")
         if hasattr(module, name):

@@ -4,9 +4,8 @@ from queuey.terminal.signals import end_at_once
 
 
 def main() -> None:
-    """Runs the command line and ends the process."""
     end_at_once()
-    from qdo.cli import main as run  # noqa: PLC0415 - this takes a while
+    from qdo.cli import main as run  # noqa: PLC0415 - slow to import
 
     run()
 

@@ -1,6 +1,6 @@
-"""Assigns partitions to the members of a group. Pure; :mod:`queuey.groups.assignment` says what an assignment is.
+"""Assigns partitions to the members of a group, without I/O. :mod:`queuey.groups.assignment` has the algorithm.
 
-Members say which queues they want and may see, and the leader looks up which there are.
+Members report which queues they subscribe to and which they may see. The leader looks up which queues exist.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ __all__ = ["AssignmentPlan", "assign", "plan", "reported"]
 
 
 class AssignmentPlan(NamedTuple):
-    """A target that was computed.
+    """The result of :func:`plan`.
 
     Attributes:
-        target: The target.
-        recheck: When the next absent member's time is over, seconds since 1970; None: no member is absent.
-        unseen: Queues that are wanted and may exist, but that no member which wants them may see.
+        target: The target assignment.
+        recheck: When the grace period of the next absent member ends, in seconds since 1970. None if no member is
+            absent.
+        unseen: Queues that may exist, but that none of their subscribers may see.
     """
 
     target: TargetAssignment
@@ -35,12 +36,13 @@ def assign(
     *,
     reserved: Container[str] = (),
 ) -> dict[Partition, str]:
-    """Returns the owner that each partition is to have.
+    """Returns the new owner of each partition.
 
     Args:
-        members: For each member its queues, with the number of partitions that it sees.
-        previous: The previous assignment; its members and partitions need not exist any more.
-        reserved: Absent owners that keep their partitions, which are left out of the result and of the balance.
+        members: The queues of each member, with the number of partitions that it sees.
+        previous: The previous assignment. Its members and partitions may be gone.
+        reserved: Absent owners that keep their partitions. These are not in the result and do not count for the
+            balance.
     """
     owners = assignments.assign(members, previous.items(), reserved=reserved)
     return {
@@ -56,23 +58,24 @@ def plan(
     now: float,
     grace: float,
 ) -> AssignmentPlan:
-    """Returns what the target is to be, which is the present one if that is right.
+    """Returns the next target assignment, which equals the current one if nothing has to move.
 
-    A queue that any member sees goes to members that want it and may see it. If there are none, and the queue may
-    exist, its partitions stay with their owners. A member that does not say what it sees is taken to see what the
-    leader does.
+    A queue that any member sees is assigned to subscribers that may see it. If no subscriber may see it and the queue
+    may exist, its partitions stay with their owners. A member that does not report what it sees counts as seeing what
+    the leader sees.
 
-    A static member that is gone keeps its partitions for a while, so that its return moves nothing. Meanwhile other
-    members neither lose partitions to it nor get any of its.
+    An absent static member keeps its partitions during the grace period, so that its return moves nothing. Until then,
+    other members neither lose partitions to it nor get any of its partitions.
 
-    Members that are leaving count as gone.
+    Members that are leaving count as absent.
 
     Args:
-        members: The present members.
-        queues: The queues that the leader sees, with their partitions. 0: there is no such queue.
-        target: The present one.
+        members: The current members.
+        queues: The queues that the leader sees, with their numbers of partitions. 0 means that the queue does not
+            exist.
+        target: The current target.
         now: Seconds since 1970.
-        grace: Seconds for which absent static members keep what they have.
+        grace: Seconds for which absent static members keep their partitions.
     """
     before = TargetAssignment() if target is None else target
     members = {name: member for name, member in members.items() if not member.leaving}
@@ -82,36 +85,36 @@ def plan(
         if member not in members
     }
     since = {member: instant for member, instant in since.items() if instant + grace > now}
-    kept = {partition: member for partition, member in before.owners.items() if member in since}
-    seen = reported(members.values()) | dict(queues)
-    taken = {
-        wants: [(queue, count) for queue, count in seen.items() if count and wants.takes(queue)]
+    absent_owners = {partition: member for partition, member in before.owners.items() if member in since}
+    visible = reported(members.values()) | dict(queues)
+    matching = {
+        wants: [(queue, count) for queue, count in visible.items() if count and wants.takes(queue)]
         for wants in {member.wants for member in members.values()}
     }
-    # Of members that want and may see the same each is looked up once: they share one mapping.
-    wanted = {
-        each: {
+    # Members with the same subscription and sight share one mapping.
+    assignable = {
+        kind: {
             queue: count
-            for queue, count in taken[wants]
+            for queue, count in matching[wants]
             if (queue in queues if sight is None else sight.covers(queue.name))
         }
-        for each, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
+        for kind, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
     }
-    known = {queue for queue, count in seen.items() if not count}.union(*wanted.values())
-    stay = {
+    listed = {queue for queue, count in visible.items() if not count}.union(*assignable.values())
+    staying = {
         partition: name
         for partition, name in before.owners.items()
-        if partition.queue not in known and name in members and members[name].wants.takes(partition.queue)
+        if partition.queue not in listed and name in members and members[name].wants.takes(partition.queue)
     }
-    named = {Queue(one.service, one.application, name) for one, _ in wanted for name in one.names}
-    unseen = frozenset(named | {partition.queue for partition in stay}) - known
-    assigned = assign({name: wanted[_kind(member)] for name, member in members.items()}, before.owners, reserved=since)
-    owners = assigned | kept | stay
-    holders = set(kept.values())
-    away = {member: instant for member, instant in since.items() if member in holders}
+    named = {Queue(s.service, s.application, name) for s, _ in assignable for name in s.names}
+    unseen = frozenset(named | {partition.queue for partition in staying}) - listed
+    assigned = assign({name: assignable[_kind(m)] for name, m in members.items()}, before.owners, reserved=since)
+    owners = assigned | absent_owners | staying
+    holders = set(absent_owners.values())
+    absent = {member: instant for member, instant in since.items() if member in holders}
     static = frozenset(name for name, member in members.items() if member.static)
-    recheck = min(away.values()) + grace if away else None
-    return AssignmentPlan(TargetAssignment(owners, away, static), recheck, unseen)
+    recheck = min(absent.values()) + grace if absent else None
+    return AssignmentPlan(TargetAssignment(owners, absent, static), recheck, unseen)
 
 
 def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozenset[str]] | None]:
@@ -119,11 +122,11 @@ def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozense
 
 
 def reported(members: Iterable[Member]) -> dict[Queue, int]:
-    """Returns what members know of queues that the leader may not see: their partitions, 0: no such queue."""
-    found: dict[tuple[str, str], dict[str, int]] = {}
+    """Returns the partition counts that members report for queues hidden from the leader; 0 if a queue is absent."""
+    by_application: dict[tuple[str, str], dict[str, int]] = {}
     for member in members:
-        counts = found.setdefault((member.wants.service, member.wants.application), {})
+        counts = by_application.setdefault((member.wants.service, member.wants.application), {})
         for name, count in member.sight.others.items() if member.sight is not None else ():
             if count >= counts.get(name, 0):
                 counts[name] = count
-    return {Queue(*where, name): count for where, counts in found.items() for name, count in counts.items()}
+    return {Queue(*owner, name): count for owner, counts in by_application.items() for name, count in counts.items()}

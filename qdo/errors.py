@@ -1,30 +1,30 @@
-"""Every error that Qdo raises, in one tree.
+"""The errors that Qdo raises.
 
 ::
 
     QdoError
-    ├── InvalidArgument         a name, a setting or a position that cannot be accepted
+    ├── InvalidArgument         a name, a setting or a position is not valid
     ├── CoordinationError       the coordination service failed
-    │   ├── CoordinationLost        not reachable, or the operation's end is not known; it may be tried again
-    │   ├── CoordinationRefused     the service does not allow it with these credentials
-    │   ├── SessionLost             the session is over: everything that it held is abandoned
+    │   ├── CoordinationLost        unreachable, or the outcome of the operation is unknown; it can be retried
+    │   ├── CoordinationRefused     the service does not allow this with these credentials
+    │   ├── SessionLost             the session has expired: everything it held is released
     │   └── CoordinationIncompatible    stored data was written by another version of Qdo
     ├── MemberExists            another live member has this name
-    ├── NotOwner                the partition is no longer this member's; nothing was recorded
-    ├── MissingRights           the credential may not do all that a worker's options need
+    ├── NotOwner                this member no longer owns the partition; nothing was recorded
+    ├── MissingRights           the credential lacks rights that the worker's options need
     ├── GroupActive             refused while the group has members
-    ├── OffsetMoved             an offset is not what was expected; nothing was changed
-    ├── StoreChanged            the service has another store than the one that this member began with
-    ├── CuratorError            of the queues of Apache Curator
-    │   ├── BadItem                 a node holds what these queues do not write
+    ├── OffsetMoved             an offset differs from the expected one; nothing was changed
+    ├── StoreChanged            the service now uses another store than when this member started
+    ├── CuratorError            a queue of Apache Curator failed
+    │   ├── BadItem                 a node holds data that these queues do not write
     │   ├── ConsumerFailed          the program's function failed for a message
-    │   ├── PutFailed               puts in the background were not stored, or their end is not known
+    │   ├── PutFailed               background puts were not stored, or their outcome is unknown
     │   └── QueueStopped            the queue was not started, has lost its session, or is closed
-    ├── UnknownTask             a message calls a task that is not here, or not with these arguments
-    └── HandlerError            a handler that cannot be used
-        └── TimeLimit           a handler that took too long
+    ├── UnknownTask             a message calls an unknown task, or passes arguments that the task does not take
+    └── HandlerError            the handler cannot be used
+        └── TimeLimit           the handler took too long
 
-Errors of the client (``queuey.client``) come through as they are.
+Errors of the client (``queuey.client``) are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class QdoError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
     code = "Error"
 
@@ -45,27 +45,27 @@ class QdoError(Exception):
 
 
 class InvalidArgument(QdoError):
-    """A name, a setting or a position that cannot be accepted. Nothing was done."""
+    """A name, a setting or a position is not valid. Nothing was done."""
 
 
 class CoordinationError(QdoError):
-    """Something about the coordination service."""
+    """The coordination service failed."""
 
 
 class CoordinationLost(CoordinationError):
-    """The service cannot be reached now, or the connection broke before the end of the operation was known."""
+    """The service is unreachable, or the connection broke before the outcome of the operation was known."""
 
 
 class CoordinationRefused(CoordinationError):
-    """The service does not accept the credentials, or does not allow this with them. Trying again does not help."""
+    """The service rejects the credentials, or they lack a permission. Retrying does not help."""
 
 
 class SessionLost(CoordinationError):
-    """The session is over. What it held is free for others, and nothing more can be done under it."""
+    """The session has expired. Others may take what it held, and it cannot be used any more."""
 
 
 class CoordinationIncompatible(CoordinationError):
-    """Stored data has a format that this version does not know."""
+    """Stored data has a format that this version cannot read."""
 
 
 class MemberExists(QdoError):
@@ -73,11 +73,11 @@ class MemberExists(QdoError):
 
 
 class NotOwner(QdoError):
-    """The partition is no longer held, so nothing was recorded for it.
+    """This member no longer owns the partition, so nothing was recorded for it.
 
     Args:
-        message: What happened, for people.
-        partitions: Which ones, where that is known.
+        message: Description of the error.
+        partitions: The partitions, if they are known.
     """
 
     def __init__(self, message: str, partitions: frozenset[Partition] = frozenset()) -> None:
@@ -86,31 +86,31 @@ class NotOwner(QdoError):
 
 
 class MissingRights(QdoError):
-    """The credential may not do all that a worker's options need. The worker did not join its group."""
+    """The credential lacks rights that the worker's options need. The worker did not join its group."""
 
 
 class GroupActive(QdoError):
-    """Offsets of a group that has members cannot be moved from outside."""
+    """The offsets of a group cannot be moved from outside while the group has members."""
 
 
 class OffsetMoved(QdoError):
-    """An offset is not what the caller expected. Nothing was changed."""
+    """An offset differs from the one that the caller expected. Nothing was changed."""
 
 
 class StoreChanged(QdoError):
-    """The service has another store than the one that this member began with. It has to be started again."""
+    """The service now uses another store than when this member started. Restart the member."""
 
 
 class CuratorError(QdoError):
-    """Something about a queue of Apache Curator."""
+    """A queue of Apache Curator failed."""
 
 
 class BadItem(CuratorError):
-    """A node of a queue holds bytes that Curator's queues do not write, or that the serializer does not know.
+    """A node of a queue holds bytes that Curator's queues do not write, or that the serializer cannot read.
 
     Args:
-        message: The problem and its place, for people.
-        data: The bytes.
+        message: Description of the problem, with the node's path.
+        data: The node's bytes.
     """
 
     def __init__(self, message: str, data: bytes) -> None:
@@ -119,16 +119,16 @@ class BadItem(CuratorError):
 
 
 class ConsumerFailed(CuratorError):
-    """The function that is called with messages raised an error, which is the cause of this one."""
+    """The function that consumes messages raised an error, which is the ``__cause__`` of this one."""
 
 
 class PutFailed(CuratorError):
-    """Puts in the background were not stored, or it is not known whether they were.
+    """Background puts were not stored, or their outcome is unknown.
 
     Args:
-        message: What happened, for people.
-        messages: The messages of the first 100 failed puts; they can be put again.
-        puts: How many puts failed.
+        message: Description of the error.
+        messages: The messages of the first 100 failed puts. They can be put again.
+        puts: Number of failed puts.
     """
 
     def __init__(self, message: str, messages: list[Any], puts: int = 1) -> None:
@@ -142,12 +142,12 @@ class QueueStopped(CuratorError):
 
 
 class HandlerError(QdoError):
-    """A handler that cannot be found or used."""
+    """The handler cannot be found or used."""
 
 
 class TimeLimit(HandlerError):
-    """A handler did not return in time."""
+    """The handler did not return in time."""
 
 
 class UnknownTask(QdoError):
-    """A message calls a task that is not here, or with arguments that it does not take; another worker may know it."""
+    """A message calls an unknown task, or passes arguments it does not take. Another worker may accept the message."""

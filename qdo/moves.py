@@ -1,11 +1,12 @@
-"""Moving a group's offsets from outside: what would change, and the change; and the migration from the original Qdo.
+"""Plans and makes changes of a group's offsets from outside, and migrates offsets from the original Qdo.
 
-Offsets can be moved only while the group has no members: a running consumer goes on from what it knows.
+Offsets can be moved only while the group has no members, because a running consumer ignores the change.
 
-The workers of the original Qdo, Mozilla's, kept their offsets in messages: the queue ``qdo_status`` has one for each
-partition, with a body such as ``{"partition": "orders-3", "processed": "<message id>", "last_worker": "host-4711"}``.
-``processed`` is the last message that was handled, or empty. A worker that was started again read only one of the
-queue's seven partitions; for others it wrote a second message. So the newest message of each partition counts.
+The workers of the original Qdo, by Mozilla, kept their offsets in messages. The queue ``qdo_status`` has a message for
+each partition, with a body such as
+``{"partition": "orders-3", "processed": "<message id>", "last_worker": "host-4711"}``.
+``processed`` is the id of the last handled message, or empty. A restarted worker read only one of the queue's seven
+partitions and wrote a second message for partitions it did not find. So the newest message of each partition counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAMED = 3
 
 
 class Move(msgspec.Struct, frozen=True):
-    """The change of a partition's offset; None: nothing is recorded."""
+    """A change of a partition's offset. ``before`` and ``after`` are None where no offset is recorded."""
 
     partition: Partition
     before: str | None
@@ -44,14 +45,13 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def goes_back(self) -> bool:
-        """Messages that count as processed would be handled again."""
+        """Whether processed messages would be handled again."""
         if self.before is None:
             return False
         return self.after is None or order_of(self.after) < order_of(self.before)
 
 
 def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
-    """Returns the move of each partition, sorted."""
     return [
         Move(partition, recorded[partition].id if partition in recorded else None, after)
         for partition, after in sorted(wanted.items())
@@ -59,7 +59,6 @@ def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, C
 
 
 async def refuse_active(coordinator: AnyCoordinator) -> None:
-    """Raises GroupActive if the group has members."""
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
@@ -68,12 +67,12 @@ async def refuse_active(coordinator: AnyCoordinator) -> None:
 
 
 async def carry_out(coordinator: AnyCoordinator, planned: Iterable[Move]) -> list[Move]:
-    """Moves the offsets that change and are still as planned; returns those moves.
+    """Makes the moves that change an offset, and returns them.
 
     Raises:
         GroupActive: The group has members.
-        OffsetMoved: Another process moved one of them meanwhile; run it again.
-        CoordinationLost: They were moved or not; run it again.
+        OffsetMoved: Another process has moved one of the offsets since they were read. Call this again.
+        CoordinationLost: It is unknown whether the offsets were moved. Call this again.
     """
     changing = [move for move in planned if move.changes]
     await refuse_active(coordinator)
@@ -102,15 +101,18 @@ async def warn_of_other_stores(coordinator: AnyCoordinator, service: str) -> Non
 STATUS_QUEUE = "qdo_status"
 
 Fate = Literal["move", "same", "ahead", "untouched", "gone", "hidden"]
-"""The fate of a status: its offset is taken over; it is recorded already; the group is further, so it stays; nothing
-was processed; there is no such queue or partition; the credential may not see the queue."""
+"""What happens to the offset of a status message.
+
+``move``: it is recorded. ``same``: it is already recorded. ``ahead``: the group's offset is later and stays.
+``untouched``: no message was processed. ``gone``: the queue or partition does not exist. ``hidden``: the credential may
+not see the queue."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """The progress of a partition in a status message.
+    """The progress of a partition, from a status message.
 
     Attributes:
-        processed: Id of the last message that was handled; None: none was.
+        processed: Id of the last handled message, or None if no message was handled.
         message: Id of the status message.
     """
 
@@ -121,12 +123,12 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class Migration(NamedTuple):
-    """The result of a migration, or of its plan.
+    """The result of a migration or of a dry run.
 
     Attributes:
-        moves: For each offset that is taken over, or was before.
-        fates: By partition.
-        unreadable: Messages that are no status, with the reason.
+        moves: The moves with the fate ``move`` or ``same``.
+        fates: The fate of each partition.
+        unreadable: Messages that are not status messages, with the reason.
     """
 
     moves: list[Move]
@@ -147,7 +149,7 @@ def read_status(message: Message) -> WorkerStatus:
         if isinstance(body, str | bytes)
         else msgspec.convert(body, _StatusBody)
     )
-    # The queue's own name may hold dashes, the number cannot.
+    # The queue name may contain dashes, the number cannot.
     queue, dash, number = value.partition.rpartition("-")
     if not (queue and dash and number.isascii() and number.isdigit() and int(number)):
         raise ValueError(f"{value.partition!r} is not <queue>-<partition>")
@@ -157,7 +159,7 @@ def read_status(message: Message) -> WorkerStatus:
 
 def newest_statuses(messages: Iterable[Message]) -> tuple[list[WorkerStatus], list[str]]:
     """Returns the newest status of each partition, and the unreadable messages with the reason."""
-    found: dict[tuple[str, int], WorkerStatus] = {}
+    newest: dict[tuple[str, int], WorkerStatus] = {}
     unreadable: list[str] = []
     for message in messages:
         try:
@@ -165,10 +167,10 @@ def newest_statuses(messages: Iterable[Message]) -> tuple[list[WorkerStatus], li
         except ValueError as error:
             unreadable.append(f"{message.partition}:{message.id}: {error}")
             continue
-        place = status.queue, status.number
-        if place not in found or order_of(found[place].message) < order_of(status.message):
-            found[place] = status
-    return [found[place] for place in sorted(found)], unreadable
+        key = status.queue, status.number
+        if key not in newest or order_of(newest[key].message) < order_of(status.message):
+            newest[key] = status
+    return [newest[key] for key in sorted(newest)], unreadable
 
 
 def plan_migration(
@@ -178,18 +180,18 @@ def plan_migration(
     *,
     back: bool = False,
 ) -> tuple[list[Move], dict[Partition, Fate]]:
-    """Decides the fate of positions.
+    """Plans the migration, without I/O.
 
     Args:
-        reached: The last message handled, by partition; None: none was.
+        reached: The id of the last handled message of each partition, or None if no message was handled.
         queues: The existing queues with their numbers of partitions.
         recorded: The group's offsets.
         back: Also move offsets back.
 
     Returns:
-        The moves to carry out, some of which may change nothing, and the fate of every partition.
+        The moves to make, some of which may change nothing, and the fate of every partition.
     """
-    wanted: dict[Partition, str | None] = {}
+    targets: dict[Partition, str | None] = {}
     fates: dict[Partition, Fate] = {}
     for partition, processed in reached.items():
         if partition.number > queues.get(partition.queue, 0):
@@ -197,8 +199,8 @@ def plan_migration(
         elif processed is None:
             fates[partition] = "untouched"
         else:
-            wanted[partition] = processed
-    planned = moves(wanted, recorded)
+            targets[partition] = processed
+    planned = moves(targets, recorded)
     for move in planned:
         fates[move.partition] = _fate(move, back=back)
     return [move for move in planned if fates[move.partition] in {"move", "same"}], fates
@@ -218,27 +220,27 @@ async def migrate_offsets(
     back: bool = False,
     dry_run: bool = False,
 ) -> Migration:
-    """Moves the offsets of a group that has no members to where the original's workers ended. May be repeated.
+    """Moves the offsets of a group to where the workers of the original Qdo stopped. Can be repeated.
 
     Args:
-        client: A client of the application whose workers they were.
-        coordinator: Of the group.
+        client: A client of the application that ran these workers.
+        coordinator: The coordinator of the group.
         service: The id of the service's store.
-        back: See :func:`plan_migration`.
-        dry_run: Change nothing, only report.
+        back: Also move offsets back.
+        dry_run: Only report the moves.
 
     Raises:
-        InvalidArgument: There is no queue with status messages.
+        InvalidArgument: The application has no queue with status messages.
         GroupActive: The group has members.
         OffsetMoved, CoordinationLost: See :func:`carry_out`.
     """
     await refuse_active(coordinator)
-    found, unreadable = newest_statuses(await _status_messages(client))
-    reached = {Partition(Queue(service, client.application, one.queue), one.number): one.processed for one in found}
-    looked = await look_up(client, {partition.queue.name for partition in reached})
-    queues = {Queue(service, client.application, name): queue.partitions for name, queue in looked.found.items()}
+    statuses, unreadable = newest_statuses(await _status_messages(client))
+    reached = {Partition(Queue(service, client.application, s.queue), s.number): s.processed for s in statuses}
+    lookup = await look_up(client, {partition.queue.name for partition in reached})
+    queues = {Queue(service, client.application, name): queue.partitions for name, queue in lookup.found.items()}
     planned, fates = plan_migration(reached, queues, await coordinator.offsets(reached), back=back)
-    fates |= {partition: "hidden" for partition in reached if partition.queue.name in looked.hidden}
+    fates |= {partition: "hidden" for partition in reached if partition.queue.name in lookup.hidden}
     if not dry_run:
         await carry_out(coordinator, planned)
     return Migration(planned, fates, unreadable)
@@ -246,7 +248,7 @@ async def migrate_offsets(
 
 async def _status_messages(client: AsyncClient) -> list[Message]:
     try:
-        # Workers may have been stopped a moment ago, so the queue's read delay is passed over.
+        # Without the queue's read delay, because workers may have stopped a moment ago.
         return [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]
     except QueueNotFound as error:
         raise InvalidArgument(f"application {client.application} has no queue {STATUS_QUEUE}") from error

@@ -1,4 +1,4 @@
-"""Queues and their partitions, which members share; and which queues a member wants."""
+"""Queues, their partitions, and subscriptions of members to queues."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from queuey.client.deadletters import matches_patterns
 
 
 def some(things: Iterable[Any], most: int) -> str:
-    """Returns the first of several, sorted, and the number of the rest."""
-    found = [str(each) for each in sorted(things)]
-    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+    """Returns a text with the first ``most`` things in their order, and the number of the rest."""
+    texts = [str(thing) for thing in sorted(things)]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 class Queue(NamedTuple):
@@ -29,9 +29,9 @@ class Queue(NamedTuple):
         '0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/orders'
 
     Attributes:
-        service: The id of the service's store, which is the same under whatever address the service is reached.
+        service: The id of the service's store. It does not depend on the address of the service.
         application: The application that owns the queue.
-        name: Its name.
+        name: The name of the queue.
     """
 
     service: str
@@ -43,7 +43,7 @@ class Queue(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Queue:
-        """Inverse of ``str()``.
+        """Parses the result of ``str()``.
 
         Raises:
             InvalidArgument: The text is not service/application/queue.
@@ -65,7 +65,7 @@ class Partition(NamedTuple):
 
     Attributes:
         queue: The queue.
-        number: From 1 on.
+        number: The partition's number in its queue; the first is 1.
     """
 
     queue: Queue
@@ -76,7 +76,7 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Partition:
-        """Inverse of ``str()``.
+        """Parses the result of ``str()``.
 
         Raises:
             InvalidArgument: The text is not service/application/queue/partition.
@@ -92,13 +92,13 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """The names and patterns of wanted queues; made by :func:`subscribe`.
+    """The queues that a member wants to read; made by :func:`subscribe`.
 
     Attributes:
-        names: Queues; they need not exist yet.
-        patterns: Shell patterns, case-sensitive: ``*``, ``?``, ``[a-z]``.
-        service: The id of its store; see :class:`qdo.partitions.Queue`.
-        application: The application.
+        names: Names of queues, which need not exist yet.
+        patterns: Case-sensitive shell patterns for names: ``*``, ``?``, ``[a-z]``.
+        service: The id of the service's store; see :class:`qdo.partitions.Queue`.
+        application: The application that owns the queues.
     """
 
     names: frozenset[str] = frozenset()
@@ -110,41 +110,41 @@ class Subscription(msgspec.Struct, frozen=True):
         return bool(self.names or self.patterns)
 
     def wants(self, name: str) -> bool:
-        """Returns True if a queue of this name is wanted.
+        """Returns whether the subscription has a queue of this name.
 
         See :func:`queuey.client.deadletters.matches_patterns`.
         """
         return name in self.names or matches_patterns(name, self.patterns)
 
     def takes(self, queue: Queue) -> bool:
-        """Returns True if a queue is wanted and of this application and service."""
+        """Returns whether the subscription has this queue: its service and application match, too."""
         return queue[:2] == (self.service, self.application) and self.wants(queue.name)
 
     def literal_prefixes(self) -> list[str]:
-        """Returns the literal prefixes of the patterns; none of them begins with another."""
-        kept: list[str] = []
-        for text in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):
-            if not kept or not text.startswith(kept[-1]):
-                kept.append(text)
-        return kept
+        """Returns the literal prefixes of the patterns, without those that begin with another one."""
+        prefixes: list[str] = []
+        for prefix in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):
+            if not prefixes or not prefix.startswith(prefixes[-1]):
+                prefixes.append(prefix)
+        return prefixes
 
     def with_all(self, others: Iterable[Subscription]) -> Subscription:
-        """Returns a union with others of the same application and service."""
-        same = [one for one in others if (one.service, one.application) == (self.service, self.application)]
-        names = self.names.union(*(one.names for one in same))
-        patterns = dict.fromkeys([*self.patterns, *sorted({each for one in same for each in one.patterns})])
+        """Returns the union with those of the others that have the same application and service."""
+        same = [other for other in others if (other.service, other.application) == (self.service, self.application)]
+        names = self.names.union(*(other.names for other in same))
+        patterns = dict.fromkeys([*self.patterns, *sorted({pattern for other in same for pattern in other.patterns})])
         return msgspec.structs.replace(self, names=names, patterns=tuple(patterns))
 
 
 def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", application: str = "") -> Subscription:
-    """Raises InvalidArgument if no queue can have such a name."""
+    """Makes a subscription; raises InvalidArgument for a name that a queue cannot have, or an empty pattern."""
     if isinstance(names, str) or isinstance(patterns, str):
-        raise InvalidArgument("queues and patterns are lists of texts")
-    wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)
-    for name in wanted.names:
+        raise InvalidArgument("queues and patterns are lists of strings, not a string")
+    subscription = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)
+    for name in subscription.names:
         if re.search(QUEUE_NAME, name) is None:
             rule = 'a name is not empty, has no "/", is not "." or ".." and does not begin with "_"'
-            raise InvalidArgument(f"no queue can be named {name!r}: {rule}")
-    if "" in wanted.patterns:
+            raise InvalidArgument(f"{name!r} is not a valid queue name: {rule}")
+    if "" in subscription.patterns:
         raise InvalidArgument("an empty pattern matches no queue")
-    return wanted
+    return subscription

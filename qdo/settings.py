@@ -1,6 +1,6 @@
-"""The settings of consumers and workers: what they are, and whether and when a worker tries a failed message again.
+"""The settings of consumers and workers, and the rule that decides when a failed message is retried.
 
-Nothing here sleeps or reads a clock. Settings refuse values that their types forbid, however they are made.
+Nothing here sleeps or reads a clock. Settings are checked whenever they are made, also by ``msgspec``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from queuey.client.deadletters import TTL
 
 
 class CheckedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A struct whose fields are checked when it is made, by their types and limits."""
+    """A struct that checks the types and bounds of its fields when it is made."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument with the setting and its value."""
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
             try:
@@ -39,9 +38,9 @@ def _hints(kind: type) -> Mapping[str, object]:
 
 MIB = 1024 * 1024
 LONGEST_WAIT = 20.0
-"""Max seconds that the service holds a read open."""
+"""Max seconds for which the service holds a read open."""
 LARGEST_PAGE = 1000
-"""Max messages of one partition in an answer of the service."""
+"""Max messages of one partition in a response of the service."""
 
 Start = Literal["earliest", "latest"]
 
@@ -55,23 +54,23 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
         5
 
     A quarter of ``prefetch_messages`` is reserved, in equal parts, for partitions without fetched messages, so that
-    slow partitions do not starve other ones. Answers that are being received are not counted. Every partition may have
-    one message beyond ``prefetch_bytes``. Where a group starts at the latest messages, this position is recorded before
-    any message is returned. With ``commit_every``, messages that poll returned count as processed when poll is called
+    slow partitions do not starve others. Responses still being received are not counted. Each partition may exceed
+    ``prefetch_bytes`` by one message. If a group starts at the latest messages, this position is recorded before any
+    message is returned. With ``commit_every``, messages that poll returned count as processed when poll is called
     again without skipping their partition.
 
     Attributes:
-        start: Where a group without an offset begins: with the oldest message, or with new messages only.
-        page: Messages of one partition in one read, up to 1000.
-        prefetch_messages: Messages that a worker fetches in advance, over all partitions.
-        prefetch_bytes: Bytes of their bodies.
+        start: Where a group without an offset starts: at the oldest message, or at new messages only.
+        page: Max messages of one partition per read, up to 1000.
+        prefetch_messages: Max messages that a worker fetches in advance, over all partitions.
+        prefetch_bytes: Max bytes of the bodies of these messages.
         wait: Seconds for which the service holds a read open, up to 20.
-        discover: Time between two searches for new queues and partitions.
-        settle: Seconds for which the leader collects further changes before it makes an assignment; after a quiet time
-            the first change does not wait.
-        grace: How long members with a ``name`` keep their partitions while they are away; the same for all members.
-        revoke_timeout: How long a rebalance waits for a partition that moves. Then the next owner handles its message.
-        commit_every: Seconds between automatic commits; None: there are none.
+        discover: Interval between two searches for new queues and partitions.
+        settle: Seconds for which the leader collects further changes before it makes an assignment. The first change
+            after a quiet period does not wait.
+        grace: How long members with a ``name`` keep their partitions while absent. Use the same value for all members.
+        revoke_timeout: How long a rebalance waits until a partition is released. Then the next owner gets its messages.
+        commit_every: Interval between automatic commits, or None for none.
         mirror: Record the offsets in the service too, so that ``queuey offsets show`` shows them.
     """
 
@@ -95,9 +94,9 @@ _YEAR = 31_536_000
 class Retry(CheckedSettings, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
-    The pause after the first attempt is drawn evenly from 0 to ``base``, after the second from 0 to twice that, and so
-    on up to ``cap``. So workers that failed together, because a service was down, do not retry all at the same moment.
-    ``never`` has names with or without their module; subclasses of those errors count too.
+    The pause after the first attempt is uniformly random from 0 to ``base``, after the second from 0 to twice that,
+    and so on up to ``cap``. So workers that failed together, because a service was down, do not retry all at once.
+    ``never`` has class names with or without their module, and covers subclasses.
 
     Example:
         >>> from qdo import Retry
@@ -108,11 +107,11 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
         True
 
     Attributes:
-        attempts: Attempts before a message counts as failed; 0: no limit. With ``claim`` the queue's
+        attempts: Attempts before a message counts as failed; 0 for no limit. With ``claim`` the queue's
             ``max_deliveries`` decides.
-        base: Longest pause after the first attempt; doubles with each attempt. The pause is random, from 0 to this.
-        cap: Longest pause after any attempt.
-        never: Class of an error that is not retried: ``ValueError``; several may be given.
+        base: Max pause after the first attempt; doubles with each attempt. The pause is random, from 0 to this.
+        cap: Max pause after any attempt.
+        never: Class of errors that are not retried, such as ``ValueError``. Can be repeated.
     """
 
     attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
@@ -123,14 +122,14 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.base > self.cap:
-            raise InvalidArgument(f"base, {self.base:g} s, is at most cap, {self.cap:g} s")
+            raise InvalidArgument(f"base is {self.base:g} s, more than cap, which is {self.cap:g} s")
 
     def after(self, attempt: int, kinds: Collection[str], draw: float) -> float | None:
-        """Returns the seconds until the next attempt; None: there is none.
+        """Returns the seconds until the next attempt, or None if there is no further attempt.
 
         Args:
             attempt: Number of attempts so far.
-            kinds: Names of the class of the error and of its bases.
+            kinds: Names of the error's class and of its bases.
             draw: A random number from 0 to 1.
         """
         if (self.attempts and attempt >= self.attempts) or any(name in kinds for name in self.never):
@@ -150,8 +149,8 @@ _DAY = 86_400
 class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     """The settings of a worker. Durations are seconds.
 
-    Each key of ``by`` is handled like a partition of its own. An async handler that takes too long is cancelled, a
-    process killed.
+    With ``by``, each key is handled like a partition. An async handler that takes too long is cancelled; a process is
+    killed.
 
     Example:
         >>> from qdo import Retry, WorkerSettings
@@ -159,28 +158,28 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
         'skip'
 
     Attributes:
-        threads: Partitions that a plain function handles at the same time.
-        tasks: Partitions that an async function handles at the same time.
-        processes: Run the handler in this many processes: for handlers that compute or need a time limit.
-        by: Handle messages of a partition at the same time, those of one key in order: ``header:NAME``, ``body:FIELD``.
-        parallel: With ``by``: messages of one partition that are handled at the same time.
-        window: With ``by``: most messages of one partition that wait for the oldest of them to be handled.
-        batch: Most messages taken from one partition at once.
-        slice: Time after which another waiting partition has its turn. No running message is interrupted.
-        retry: When a failed message is retried.
-        on_failure: What happens to a failed message: it goes to ``<queue>.dead``, is only logged, ends the worker, or
-            is tried again.
-        time_limit: Longest time of one attempt. Needs an async function or ``processes``, because a thread cannot
-            be stopped.
+        threads: Max partitions that a plain function handles at the same time.
+        tasks: Max partitions that an async function handles at the same time.
+        processes: Run the handler in this many processes. Use it for CPU-bound handlers and for time limits.
+        by: Handle messages of a partition in parallel, but those of one key in order: ``header:NAME``, ``body:FIELD``.
+        parallel: With ``by``: max messages of one partition that are handled at the same time.
+        window: With ``by``: max messages of one partition from the oldest unfinished one on.
+        batch: Max messages taken from one partition at once.
+        slice: Time after which another waiting partition has its turn. Running messages are not interrupted.
+        retry: When to retry a failed message.
+        on_failure: What to do with a failed message: move it to ``<queue>.dead``, only log it, end the worker, or retry
+            it.
+        time_limit: Max time of one attempt. Needs an async function or ``processes``, because a thread cannot be
+            stopped.
         stalled_after: Time after which an attempt counts as failed. A worker that hangs as a whole for this time ends.
         dead_queue: Queue for dead letters.
         dead_ttl: How long dead letters are kept.
-        bury_dead: A failed message of a queue of dead letters becomes a dead letter of that queue again. If not, it is
-            skipped and stays where it is.
+        bury_dead: Add failed messages of a dead-letter queue to that queue again. Without it they are skipped and stay
+            where they are.
         commit_messages: Number of handled messages after which offsets are committed.
-        commit_seconds: Time after which they are committed if fewer messages were handled.
+        commit_seconds: Time after which offsets are committed if fewer messages were handled.
         drain: How long a stop waits for messages that are being handled.
-        lag_seconds: Time between two measurements of the lag, if there are metrics.
+        lag_seconds: Interval between measurements of the lag, if metrics are enabled.
     """
 
     threads: Annotated[int, Meta(ge=1, le=1024)] = 8
@@ -213,14 +212,14 @@ Key = Callable[[Message], Hashable]
 
 
 def key_by(text: str) -> Key:
-    """Returns a function that returns a message's key; messages without one share the key None.
+    """Returns a function that returns a message's key. Messages without a key share the key None.
 
     Args:
-        text: ``header:<name>``, or ``body:<field>`` with dots between the names of nested fields. A body that is the
-            text of a JSON value counts as that value.
+        text: ``header:<name>``, or ``body:<field>`` with dots between the names of nested fields. A body that is JSON
+            text is decoded first.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: The text has neither form.
     """
     kind, _, name = text.partition(":")
     if kind == "header" and name:

@@ -1,4 +1,4 @@
-"""Tasks that run beside others, events that are waited for, and an event loop for callers without one."""
+"""Helpers for asyncio: background tasks, events with a timeout, and an event loop for blocking callers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qdo.errors import InvalidArgument, NotOwner
 T = TypeVar("T")
 
 CANCEL_GRACE = 1.0
-"""Timeout in seconds for a call that was cancelled to clear up, before the next one is made."""
+"""Timeout for a cancelled call to clean up before the next call is made, in seconds."""
 
 
 def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
-    """Starts a task that is in ``running`` until it ends."""
+    """Starts a task and keeps it in ``running`` until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     running.add(task)
     task.add_done_callback(running.discard)
@@ -25,14 +25,14 @@ def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asynci
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks and waits for their end; their errors are ignored."""
+    """Cancels tasks and waits until they have ended. Ignores their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def happens(event: asyncio.Event, within: float) -> bool:
-    """Waits for an event; returns False after ``within`` seconds."""
+    """Waits for an event. Returns False if it is not set within ``within`` seconds."""
     try:
         async with asyncio.timeout(within):
             return await event.wait()
@@ -41,10 +41,10 @@ async def happens(event: asyncio.Event, within: float) -> bool:
 
 
 class Signal:
-    """Something that happens again and again, and is waited for in one event loop.
+    """A repeating event for waiters in one event loop.
 
     Attributes:
-        next: Is set when it happens for the next time.
+        next: The event that the next :meth:`notify` sets.
     """
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Signal:
 
 
 class LoopThread:
-    """An event loop in a thread that does not keep the process alive.
+    """An event loop in a daemon thread.
 
     Args:
-        what: Of the public API that uses it, for names and errors: ``consumer``.
+        what: The object that uses it, such as ``consumer``, for thread names and errors.
 
     Attributes:
-        alive: It has not been stopped.
+        alive: False once the loop was stopped.
     """
 
     def __init__(self, what: str) -> None:
@@ -73,10 +73,11 @@ class LoopThread:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for its end; an interrupt meanwhile cancels it.
+        """Runs a coroutine in the loop and waits for its result. An error while waiting, such as Ctrl-C, cancels it.
 
         Raises:
-            InvalidArgument: It was called from that very thread, which would wait for itself.
+            InvalidArgument: The caller runs in the loop's thread, which would wait for itself.
+            NotOwner: The loop was stopped.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -99,8 +100,8 @@ class LoopThread:
         return self.call(work())
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Calls a function there after everything that was asked for before, without waiting."""
-        with suppress(RuntimeError):  # it is closed
+        """Schedules a call of a function in the loop, without waiting. Calls keep their order."""
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
@@ -122,7 +123,7 @@ class LoopThread:
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancels tasks, twice if they wait for the thread of a callback."""
+    """Cancels tasks, a second time if they still wait after ``CANCEL_GRACE``, such as for a callback's thread."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,8 +1,8 @@
-"""The command line.
+"""The command line ``qdo``.
 
-The module of a command is imported when that command runs, so that ``qdo --help`` stays quick.
+The module of a command is imported only when the command runs, so that ``qdo --help`` is fast.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 ended by Ctrl-C; ``qdo work`` has further ones (see
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 ended by Ctrl-C; ``qdo work`` has more (see
 docs/qdo-cli.md). Results go to standard output, notes and errors to standard error.
 """
 
@@ -22,14 +22,14 @@ COMMANDS = {
     "work": ("work:work", "Handle the messages of queues, sharing their partitions with the other workers of a group."),
     "status": (
         "status:status",
-        "Show a group: its members, who owns what, offsets and how many messages are behind them.",
+        "Show the members of a group, the owners of its partitions, its offsets and its lag.",
     ),
-    "groups": ("status:groups", "List the groups that the coordination service knows, or forget one."),
-    "offsets": ("offsets:app", "Show and change the offsets of a group, which must have no members for a change."),
+    "groups": ("status:groups", "List the groups of the coordination service."),
+    "offsets": ("offsets:app", "Show the offsets of a group, or change them while the group has no members."),
     "deadletter": ("deadletter:app", "List dead letters, and send them back to their queues."),
     "curator": ("curator:app", "Move messages between Apache Curator's queues in ZooKeeper and Queuey."),
 }
-"""By name, in the order shown: where it is, and its line in the list."""
+"""The commands in the order of the help, each with its place and its help line."""
 
 _WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument, SettingsError)
 
@@ -42,7 +42,7 @@ class QdoCommands(LazyGroup):
 load = QdoCommands.load
 
 app = command_line(
-    "qdo", QdoCommands, release=__version__, about="Workers that share out the partitions of Queuey's queues."
+    "qdo", QdoCommands, release=__version__, about="Run workers that share the partitions of Queuey's queues."
 )
 
 

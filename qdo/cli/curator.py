@@ -30,13 +30,13 @@ Path = Annotated[str, typer.Argument(help="Path of the Curator queue: /apps/orde
 QueueName = Annotated[str, typer.Argument(help="Queue of Queuey.", show_default=False)]
 Recipe = Annotated[
     Literal["queue", "priority", "delay", "id", "simple"],
-    typer.Option(metavar="NAME", help="Of the Curator queue: queue, priority, delay, id or simple."),
+    typer.Option(metavar="NAME", help="Recipe of the Curator queue: queue, priority, delay, id or simple."),
 ]
 LockPath = Annotated[str | None, typer.Option(help="The lock path of the queue's consumers.", show_default="no locks")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Move at most so many.", show_default="all")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Max number to move.", show_default="all")]
 NodeLimit = Annotated[
     int,
-    typer.Option(min=10_000, help="Bytes that the servers take at once: their jute.maxbuffer, less 5 percent."),
+    typer.Option(min=10_000, help="Max bytes of a transaction: the servers' jute.maxbuffer less 5 percent."),
 ]
 
 
@@ -58,7 +58,7 @@ async def drain(
 ) -> None:
     """Move the messages of a Curator queue to a queue of Queuey.
 
-    Interrupted or killed, run it again: it goes on, and every message is moved once.
+    If it was interrupted or killed, run it again: it continues, and moves every message once.
     """
     from qdo.curator.drain import Drain, Plan
 
@@ -74,13 +74,13 @@ async def drain(
             dry_run=dry_run,
         )
         with bar() as move_bar:
-            found = await Drain(place, client, plan, told=partial(move_bar, f"{path} to {queue}")).run()
+            result = await Drain(place, client, plan, told=partial(move_bar, f"{path} to {queue}")).run()
     verb = "Would move" if dry_run else "Moved"
-    text = [f"{verb} {found.items} items with {found.messages} messages from {path} to {queue}."]
-    if found.held:
-        text.append(ToStderr(f"{found.held} items are left because consumers hold their locks. Run it again."))
-    output.show(found, [*text, *_staying(found.left, found.samples, "item")])
-    if found.held or found.left:
+    text = [f"{verb} {result.items} items with {result.messages} messages from {path} to {queue}."]
+    if result.held:
+        text.append(ToStderr(f"{result.held} items were not moved because consumers lock them. Run it again."))
+    output.show(result, [*text, *_staying(result.left, result.samples, "item")])
+    if result.held or result.left:
         raise typer.Exit(1)
 
 
@@ -91,14 +91,14 @@ async def fill(
     queue: QueueName,
     path: Path,
     recipe: Recipe = "queue",
-    priority: Annotated[int, typer.Option(help="For messages that name no priority.")] = 0,
+    priority: Annotated[int, typer.Option(help="Priority of messages without the header curator-priority.")] = 0,
     limit: Limit = None,
     node_limit: NodeLimit = 1_000_000,
     dry_run: DryRun = False,
 ) -> None:
-    """Move the messages of a queue of Queuey that are not acknowledged to a Curator queue.
+    """Move the unacknowledged messages of a queue of Queuey to a Curator queue.
 
-    Interrupted or killed, run it again: it goes on, and every message is moved once.
+    If it was interrupted or killed, run it again: it continues, and moves every message once.
     """
     from qdo.curator.fill import Fill, FillPlan
     from qdo.curator.nodes import PRIORITY
@@ -114,18 +114,18 @@ async def fill(
             dry_run=dry_run,
         )
         with bar() as move_bar:
-            found = await Fill(place, client, plan, told=partial(move_bar, f"{queue} to {path}")).run()
+            result = await Fill(place, client, plan, told=partial(move_bar, f"{queue} to {path}")).run()
     verb = "Would move" if dry_run else "Moved"
-    text = [f"{verb} {found.messages} messages from {queue} to {path}."]
-    if found.twice:
-        twice = f"{found.twice} messages were delivered to another worker as well, because their claims ended."
+    text = [f"{verb} {result.messages} messages from {queue} to {path}."]
+    if result.twice:
+        twice = f"{result.twice} messages were also delivered to another worker, because their claims expired."
         text.append(ToStderr(twice))
-    if found.remaining:
+    if result.remaining:
         text.append(
-            ToStderr(f"{found.remaining} messages are left in {queue}: claimed by others, not due yet, or unfit.")
+            ToStderr(f"{result.remaining} messages stay in {queue}: claimed by others, not due yet, or not movable.")
         )
-    output.show(found, [*text, *_staying(found.left, found.samples, "message")])
-    if found.twice or found.left:
+    output.show(result, [*text, *_staying(result.left, result.samples, "message")])
+    if result.twice or result.left:
         raise typer.Exit(1)
 
 
@@ -136,28 +136,28 @@ async def peek(
     path: Path,
     recipe: Recipe = "queue",
     lock_path: LockPath = None,
-    limit: Annotated[int, typer.Option(min=0, max=10_000, help="Items to show.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, max=10_000, help="Max items to show.")] = 10,
 ) -> None:
-    """Show the first items of a Curator queue. It takes nothing, and needs no service."""
+    """Show the first items of a Curator queue without removing them. It does not need the service."""
     from qdo.curator.place import PeekedItem, peek
 
     async with _open_place(settings, path) as place:
         lock = None if lock_path is None else _in_chroot(place, lock_path)
-        found = await peek(place, recipe, limit=limit, lock_path=lock)
-    item = output.table(PeekedItem, found.first, ("node", lambda item: item.name), ("is", _what), "bytes", _MESSAGES)
-    text: list[Block] = [item, f"{found.path} has {found.items} items and {found.others} other nodes."]
-    if found.staged:
-        staged = f"A drain of it was interrupted; {found.staged} batches wait to be posted. Run the drain again."
+        content = await peek(place, recipe, limit=limit, lock_path=lock)
+    item = output.table(PeekedItem, content.first, ("node", lambda item: item.name), ("is", _what), "bytes", _MESSAGES)
+    text: list[Block] = [item, f"{content.path} has {content.items} items and {content.others} other nodes."]
+    if content.staged:
+        staged = f"A drain was interrupted, and {content.staged} batches are not posted yet. Run the drain again."
         text.append(ToStderr(staged))
-    output.show(found, text)
+    output.show(content, text)
 
 
 def _what(item: PeekedItem) -> str:
-    what = [f"priority {item.priority}"] if item.priority is not None else []
-    what += [f"due {iso(item.due)}"] if item.due else []
-    what += [f"id {item.id}"] if item.id is not None else []
-    what += ["locked"] if item.locked else []
-    return ", ".join(what)
+    properties = [f"priority {item.priority}"] if item.priority is not None else []
+    properties += [f"due {iso(item.due)}"] if item.due else []
+    properties += [f"id {item.id}"] if item.id is not None else []
+    properties += ["locked"] if item.locked else []
+    return ", ".join(properties)
 
 
 def _messages(item: PeekedItem) -> str:
@@ -169,14 +169,14 @@ _MESSAGES = ("messages", _messages)
 
 
 def _staying(count: int, samples: list[Left], what: str) -> Iterator[ToStderr]:
-    for one in samples:
-        yield ToStderr(f"{what.capitalize()} {one.name} stays: it {one.reason}")
+    for sample in samples:
+        yield ToStderr(f"{what.capitalize()} {sample.name} stays: it {sample.reason}")
     if count > len(samples):
         yield ToStderr(f"{count - len(samples)} more stay.")
 
 
 def _in_chroot(place: QueuePlace, path: str) -> str:
-    """Returns a path beside the queue's, counted from the root of the servers."""
+    """Returns a path of the same coordination URL as an absolute path on the servers."""
     from qdo.coordination.zookeeper.connection_options import checked_path
 
     return place.path.removesuffix(place.shown) + checked_path("lock_path", path)
@@ -195,12 +195,12 @@ async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueueP
     if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
         coordination = "none" if settings.coordination is None else repr(settings.coordination)
         raise InvalidArgument(
-            f"Curator's queues are in ZooKeeper, and the coordination is {coordination}. "
+            f"Curator's queues are in ZooKeeper, but the coordination is {coordination}. "
             "Name the servers: --coordination zookeeper://host1,host2:2181"
         )
     from qdo.coordination.opening import need_zookeeper
 
-    need_zookeeper()  # before what imports it, for the error
+    need_zookeeper()  # before the import, which would raise another error
     from qdo.curator.place import open_place
 
     async with open_place(settings.coordination, path, session_timeout=settings.session_timeout) as place:

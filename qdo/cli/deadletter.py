@@ -1,4 +1,4 @@
-"""``qdo deadletter``: what handlers failed on, over HTTP."""
+"""``qdo deadletter``: lists dead letters, and sends them back to their queues."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 @with_settings(*_SOURCES)
 @choosing(*WHICH)
 async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
-    """List the dead letters of queues; with --json one a line, whole."""
-    wanted = _wanted(settings, choose)
+    """List the dead letters of queues; with --json one per line, with its body."""
+    selection = _wanted(settings, choose)
     async with open_client(settings) as client:
-        await _note_missing(client, wanted)
-        await _list(client, wanted)
+        await _note_missing(client, selection)
+        await _list(client, selection)
 
 
 @app.command("redrive")
@@ -41,18 +41,18 @@ async def redrive(
     ttl: Annotated[int | None, times.ttl("Time to live of the messages.", show_default="the queue's")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Send dead letters back to the end of the partitions that they came from, and remove them.
+    """Send dead letters back to the end of their original partitions, and remove them.
 
-    Each is sent before it is removed: interrupted in between, one may be sent twice.
+    Each is sent before it is removed. If the command is interrupted in between, one may be sent twice.
     """
     from queuey.client import deadletters
 
-    wanted = _wanted(settings, choose)
+    selection = _wanted(settings, choose)
     async with open_client(settings) as client:
-        await _note_missing(client, wanted)
+        await _note_missing(client, selection)
         if dry_run and not as_json():
-            await _list(client, wanted)
-        done = await deadletters.redrive(client, wanted, dry_run=dry_run, ttl=ttl)
+            await _list(client, selection)
+        done = await deadletters.redrive(client, selection, dry_run=dry_run, ttl=ttl)
     show(done, dry_run=dry_run)
 
 
@@ -70,10 +70,10 @@ async def _list(client: AsyncClient, wanted: DeadLetterFilter) -> None:
 
 
 async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
-    """Prints what may be missing: queues without dead letters, and queues that the key may not see.
+    """Prints notes about queues without dead letters, and about queues that the key may not see.
 
     Raises:
-        Failed: A queue does not exist, and has left no dead letters.
+        Failed: A queue does not exist and has no dead letters.
     """
     from msgspec.structs import replace
 
@@ -87,10 +87,10 @@ async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
     lookup = await look_up(client, [wanted.dead_queue] if wanted.dead_queue else wanted.queues)
     if lookup.hidden and not wanted.dead_queue:
         output.note(
-            f"qdo: {hidden(lookup.hidden)}, so dead letters that claims put elsewhere are not found. Name --dead-queue."
+            f"qdo: {hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. Use --dead-queue."
         )
     for name in wanted.queues:
         if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
             if (missing := wanted.dead_queue or name) in lookup.absent:
                 raise Failed(f"Queue {missing!r} does not exist{await similar(client, [missing])}")
-            output.note(f"{name} has no dead letters: no queue for them exists.")
+            output.note(f"{name} has no dead letters: its dead-letter queue does not exist.")

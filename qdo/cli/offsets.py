@@ -1,4 +1,4 @@
-"""``qdo offsets``: how far a group has come, and moving that."""
+"""``qdo offsets``: shows and moves the offsets of a group."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from queuey.titles import instant, titled
 app = group()
 
 Numbers = Annotated[
-    list[int] | None, typer.Option("--partition", min=1, help="Only partitions of this number; several may be given.")
+    list[int] | None, typer.Option("--partition", min=1, help="Only partitions with this number. Can be repeated.")
 ]
 Wanted = Callable[[OpenedGroup, list[Partition]], Awaitable[Mapping[Partition, str | None]]]
 
 _FATES = {
     "move": "",
     "same": "there already",
-    "ahead": "the group is further; --back takes it over",
-    "untouched": "nothing was processed",
+    "ahead": "the group's offset is later; use --back to move it back",
+    "untouched": "no message was processed",
     "gone": "no such queue or partition",
     "hidden": "the key may not see the queue; use one that may",
 }
@@ -53,7 +53,8 @@ class RecordedPartition(msgspec.Struct, frozen=True):
     """The offset of a partition.
 
     Attributes:
-        member: The member that recorded it; empty: a command. The service names the present owner alone.
+        member: The member that recorded the offset, or empty for a command. A group of the service has only the name
+            of the current owner.
     """
 
     service: str
@@ -66,7 +67,7 @@ class RecordedPartition(msgspec.Struct, frozen=True):
 
 
 class MovedOffset(msgspec.Struct, frozen=True):
-    """The change of a partition's offset, or why it stays. Null if nothing is recorded."""
+    """The change of a partition's offset, or why it is unchanged. An offset is null if none is recorded."""
 
     service: str
     app: str
@@ -81,17 +82,17 @@ class MovedOffset(msgspec.Struct, frozen=True):
 @app.command("show")
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 async def show(settings: WorkSettings, partition: Numbers = None) -> None:
-    """Show what is recorded; with --json one partition a line."""
+    """Show the recorded offsets; with --json one partition per line."""
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
-    found = [
-        RecordedPartition(*one.queue, one.number, recorded[one].id, recorded[one].at, recorded[one].member)
-        for one in chosen(recorded, settings, partition or ())
+    rows = [
+        RecordedPartition(*place.queue, place.number, recorded[place].id, recorded[place].at, recorded[place].member)
+        for place in chosen(recorded, settings, partition or ())
     ]
-    # The service names the present owner alone.
+    # A group of the service has only the name of the current owner.
     is_in_tree = (settings.coordination or "").startswith("zookeeper:")
     by = ("by", lambda offset: offset.member or ("from outside" if is_in_tree else ""))
-    output.show_each(RecordedPartition, found, "queue", "partition", "offset", "recorded", by)
+    output.show_each(RecordedPartition, rows, "queue", "partition", "offset", "recorded", by)
 
 
 @app.command("reset")
@@ -99,14 +100,14 @@ async def show(settings: WorkSettings, partition: Numbers = None) -> None:
 async def reset(
     settings: WorkSettings,
     to: Annotated[
-        Literal["earliest", "latest"], typer.Argument(help="Where to: before the oldest message, or after the newest.")
+        Literal["earliest", "latest"], typer.Argument(help="Before the oldest message, or after the newest.")
     ],
     partition: Numbers = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Begin anew with everything that is there, or with what comes from now on.
+    """Make a group start again at the oldest stored messages, or at new messages only.
 
-    Without --queue and --pattern every partition that has an offset is meant.
+    Without --queue and --pattern it moves every partition that has an offset.
     """
 
     async def wanted(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
@@ -122,17 +123,17 @@ async def seek(
     to: Annotated[
         str,
         typer.Option(
-            help="The id of the last message that counts as processed; or an instant, from which on messages are "
-            "handled: seconds since 1970, ISO 8601 (local time unless it names a zone), or relative such as -1h.",
+            help="The id of the last message that counts as processed; or the time of the first message to handle: "
+            "seconds since 1970, ISO 8601 (local time unless it names a zone), or relative such as -1h.",
             show_default=False,
         ),
     ],
     partition: Numbers = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Go on behind a message, or from an instant on.
+    """Make a group continue after a message, or at a time.
 
-    Without --queue and --pattern every partition that has an offset is meant.
+    Without --queue and --pattern it moves every partition that has an offset.
     """
     position = id_of(to, time.time())
 
@@ -145,18 +146,18 @@ async def seek(
 @app.command("forget")
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
-    some = bool(settings.queue or settings.pattern or partition)
+    """Remove offsets, so that the group starts there like a new one; without a queue or partition the whole group."""
+    is_selection = bool(settings.queue or settings.pattern or partition)
     if not dry_run:
         group = group_of(settings)
-        what = f"these offsets of group {group}" if some else f"group {group} with all its offsets"
+        what = f"these offsets of group {group}" if is_selection else f"group {group} with all its offsets"
         output.confirm(f"Forget {what}?", yes=yes)
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
         planned = moves(dict.fromkeys(chosen(recorded, settings, partition or ())), recorded)
         await refuse_active(coordinator)
         if not dry_run:
-            await (carry_out(coordinator, planned) if some else coordinator.forget())
+            await (carry_out(coordinator, planned) if is_selection else coordinator.forget())
     _print_moves(planned, dry_run=dry_run)
 
 
@@ -171,7 +172,7 @@ async def prune(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Remove what the group recorded of queues that the service does not have any more."""
+    """Remove the offsets of queues that do not exist any more."""
     if not dry_run:
         output.confirm(f"Remove these offsets of group {group_of(settings)}?", yes=yes)
     async with open_both(settings) as opened:
@@ -182,7 +183,7 @@ async def prune(
             output.note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
         if gone and not dry_run:
             await opened.coordinator.forget(gone)
-    planned = moves(dict.fromkeys(each for each in recorded if each.queue in gone), recorded)
+    planned = moves(dict.fromkeys(place for place in recorded if place.queue in gone), recorded)
     _print_moves(planned, dry_run=dry_run)
 
 
@@ -190,17 +191,17 @@ async def prune(
 @with_settings(*SERVICE, *GROUP)
 async def migrate(
     settings: WorkSettings,
-    back: Annotated[bool, typer.Option("--back", help="Also if the group's own offset is higher.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Also move offsets back.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Take over how far the original Qdo's workers came, from the application's queue qdo_status.
+    """Take over the offsets of the original Qdo's workers from the application's queue qdo_status.
 
-    May be repeated: what is there already stays, and no offset moves back without --back.
+    It can be repeated: without --back no offset moves back.
     """
     async with open_both(settings) as opened:
         done = await migrate_offsets(*opened, back=back, dry_run=dry_run)
     for reason in done.unreadable:
-        output.note(f"qdo: passed over, no status: {reason}")
+        output.note(f"qdo: skipped, not a status message: {reason}")
     _print_moves(done.moves, dry_run=dry_run, fates=done.fates)
 
 
@@ -213,9 +214,9 @@ async def import_offsets(
         str | None, typer.Option("--as", help="Name of the service's group.", show_default="the same")
     ] = None,
 ) -> None:
-    """Begin a group of the service with the offsets that a group of this machine has in a file of Qdo 0.1.
+    """Start a group of the service with the offsets of a local group in a file of Qdo 0.1.
 
-    Workers do that by themselves when they join, unless the group is to have another name. May be repeated.
+    Workers do this by themselves when they join, unless the group gets another name. It can be repeated.
     """
     from qdo.coordination.service.coordinator import checked_name
     from qdo.coordination.service.former_file import default_path, read_group, take_over
@@ -233,8 +234,8 @@ async def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wante
     async with open_both(settings) as opened:
         await refuse_active(opened.coordinator)
         partitions = await existing(opened, settings, numbers or ())
-        goals = await wanted(opened, partitions)
-        planned = moves(goals, await opened.coordinator.offsets(partitions))
+        targets = await wanted(opened, partitions)
+        planned = moves(targets, await opened.coordinator.offsets(partitions))
         if not dry_run:
             await carry_out(opened.coordinator, planned)
     _print_moves(planned, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""The service and the group that commands work with."""
+"""Opens the client and the coordinator of a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OpenedGroup(NamedTuple):
-    """A group and the service that it works for; ``service`` is the id of the store."""
+    """A client, the coordinator of a group, and the id of the service's store."""
 
     client: AsyncClient
     coordinator: AnyCoordinator
@@ -25,11 +25,11 @@ class OpenedGroup(NamedTuple):
 
 
 def open_client(settings: WorkSettings) -> AsyncClient:
-    """Raises ClientError if the settings name no service, or the profile cannot be used."""
+    """Returns a client; raises ClientError if the settings do not name a service or the profile cannot be used."""
     from queuey.client import AsyncClient
 
     if settings.profile is not None:
-        # The client reads the profile from the file that this variable names.
+        # The client reads the profile from the file in this variable.
         os.environ["QUEUEY_PROFILE"] = str(settings.profile)
     verify = True if settings.ca is None else str(settings.ca)
     return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
@@ -42,15 +42,15 @@ def group_of(settings: WorkSettings) -> str:
 
 
 def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: str | None = None) -> AnyCoordinator:
-    """Returns a coordinator of this group, or of the one in the settings; not open yet.
+    """Returns a coordinator, not yet opened.
 
     Args:
-        settings: Without a coordination service the group is one of the service itself.
-        client: A client of the service; it may be missing where there is a coordination service.
-        group: The group's name.
+        settings: Without ``coordination`` the group is a group of the service itself.
+        client: A client of the service. May be None with a coordination service.
+        group: The name of the group; by default that in the settings.
 
     Raises:
-        InvalidArgument: There is no such coordination service, or no group can have this name there.
+        InvalidArgument: The coordination service is not valid, or it does not allow this group name.
     """
     from qdo.coordination import ServiceCoordinator
     from qdo.coordination.opening import LOCAL_IS_OVER, open_coordinator
@@ -77,7 +77,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
 async def open_group(
     settings: WorkSettings, group: str | None = None, client: AsyncClient | None = None
 ) -> AsyncIterator[AnyCoordinator]:
-    """Opens a group; a client is opened for it if it needs one and none is given."""
+    """Opens the coordinator of a group, and a client if it needs one and ``client`` is None."""
     async with AsyncExitStack() as stack:
         if client is None and not (settings.coordination or "").startswith("zookeeper:"):
             client = await stack.enter_async_context(open_client(settings))

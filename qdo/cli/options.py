@@ -1,4 +1,4 @@
-"""Settings as options: a command names those that it uses."""
+"""Command-line options for settings; each command lists the settings that it uses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from queuey.terminal.commands import COMPLETION_TIMEOUT, JSON, MAX_COMPLETIONS, 
 from queuey.terminal.setting_values import SettingsError, choices_of
 
 MEETING = ("coordination",)
-"""Where groups meet."""
+"""The setting of the coordination service."""
 GROUP = ("group", *MEETING)
-"""Which group."""
+"""Settings that choose a group."""
 QUEUES = ("queue", "pattern")
-"""Which queues."""
+"""Settings that choose queues."""
 _FIRST = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts", "metrics"})
-"""Settings at the beginning of the help of ``qdo work``."""
+"""Settings at the top of the help of ``qdo work``."""
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -47,11 +47,11 @@ def _group_names(ctx: typer.Context) -> list[str]:
 
 
 def _offered(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[Iterable[str]]]) -> list[str]:
-    """Returns names that the shell offers; none if they do not come in a second."""
+    """Returns names for shell completion, or an empty list after an error or ``COMPLETION_TIMEOUT``."""
     with suppress(ClientError, QdoError, SettingsError, TimeoutError):
-        chosen = {name: ctx.params.get(name) for name in (*settings.SERVICE, *MEETING)}
-        found = load(chosen, os.environ, ctx.params.get("config"))
-        return offered(asyncio.run(asyncio.wait_for(ask(found), COMPLETION_TIMEOUT)))
+        options = {name: ctx.params.get(name) for name in (*settings.SERVICE, *MEETING)}
+        loaded = load(options, os.environ, ctx.params.get("config"))
+        return offered(asyncio.run(asyncio.wait_for(ask(loaded), COMPLETION_TIMEOUT)))
     return []
 
 
@@ -59,13 +59,13 @@ _OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _queue_names, "
 
 
 def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Gives a command, whose first parameter is the settings in force, options for some of them.
+    """Decorates a command, whose first parameter is the loaded settings, with options for some settings.
 
-    Settings of the environment and the file are in force too, so that one file serves all commands.
+    All settings of the environment and the file are loaded, so that one file serves all commands.
 
     Args:
-        names: Names of settings.
-        shows: The command shows a result, and has ``--json``.
+        names: Names of the settings with options.
+        shows: Whether the command prints a result and so has ``--json``.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., None]:

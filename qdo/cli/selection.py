@@ -1,4 +1,4 @@
-"""Which partitions a command is about, and where their offsets are to go."""
+"""Selects the partitions of a command, and parses the positions for their offsets."""
 
 from __future__ import annotations
 
@@ -24,85 +24,88 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_NAMES = 1000
-"""Max names of queues that a misspelled name is compared with."""
+"""Max queue names that a misspelled name is compared with."""
 
 
 def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
-    """Returns the partitions, sorted, of the queues in the settings (of all if they name none) with these numbers."""
-    wanted = subscription(settings)
+    """Returns the partitions that match ``queue`` and ``pattern`` of the settings and these numbers, sorted.
+
+    Without ``queue`` and ``pattern`` all queues match, without numbers all partitions.
+    """
+    queues = subscription(settings)
     return sorted(
         partition
         for partition in partitions
-        if (not numbers or partition.number in numbers) and (wanted is None or wanted.wants(partition.queue.name))
+        if (not numbers or partition.number in numbers) and (queues is None or queues.wants(partition.queue.name))
     )
 
 
 def subscription(settings: WorkSettings) -> Subscription | None:
-    """Returns the queues in the settings; None: they name none."""
+    """Returns the queues and patterns in the settings, or None if the settings have neither."""
     return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
 async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
-    """Returns the chosen partitions of the service: of the queues that are named, else of those with an offset.
+    """Returns the selected partitions: of the queues in the settings, or without queues all that have an offset.
 
     Raises:
-        InvalidArgument: A queue that is named does not exist, or nothing is chosen.
+        InvalidArgument: A named queue does not exist or is hidden, or the selection is empty.
     """
-    wanted = subscription(settings)
-    if wanted is not None:
-        looked = await look_up(opened.client, wanted.names)
-        if looked.absent:
-            raise InvalidArgument(f"there is no queue {', '.join(sorted(looked.absent))}")
-        if looked.hidden:
-            raise InvalidArgument(f"{hidden(looked.hidden)}. Use a key that may see them")
-        counts = {name: queue.partitions for name, queue in looked.found.items()}
-        if wanted.patterns:
-            counts |= await discover(opened.client, subscribe((), wanted.patterns))
-            await note_unlisted(opened.client, wanted.literal_prefixes())
-        found = [
+    selection = subscription(settings)
+    if selection is not None:
+        lookup = await look_up(opened.client, selection.names)
+        if lookup.absent:
+            raise InvalidArgument(f"there is no queue {', '.join(sorted(lookup.absent))}")
+        if lookup.hidden:
+            raise InvalidArgument(f"{hidden(lookup.hidden)}. Use a key that may see them")
+        counts = {name: queue.partitions for name, queue in lookup.found.items()}
+        if selection.patterns:
+            counts |= await discover(opened.client, subscribe((), selection.patterns))
+            await note_unlisted(opened.client, selection.literal_prefixes())
+        candidates = [
             Partition(Queue(opened.service, opened.client.application, name), number)
             for name, count in counts.items()
             for number in range(1, count + 1)
         ]
     else:
-        found = [
+        candidates = [
             partition
             for partition in await opened.coordinator.offsets()
             if partition.queue[:2] == (opened.service, opened.client.application)
         ]
-    partitions = chosen(found, settings, numbers)
+    partitions = chosen(candidates, settings, numbers)
     if not partitions:
-        raise InvalidArgument("no partition is chosen: name queues with --queue or --pattern")
+        raise InvalidArgument("no partition is selected: name queues with --queue or --pattern")
     return partitions
 
 
 async def deleted(
     opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None
 ) -> tuple[set[Queue], frozenset[str]]:
-    """Returns the queues of partitions that do not exist, or with a former store all of that store's.
+    """Returns the queues that do not exist, or with a former store all queues of that store.
 
-    Also returns the names of queues that the credential may not see: nobody knows whether they exist.
+    Also returns the names of queues that the credential may not see: these may exist or not.
 
     Raises:
-        InvalidArgument: The former store is the present one.
+        InvalidArgument: ``former`` is the current store.
     """
     queues = {partition.queue for partition in partitions}
     if former is not None:
         if former == opened.service:
-            raise InvalidArgument(f"{former} is the present store of the service")
+            raise InvalidArgument(f"{former} is the current store of the service: use the id of a former store")
         return {queue for queue in queues if queue.service == former}, frozenset()
     ours = {queue.name: queue for queue in queues if queue[:2] == (opened.service, opened.client.application)}
-    looked = await look_up(opened.client, ours)
-    return {ours[name] for name in looked.absent}, looked.hidden
+    lookup = await look_up(opened.client, ours)
+    return {ours[name] for name in lookup.absent}, lookup.hidden
 
 
 def hidden(names: Iterable[str]) -> str:
-    """Returns a clause about queues for which the service answered 403."""
+    """Returns a clause for messages about queues that the credential may not see."""
     return f"the credential may not see {', '.join(sorted(names))}"
 
 
 async def similar(client: AsyncClient, missing: Collection[str]) -> str:
-    """Returns the end of a sentence about queues that do not exist: a hint at similar names, or a full stop."""
+    """Returns the end of a sentence about missing queues: a hint with similar names, or a full stop."""
     names: tuple[str, ...] = ()
     with suppress(ClientError):
         names = (await client.name_page(limit=MAX_NAMES)).names
@@ -110,7 +113,7 @@ async def similar(client: AsyncClient, missing: Collection[str]) -> str:
 
 
 async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
-    """Prints a note if the credential does not list all queues whose names begin with one of the prefixes."""
+    """Prints a note if the credential does not list all queues with one of the prefixes."""
     page = await client.queue_page(limit=1)
     if not all(map(page.lists_all, prefixes)):
         output.note(
@@ -120,14 +123,14 @@ async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
 
 
 def id_of(text: str, now: float) -> str:
-    """Returns the id up to which everything counts as processed: the one given, or the last before an instant.
+    """Returns the id up to which messages count as processed: the id in the text, or the last one before an instant.
 
     Args:
-        text: An id, or an instant in a form of ``queuey read --since``.
+        text: An id, or an instant in a format of ``queuey read --since``.
         now: Seconds since 1970, for relative instants.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: The text is neither an id nor an instant.
     """
     compact = text.strip().replace("-", "").lower()
     if len(compact) == len(EARLIEST):
@@ -144,7 +147,7 @@ def id_of(text: str, now: float) -> str:
 
 
 def moment(text: str, now: float) -> datetime:
-    """Returns an instant, cut to microseconds, so that a message of that very instant is not before it."""
+    """Returns an instant, truncated to microseconds, so that a message of that instant is not before it."""
     try:
         return _EPOCH + timedelta(microseconds=int(Decimal(time_parsing.point(text, now)) * 1_000_000))
     except InvalidOperation as error:
@@ -154,7 +157,6 @@ def moment(text: str, now: float) -> datetime:
 
 
 def point(identifier: str | None, _: object = None) -> str:
-    """Returns an id with its time."""
     if identifier in {None, EARLIEST}:
         return "none" if identifier is None else "earliest"
     return f"{identifier} ({time_parsing.iso(time_of(identifier).timestamp())})"

@@ -1,6 +1,6 @@
-"""Every setting of ``qdo``: its name, type, help and default, in the order they are shown.
+"""The settings of ``qdo``: name, type, help and default, in the order of the help.
 
-Values come from the command line, the environment, a file, or are the default.
+Values come from the command line, the environment, a file, or the defaults, in this order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from queuey.terminal.setting_values import (
 from queuey.terminal.struct_options import descriptions
 
 SERVICE = ("url", "app", "key", "profile", "ca")
-"""The address of the service, and the credentials."""
+"""Settings that choose the service and the credentials."""
 _SECRET, _POSITIONAL = "key", "handler"
 _PANELS = {
     "Which service": " ".join(SERVICE),
@@ -40,52 +40,53 @@ _PANELS = {
     "metrics trace log log_level",
 }
 _FIELDS = {"retry_base": "base", "retry_cap": "cap", "never_retry": "never"}
-"""Settings with a name of their own on the command line, and their fields in the struct."""
+"""Settings whose name differs from their field in the struct."""
 _WHOLE_SECONDS = "dead_ttl"
 _DEFAULTS = {
     "processes": "none",
     "by": "one after another",
     "time_limit": "none",
-    "dead_queue": "the message's queue with `.dead` behind",
+    "dead_queue": "the message's queue with `.dead` appended",
     "dead_ttl": "30d",
 }
-"""Defaults of the library in words, where the value does not show them."""
+"""Descriptions of defaults whose values do not speak for themselves."""
 
 
 class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings in force: those of the command line itself, and those of the library. Durations are seconds.
+    """The loaded settings: those of the command line, and those of the library. Durations are seconds.
 
-    The descriptions of the attributes, here and there, are the help texts. Brackets behind a name contain the default
-    in words, where the value itself does not show it.
+    The descriptions of the attributes, also in the library, are the help texts. Brackets after a name describe a
+    default whose value does not speak for itself.
 
     Attributes:
         consumer: Options for :class:`~qdo.ConsumerSettings`.
         worker: Options for :class:`~qdo.WorkerSettings`.
-        url (the profile's): URL of the service; several are separated by commas.
+        url (the profile's): URL of the service, or several separated by commas.
         app (the profile's): The application.
         key (the profile's): The API key. Other users of this machine can see it on a command line. Not allowed in a
             settings file: use a profile.
         profile (the user's): File with URL, application and key, as written by `queuey serve`.
         ca (the system's): Certificates to trust (PEM).
-        handler: The function that handles a message: `module:function`; modules of the working directory are found.
-        queue: A queue; several may be given.
-        claim: Claim messages: each goes to one worker, in no order, without a group. Up to 10 of `queue`, by
-            preference.
-        claim_ttl: With `claim`: time after which the messages of a worker that has died go to another.
-        pattern: All queues whose names match, also future ones: `crash-*`, `job-?`; several may be given.
-        wait_for_queue: Without `pattern`: how long to wait for a queue to exist before ending with code 1; 0: for ever.
-        group: Name of the group; its members divide the partitions among themselves.
+        handler: The function that handles a message: `module:function`. Modules of the working directory are found.
+        queue: A queue. Can be repeated.
+        claim: Claim messages instead of joining a group: each goes to one worker, in no order. Takes up to 10 of
+            `queue`, in order of preference.
+        claim_ttl: With `claim`: time after which the messages of a dead worker go to another.
+        pattern: All queues whose names match, also future ones: `crash-*`, `job-?`. Can be repeated.
+        wait_for_queue: Without `pattern`: how long to wait for a queue to exist before exiting with code 1; 0 waits
+            forever.
+        group: Name of the group. Its members share the partitions.
         coordination (the service): The coordination service of the group, if it is not the service itself:
             `zookeeper://host1,host2`.
-        session_timeout (depends on the coordination): Time without a sign of life after which a member's partitions
-            go to others.
+        session_timeout (depends on the coordination): Time without a heartbeat after which a member's partitions go to
+            others.
         name (a new one at each start): Name of this member, unique in the group and the same after a restart; see
             `grace`.
-        context: Makes the handler's second argument: `module:factory`, called once; see docs/qdo.md.
-        metrics (none): Address to serve Prometheus metrics on: `127.0.0.1:9400`; port 0 takes a free one.
-        trace: Report spans to OpenTelemetry; see docs/tasks.md.
+        context: Factory of the handler's second argument: `module:factory`, called once; see docs/qdo.md.
+        metrics (none): Address to serve Prometheus metrics on: `127.0.0.1:9400`. Port 0 takes a free port.
+        trace: Send spans to OpenTelemetry; see docs/tasks.md.
         log: Format of the log, which goes to standard error.
-        log_level: The least severe log records to write.
+        log_level: Min severity of log records.
     """
 
     consumer: ConsumerSettings = ConsumerSettings()
@@ -116,7 +117,7 @@ _STRUCTS: tuple[type[msgspec.Struct], ...] = (WorkSettings, ConsumerSettings, Wo
 
 
 class WorkSetting(NamedTuple):
-    """A line of the table: ``type``, ``default`` and ``help`` for people, ``kind`` and ``meta`` for conversions."""
+    """A setting: ``type``, ``default`` and ``help`` are texts for users, ``kind`` and ``meta`` convert values."""
 
     name: str
     panel: str
@@ -142,7 +143,6 @@ class WorkSetting(NamedTuple):
 
     @property
     def option(self) -> str:
-        """The option of the commands that use it, or the name of the argument."""
         return self.name.upper() if self.positional else "--" + self.name.replace("_", "-")
 
     def shown(self, _: str, value: object) -> str:
@@ -150,7 +150,7 @@ class WorkSetting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """The environment variable: for the service the one that the client reads."""
+        """The environment variable; for the service it is that of the client."""
         return ("QUEUEY_" if self.name in SERVICE else "QDO_") + self.name.upper()
 
 
@@ -181,7 +181,7 @@ def _kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
 
 
 def made(values: Mapping[str, Any]) -> WorkSettings:
-    """Returns the settings that have these values, by their names in the table."""
+    """Returns settings with these values, by their names in :func:`table`."""
     fields: dict[type[msgspec.Struct], dict[str, Any]] = {struct: {} for struct in _STRUCTS}
     for name, line in table().items():
         if name in values:
@@ -208,25 +208,25 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     """Reads the settings.
 
     Args:
-        options: Values of the command line by name, texts or lists of them; None: not given.
+        options: Values of the command line by name: strings or lists of strings, or None if not given.
         environ: The environment. Empty variables count as not given.
-        config: The TOML file that the command line names; None: the one that the environment names.
+        config: The TOML file from the command line; by default the file in the environment variable ``QDO_CONFIG``.
 
     Raises:
-        SettingsError: Names the key, the problem, and the source of the value.
+        SettingsError: A name or value is not valid. The message has the source of the value.
     """
     lines = table()
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
-    given = {} if path is None else _from_file(path, lines)
+    sources = {} if path is None else _from_file(path, lines)
     variables = {line.variable: name for name, line in lines.items()}
     ours = own_variables(environ, _PREFIX)
     for variable in sorted(ours):
         check_known(variable, [*variables, CONFIG], "in the environment")
     ours |= own_variables(environ, _CLIENT_PREFIX)
-    given |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
-    given |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
-    values = {name: _convert(lines[name], one) for name, one in given.items()}
-    _check({name: line.initial for name, line in lines.items()} | values, given)
+    sources |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
+    sources |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
+    values = {name: _convert(lines[name], source) for name, source in sources.items()}
+    _check({name: line.initial for name, line in lines.items()} | values, sources)
     return made(values)
 
 
@@ -236,7 +236,7 @@ def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]
         check_known(name, lines, f"in {path}")
         if lines[name].secret:
             raise SettingsError(
-                f"{path} holds {name}, which is a secret: it belongs in a profile, or in {lines[name].variable}."
+                f"{path} holds {name}, which is a secret: move it to a profile, or to {lines[name].variable}."
             )
     return {name: Given(value, str(path), path.parent) for name, value in values.items()}
 
@@ -251,8 +251,6 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
 
 
 def _check(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
-    """Raises SettingsError for values that contradict each other."""
-
     def refuse(reason: str, *names: str) -> None:
         where = ", ".join(f"{name} from {given[name].source if name in given else 'default'}" for name in names)
         raise SettingsError(f"{reason} ({where})")
@@ -260,8 +258,8 @@ def _check(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
     if "threads" in given and values["processes"]:
         refuse("a worker uses threads or processes, not both", "threads", "processes")
     if "threads" in given and values["time_limit"] is not None:
-        refuse("a thread cannot be stopped, so there is no time limit for threads", "time_limit", "threads")
+        refuse("threads cannot be stopped, so they cannot have a time limit", "time_limit", "threads")
     if values["metrics"] is not None and int(values["metrics"].rpartition(":")[2]) > _HIGHEST_PORT:
         refuse(f"the port of the metrics is above {_HIGHEST_PORT}", "metrics")
     if values["retry_base"] > values["retry_cap"]:
-        refuse("the first pause is longer than the longest", "retry_base", "retry_cap")
+        refuse("retry_base is more than retry_cap", "retry_base", "retry_cap")

@@ -1,4 +1,4 @@
-"""``qdo status`` and ``qdo groups``: what a group is doing, and which groups there are."""
+"""``qdo status`` and ``qdo groups``: show the state of a group, and list the groups."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
 
 _CLEAR = "\x1b[2J\x1b[H"
 AT_A_TIME = 8
-"""Max queues that the service is asked about at the same time."""
+"""Max concurrent requests for the lag of queues."""
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
     """The state of a partition, as ``--json`` prints it.
 
     Attributes:
-        owner: The owner; None: there is none.
-        target: The next owner; None: there is none.
-        offset, recorded, by: The committed offset, its time, and the member (empty: a command, or with a group of the
-            service a former owner); None: there is none.
-        lag, lag_exact, lag_seconds: Messages after the offset, and the age of the oldest; None: not known.
+        owner: The owner, or None.
+        target: The next owner, or None.
+        offset, recorded, by: The committed offset, its time, and the member that committed it, or None if there is no
+            offset. The member is empty for a command, and in a group of the service for a former owner.
+        lag, lag_exact, lag_seconds: Number of messages after the offset, whether it is exact, and the age of the oldest
+            message in seconds; None if unknown.
     """
 
     service: str
@@ -61,7 +62,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
-    """A member, as ``--json`` prints it; ``owns`` is how many of the partitions."""
+    """A member, as ``--json`` prints it; ``owns`` is its number of partitions."""
 
     id: Annotated[str, titled("member")]
     static: Annotated[bool, titled(unit=lambda static, _: "yes" if static else "")]
@@ -77,10 +78,10 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A group at one moment, as ``--json`` prints it.
 
     Attributes:
-        known: The group has, or had, a member or an offset.
-        service: The id of the store that was asked for the lag; None: none was.
-        lag: Messages behind the offsets; None: not known of all.
-        lag_unknown: The reason.
+        known: Whether the group has, or had, a member or an offset.
+        service: The id of the service's store, or None if the lag was not measured.
+        lag: Number of messages behind the offsets, or None if it is unknown for a partition.
+        lag_unknown: Why the lag is unknown, or None.
     """
 
     group: str
@@ -95,27 +96,25 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 async def status(
     settings: WorkSettings,
-    lag: Annotated[bool, typer.Option(help="Ask the service for the lag.")] = True,
-    watch: Annotated[float | None, times.duration("Show it again after this time, until Ctrl-C.", least=0.1)] = None,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Print it once, as metrics for Prometheus.")] = False,
+    lag: Annotated[bool, typer.Option(help="Measure the lag, which needs the service.")] = True,
+    watch: Annotated[float | None, times.duration("Repeat at this interval until Ctrl-C.", least=0.1)] = None,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Print metrics for Prometheus once.")] = False,
 ) -> None:
-    """Show a group: its members, who owns what, offsets and lag; with --json one document.
+    """Show the members of a group, the owners of its partitions, its offsets and lag; with --json one document.
 
-    With ZooKeeper it needs the service only for the lag. Ends with 1 if there is no such group.
+    With ZooKeeper it needs the service only for the lag. Exits with 1 if the group does not exist.
     """
     if metrics and (output.as_json() or watch is not None):
-        raise typer.BadParameter(
-            "It prints once, in a form of its own: without --json and --watch.", param_hint="--metrics"
-        )
+        raise typer.BadParameter("It prints metrics once: leave out --json and --watch.", param_hint="--metrics")
     async with open_group(settings) as coordinator:
         while True:
-            found = await look(coordinator, settings, lag=lag)
+            group_status = await look(coordinator, settings, lag=lag)
             if watch is not None and not output.as_json() and sys.stdout.isatty():
                 print(_CLEAR, end="")
             if metrics:
-                output.write(metrics_of(found))
-            output.show(found, _lag_unknown(found) if metrics else _described(found))
-            if watch is None and not found.known:
+                output.write(metrics_of(group_status))
+            output.show(group_status, _lag_unknown(group_status) if metrics else _described(group_status))
+            if watch is None and not group_status.known:
                 raise typer.Exit(1)
             if watch is None or output.is_unread():
                 return
@@ -125,28 +124,28 @@ async def status(
 async def look(coordinator: AnyCoordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
     members, planned, owners, offsets = await coordinator.snapshot()
     target = planned or TargetAssignment()
-    # A member that has left gets nothing any more; the next member that joins will write that.
-    wanted = {each: name for each, name in target.owners.items() if name in members or name in target.absent}
+    # Members that have left are not owners, although the target may name them until another member joins.
+    next_owners = {place: name for place, name in target.owners.items() if name in members or name in target.absent}
     partitions = [
-        _partition(each, owners.get(each), wanted.get(each), offsets.get(each))
-        for each in chosen({*owners, *wanted, *offsets}, settings)
+        _partition(place, owners.get(place), next_owners.get(place), offsets.get(place))
+        for place in chosen({*owners, *next_owners, *offsets}, settings)
     ]
-    found = GroupStatus(
+    group = GroupStatus(
         group=coordinator.group,
         known=bool(members or partitions) or coordinator.group in await coordinator.groups(),
-        members=[_member(each, partitions) for _, each in sorted(members.items())],
+        members=[_member(member, partitions) for _, member in sorted(members.items())],
         partitions=partitions,
     )
     if not lag:
-        return found
+        return group
     try:
         async with open_client(settings) as client:
-            found = structs.replace(found, service=await identify(client))
-            partitions = await _measured(found, client)
+            group = structs.replace(group, service=await identify(client))
+            partitions = await _measured(group, client)
     except ClientError as error:
-        return structs.replace(found, lag_unknown=str(error))
-    lags = [each.lag for each in partitions if each.lag is not None]
-    return structs.replace(found, partitions=partitions, lag=sum(lags) if len(lags) == len(partitions) else None)
+        return structs.replace(group, lag_unknown=str(error))
+    lags = [partition.lag for partition in partitions if partition.lag is not None]
+    return structs.replace(group, partitions=partitions, lag=sum(lags) if len(lags) == len(partitions) else None)
 
 
 def _partition(
@@ -157,9 +156,9 @@ def _partition(
 
 
 def _member(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStatus:
-    wants, owns = member.wants, sum(each.owner == member.id for each in partitions)
-    whose = wants.service, wants.application
-    return MemberStatus(member.id, member.static, member.since, *whose, sorted(wants.names), list(wants.patterns), owns)
+    wants, owns = member.wants, sum(partition.owner == member.id for partition in partitions)
+    app = wants.service, wants.application
+    return MemberStatus(member.id, member.static, member.since, *app, sorted(wants.names), list(wants.patterns), owns)
 
 
 async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
@@ -173,48 +172,48 @@ async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionSt
                 behind.update({(queue, number): lag for number, lag in (await client.lag(queue, mine)).items()})
 
     queues: dict[str, dict[int, str | None]] = {}
-    for each in found.partitions:
-        if (each.service, each.app) == (found.service, client.application):
-            queues.setdefault(each.queue, {})[each.partition] = each.offset
+    for partition in found.partitions:
+        if (partition.service, partition.app) == (found.service, client.application):
+            queues.setdefault(partition.queue, {})[partition.partition] = partition.offset
     await asyncio.gather(*(measure(queue, mine) for queue, mine in queues.items()))
     return [
-        structs.replace(each, lag=lag.lag, lag_exact=lag.lag_exact, lag_seconds=lag.lag_seconds)
-        if each.app == client.application
-        and each.service == found.service
-        and (lag := behind.get((each.queue, each.partition))) is not None
-        else each
-        for each in found.partitions
+        structs.replace(partition, lag=lag.lag, lag_exact=lag.lag_exact, lag_seconds=lag.lag_seconds)
+        if partition.app == client.application
+        and partition.service == found.service
+        and (lag := behind.get((partition.queue, partition.partition))) is not None
+        else partition
+        for partition in found.partitions
     ]
 
 
 def metrics_of(found: GroupStatus) -> bytes:
-    """Returns the state of a group as gauges; lags only of partitions whose lag is known."""
+    """Returns the state of a group as gauges, without the lag of partitions whose lag is unknown."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 
     labels = ("group", "application", "queue", "partition")
     messages = GaugeMetricFamily("qdo_group_lag_messages", "Messages behind the committed offset.", labels=labels)
-    age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages; 0: none.", labels=labels)
+    age = GaugeMetricFamily("qdo_group_lag_seconds", "Age of the oldest of these messages, or 0.", labels=labels)
     families = [messages, age]
-    for one in found.partitions:
-        if one.lag is not None:
-            place = found.group, one.app, one.queue, str(one.partition)
-            messages.add_metric(place, one.lag)
-            age.add_metric(place, one.lag_seconds or 0.0)
-    unowned = sum(one.owner is None for one in found.partitions)
+    for partition in found.partitions:
+        if partition.lag is not None:
+            place = found.group, partition.app, partition.queue, str(partition.partition)
+            messages.add_metric(place, partition.lag)
+            age.add_metric(place, partition.lag_seconds or 0.0)
+    unowned = sum(partition.owner is None for partition in found.partitions)
     for name, text, number in (
         ("members", "Members of the group.", len(found.members)),
-        ("partitions", "Partitions that the group has offsets or owners of, or assigns.", len(found.partitions)),
-        ("unowned_partitions", "Those of them that no member owns.", unowned),
-        ("status_seconds", "When this was printed, in seconds since 1970.", time()),
-        ("lag_known", "1: the lag of all these partitions is known; 0: of some it is not.", found.lag is not None),
+        ("partitions", "Partitions with an offset, an owner or a next owner.", len(found.partitions)),
+        ("unowned_partitions", "Partitions without an owner.", unowned),
+        ("status_seconds", "Time of these metrics, in seconds since 1970.", time()),
+        ("lag_known", "1 if the lag of all partitions is known, else 0.", found.lag is not None),
     ):
         families.append(GaugeMetricFamily(f"qdo_group_{name}", text, labels=("group",)))
         families[-1].add_metric((found.group,), number)
 
     class Families(Collector):
-        """Not gauges of this process: those would be written to the files of a program of several processes."""
+        """Collects the families directly: gauges of this process could be written to multiprocess files."""
 
         def collect(self) -> list[Metric]:
             return [*families]
@@ -227,20 +226,20 @@ def metrics_of(found: GroupStatus) -> bytes:
 def _described(found: GroupStatus) -> Iterator[Block]:
     if not found.known:
         yield ToStderr(
-            f"Group {found.group} is not known: it never had a member or an offset. See them all: qdo groups"
+            f"Group {found.group} is not known: it never had a member or an offset. List all groups: qdo groups"
         )
         return
-    owned = sum(each.owner is not None for each in found.partitions)
-    counted = [each.lag for each in found.partitions if each.lag is not None]
+    owned = sum(row.owner is not None for row in found.partitions)
+    counted = [row.lag for row in found.partitions if row.lag is not None]
     behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
     owners = plural(len(found.members), "member owns", "members own")
     yield (f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
     yield from _lag_unknown(found)
-    services = {each.service for each in found.partitions}
+    services = {row.service for row in found.partitions}
     if found.service:
-        yield f"The service asked has the store {found.service}."
-        if others := (services | {each.service for each in found.members}) - {found.service}:
-            yield ToStderr(f"The group has to do with other stores, too: {', '.join(sorted(others))}")
+        yield f"The store of the service is {found.service}."
+        if others := (services | {row.service for row in found.members}) - {found.service}:
+            yield ToStderr(f"The group also uses other stores: {', '.join(sorted(others))}")
     if found.members:
         yield ""
         of = ("service", lambda member: f"{member.service}/{member.app}")
@@ -258,7 +257,7 @@ def _lag_unknown(found: GroupStatus) -> Iterator[Block]:
 
 
 class GroupCounts(msgspec.Struct, frozen=True):
-    """A group, and how many members and partitions with an offset it has."""
+    """A group with its numbers of members and of partitions with an offset."""
 
     group: str
     members: int
@@ -267,8 +266,8 @@ class GroupCounts(msgspec.Struct, frozen=True):
 
 @with_settings(*SERVICE, *MEETING)
 async def groups(settings: WorkSettings) -> None:
-    """List the groups that the service knows, or ZooKeeper; with --json one a line."""
-    # Which groups there are does not depend on the group that asks.
+    """List the groups of the service, or in ZooKeeper; with --json one group per line."""
+    # The list does not depend on the group of the coordinator.
     async with open_group(settings, settings.group or "qdo") as any_group:
         names = await any_group.groups()
     output.show_each(GroupCounts, [await _counts(settings, name) for name in names])

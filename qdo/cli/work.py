@@ -1,8 +1,8 @@
-"""``qdo work``: a worker of a group, its log on standard error, and its end when handlers keep it from ending.
+"""``qdo work``: runs a worker, logs to standard error, and ends the process even if handlers hang.
 
-A supervisor can start it again then. :mod:`faulthandler` ends a process in which nothing else runs, because its timer
-does not need the interpreter's lock. A process has one such timer. It stands still while the machine sleeps, but not
-while a signal has stopped the process.
+A supervisor can then restart it. The timer of :mod:`faulthandler` ends a blocked process, because it does not need the
+interpreter's lock. A process has only one such timer. It pauses while the machine sleeps, but not while a signal has
+stopped the process.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ log = logging.getLogger("qdo.cli")
 
 @with_settings(*table.table(), shows=False)
 def work(settings: WorkSettings) -> None:
-    """Handle the messages of queues: share their partitions with the other workers of a group, or claim them.
+    """Handle the messages of queues: share their partitions with the other workers of a group, or claim the messages.
 
-    SIGTERM and Ctrl-C finish the running messages; a second one ends at once. Exit codes: 0 stopped, 1 failed,
-    2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
+    SIGTERM and Ctrl-C finish the running messages; a second signal ends the process at once. Exit codes: 0 stopped,
+    1 failed, 2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
     """
     configure_logs(settings.log_level, settings.log)
     print_whole_lines()
     if settings.trace:
         enable_tracing()
-    # As for python -m: modules of the working directory can be named.
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
+    # Like python -m: modules of the working directory can be imported.
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a string
     serving = _serve(settings)
     with asyncio.Runner() as runner:
         try:
@@ -69,8 +69,8 @@ def work(settings: WorkSettings) -> None:
         except (SystemExit, KeyboardInterrupt):
             if inspect.getcoroutinestate(serving) == inspect.CORO_CLOSED:
                 raise
-            log.critical("a task that a handler has begun ended the event loop, so the worker ends", exc_info=True)
-            os._exit(1)  # as in a crash: a partition that is released would only end the next worker, too
+            log.critical("a task started by a handler ended the event loop, so the worker ends", exc_info=True)
+            os._exit(1)  # like a crash: if the partition were released, it would only end the next worker, too
     raise typer.Exit(code)
 
 
@@ -94,7 +94,7 @@ async def _serve(settings: WorkSettings) -> int:
                     code = await worker.serve(signals=True)
                 return ExitCode.FAILED if watching.done() and watching.result() else code
             except HandlerError as error:
-                # It could be found and called, so this may pass: a supervisor should try again.
+                # The handler was found and callable, so the error may be temporary: a supervisor should retry.
                 output.note(f"qdo: {error}")
                 return ExitCode.FAILED
             finally:
@@ -102,7 +102,7 @@ async def _serve(settings: WorkSettings) -> int:
 
 
 async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
-    """Stops the worker if none of its queues exists after ``wait_for_queue``; returns True if it did."""
+    """Stops the worker and returns True if none of its queues exists after ``wait_for_queue``."""
     if settings.pattern or not settings.wait_for_queue:
         return False
     while True:
@@ -115,24 +115,24 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
     missing, hint = ", ".join(settings.queue), await similar(client, settings.queue)
     output.note(
         f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s{hint} "
-        "Create it: queuey queue create; or wait longer: --wait-for-queue"
+        "Create it with queuey queue create, or wait longer with --wait-for-queue"
     )
     worker.stop()
     return True
 
 
 def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
-    """Returns the settings for a handler that is a program's :class:`~qdo.Jobs`: its messages are claimed."""
+    """Returns the settings; if the handler is a :class:`~qdo.Jobs`, they claim the messages of its queues."""
     from qdo.jobs import Jobs
 
-    found = _imported(settings.handler, settings.context)
-    if not isinstance(found, Jobs):
+    handler = _imported(settings.handler, settings.context)
+    if not isinstance(handler, Jobs):
         return settings
-    return structs.replace(settings, claim=True, queue=settings.queue or found.queues)
+    return structs.replace(settings, claim=True, queue=settings.queue or handler.queues)
 
 
 def _imported(handler: str | None, context: str | None) -> object:
-    """Returns the object named as the handler. However its modules configure logging, our records are still written."""
+    """Returns the handler. Enables our loggers again in case its modules configure logging."""
     from qdo.worker import handlers
 
     try:
@@ -167,7 +167,7 @@ def _source(settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordin
     for_groups |= {"grace": consumer.grace, "mirror": consumer.mirror, "dead_queue": worker.dead_queue}
     for name, value in for_groups.items():
         if value:
-            raise InvalidArgument(f"--{name.replace('_', '-')} is for groups, and --claim is without one")
+            raise InvalidArgument(f"--{name.replace('_', '-')} needs a group, and --claim works without one")
     if not settings.queue:
         raise InvalidArgument("the queues to claim from are missing: --queue")
     return Claims(client, settings.queue, ttl=settings.claim_ttl)
@@ -235,21 +235,20 @@ def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
 
 
 CHATTY = ("httpx2", "httpcore2", "kazoo")
-"""Libraries that log every request; only their warnings are shown."""
+"""Libraries that log every request; only their warnings are logged."""
 
 
 OURS = ("qdo", "queuey")
 
 
 def enable_logs() -> None:
-    """Enables our loggers again: ``logging.config`` disables those of other modules unless it is told not to."""
+    """Enables our loggers again, because ``logging.config`` disables existing loggers by default."""
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in OURS:
             logging.getLogger(name).disabled = False
 
 
 def configure_logs(level: str, form: str) -> None:
-    """Sends the records of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -258,16 +257,16 @@ def configure_logs(level: str, form: str) -> None:
 
 
 class WholeLines(io.TextIOWrapper):
-    """Standard output of handlers: each line is written in one piece, whatever other threads and processes print.
+    """Standard output of handlers, in which lines of several threads and processes are not mixed.
 
-    A line is written when it ends, when its thread flushes, and when it has :data:`MAX_LINE` characters.
+    A line is written at once when it ends, when its thread flushes, and when it has :data:`MAX_LINE` characters.
     """
 
     MAX_LINE = 4096
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
-        self._stream = stream  # It would close the buffer at its end.
+        self._stream = stream  # Without a reference, the stream would be collected and close the buffer.
         self._begun: dict[int, str] = {}
 
     def write(self, text: str) -> int:
@@ -279,7 +278,7 @@ class WholeLines(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        # The main thread's is the last one, at the end of the process.
+        # The main thread flushes last, at the end of the process, so it writes the lines of all threads.
         is_main = threading.current_thread() is threading.main_thread()
         for thread in list(self._begun) if is_main else [threading.get_ident()]:
             super().write(self._begun.pop(thread, ""))
@@ -287,21 +286,21 @@ class WholeLines(io.TextIOWrapper):
 
 
 def print_whole_lines() -> None:
-    """Has what handlers print appear line by line, also in a pipe."""
+    """Makes the output of handlers appear line by line, also in a pipe."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = WholeLines(sys.stdout)
 
 
 _MAX_INTERVAL = 1.0
-"""Interval between two settings of the timer, at most, in seconds."""
+"""Max seconds between two resets of the timer."""
 _STANDARD_ERROR = 2
 _MIN_LEFT = 1.0
-"""Min seconds for tasks, threads and the handlers' context to end after the worker, although its time is over."""
+"""Min seconds that tasks, threads and the handlers' context have to end after the worker, even if ``drain`` is over."""
 
 
 @asynccontextmanager
 async def ended_if_blocked(seconds: float) -> AsyncIterator[None]:
-    """Ends the process with code 1, and its stacks on standard error, if the event loop stands still for so long."""
+    """Ends the process with code 1 and prints its stacks if the event loop is blocked for ``seconds``."""
 
     async def postpone() -> None:
         while True:
@@ -317,7 +316,7 @@ async def ended_if_blocked(seconds: float) -> AsyncIterator[None]:
 
 
 def end_child_if_blocked(seconds: float) -> None:
-    """Ends a child if its interpreter is blocked for that long and no parent is left to kill it."""
+    """Ends a child process if its interpreter is blocked for ``seconds`` and no parent is left to kill it."""
 
     def postpone() -> None:
         while True:
@@ -327,18 +326,17 @@ def end_child_if_blocked(seconds: float) -> None:
 
 
 def _set_timer(seconds: float) -> float:
-    """Sets the timer anew; returns the seconds after which to do so again."""
     interval = min(_MAX_INTERVAL, seconds / 10)
-    # Two intervals later, so that the session ends first and the log says why.
+    # Two intervals later, so that the session ends first and the log shows the reason.
     faulthandler.dump_traceback_later(seconds + 2 * interval, exit=True, file=_STANDARD_ERROR)
     return interval
 
 
 class EndedInTime:
-    """Middleware that ends the process in time although a handler's tasks or threads go on after the worker."""
+    """Middleware that ends the process in time even if a handler's tasks or threads outlast the worker."""
 
     def stopped(self, worker: Worker) -> None:
-        """Tasks and threads get the rest of the time for draining."""
+        # Tasks and threads get the rest of the time for draining.
         timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end, [worker, sys.exc_info()[1]])
         timer.daemon = True
         timer.start()
@@ -348,15 +346,15 @@ class EndedInTime:
         try:
             worker.give_up()
             if error is not None:
-                log.critical("the worker ends by an error: %s", error)
-            log.warning("tasks or threads that handlers have begun go on: the process ends without them")
+                log.critical("the worker ends because of an error: %s", error)
+            log.warning("tasks or threads started by handlers are still running: the process ends without them")
             sys.stdout.flush()
         finally:
             os._exit(worker.exit_code)
 
 
 def end_at_once_if_told() -> None:
-    """Ends the process at once by a signal to end; while the worker serves, it handles the signals."""
+    """Makes SIGTERM and SIGINT end the process at once, until the worker handles these signals."""
     from qdo.worker.failure import ExitCode
 
     for number in (signal.SIGTERM, signal.SIGINT):

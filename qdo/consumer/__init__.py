@@ -1,1 +1,1 @@
-"""The consumer: the partitions that are ours, read and committed."""
+"""The consumer: owns partitions, reads their messages and commits offsets."""

@@ -1,4 +1,4 @@
-"""The consumer for code without asyncio: it runs the async one in a loop, in a separate thread."""
+"""The blocking consumer: runs the async consumer in an event loop on a separate thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PlainCallback = Callable[[frozenset[Partition]], None]
 
 
 class Consumer:
-    """:class:`AsyncConsumer` for ordinary code: the same arguments, names and errors; use it as ``with consumer:``.
+    """Blocking :class:`AsyncConsumer` with the same arguments, names and errors. Use it as ``with consumer:``.
 
     ::
 
@@ -43,13 +43,14 @@ class Consumer:
                     print(batch.partition.number, message.body)
             consumer.commit()
 
-    It owns the client and the coordinator: it uses them in its own thread and closes them. Do not use them elsewhere.
-    Callbacks are plain functions. Each runs in its own thread and may call :meth:`commit` and the other methods;
-    callbacks for different partitions may run at the same time. A thread cannot be cancelled: the next callback of a
-    partition waits for it, within the limits of :class:`AsyncConsumer`.
+    The consumer owns the client and the coordinator: it uses them in its own thread and closes them. Do not use them
+    elsewhere. Callbacks are plain functions. Each runs in its own thread and may call :meth:`commit` and the other
+    methods; callbacks for different partitions may run at the same time. A thread cannot be cancelled: the next
+    callback of a partition waits for it, within the limits of :class:`AsyncConsumer`.
 
-    Call :meth:`poll` from one thread; everything else may be called from any. If poll is interrupted, as by Ctrl-C, the
-    messages that it was about to return are returned by the next poll. After a fork only the parent may use it.
+    Call :meth:`poll` from one thread only; the other methods are thread-safe. If poll is interrupted, for example by
+    Ctrl-C, the next poll returns the messages that it was about to return. After a fork only the parent may use the
+    consumer.
     """
 
     def __init__(  # noqa: PLR0913 - all but two are options
@@ -87,7 +88,7 @@ class Consumer:
         self._over = False
         self._polling: asyncio.Task[Any] | None = None
         self._unreceived = False
-        """The last poll has handed out messages that did not reach its caller yet."""
+        """Whether the last poll has handed out messages that have not reached its caller yet."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -100,17 +101,17 @@ class Consumer:
 
     @property
     def service(self) -> str:
-        """The id of the service's store, by which partitions are called; empty until it was started."""
+        """The id of the service's store, which is part of every partition's identity; empty before the start."""
         return self._inner.service
 
     @property
     def closing(self) -> bool:
-        """It has begun to close; poll returns nothing from then on."""
+        """Whether the consumer has begun to close; poll returns nothing from then on."""
         return self._over or self._inner.closing
 
     @property
     def in_service_group(self) -> bool:
-        """Whether the service divides the partitions among the members of this one's group."""
+        """Whether the consumer is in a group of the service, which assigns the partitions itself."""
         return self._inner.in_service_group
 
     def start(self) -> None:
@@ -127,12 +128,12 @@ class Consumer:
             raise
 
     def close(self, within: float | None = None) -> None:
-        """Gives up all partitions, leaves the group and closes client and coordinator. Idempotent.
+        """Releases all partitions, leaves the group and closes client and coordinator. Idempotent.
+
+        Does nothing in a forked child. See :meth:`AsyncConsumer.close`.
 
         Args:
-            within: Seconds that on_revoke may take; None: the setting ``revoke_timeout``.
-
-        See :meth:`AsyncConsumer.close`. In a forked child it does nothing.
+            within: Seconds that on_revoke may take, or None for the setting ``revoke_timeout``.
         """
         if os.getpid() != self._process:
             return
@@ -153,7 +154,7 @@ class Consumer:
 
         async def poll() -> list[Batch]:
             if self._polling is not None and not self._polling.done():
-                await cancel(self._polling)  # its call was interrupted
+                await cancel(self._polling)  # the caller was interrupted
             self._take_back()
             self._polling = asyncio.current_task()
             batches = await self._inner.poll(most, timeout, skip=skip)
@@ -166,7 +167,7 @@ class Consumer:
         try:
             batches = thread.call(poll())
         except BaseException:
-            # What follows, such as a commit, finds the messages in the buffer.
+            # Put the messages back before any later call, such as a commit.
             interrupted.set()
             thread.soon(self._take_back)
             raise
@@ -174,7 +175,7 @@ class Consumer:
         return batches
 
     def _take_back(self) -> None:
-        """Puts the messages back that an interrupted poll has handed out; called in the loop."""
+        """Puts the messages of an interrupted poll back into the buffer. Runs in the loop."""
         if self._unreceived:
             self._unreceived = False
             self._inner.recall()
@@ -183,7 +184,7 @@ class Consumer:
         return self
 
     def __next__(self) -> Message:
-        """Returns one message after another, until it is closed; see :meth:`AsyncConsumer.__anext__`."""
+        """Returns the next message; ends when the consumer is closed. See :meth:`AsyncConsumer.__anext__`."""
         while not self.closing:
             for batch in self.poll(1, None):
                 return batch.messages[0]
@@ -194,7 +195,7 @@ class Consumer:
         self._running().call(self._inner.commit(offsets, back=back))
 
     def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
-        """Reads these partitions from now on, and no others; see :meth:`AsyncConsumer.assign`.
+        """Reads only these partitions from now on; see :meth:`AsyncConsumer.assign`.
 
         Example:
             >>> from qdo import Consumer
@@ -207,41 +208,41 @@ class Consumer:
         return self._running().call(self._inner.assign(partitions))
 
     def seek(self, partition: Partition, to: str | datetime | float) -> None:
-        """Goes on elsewhere in a partition; see :meth:`AsyncConsumer.seek`."""
+        """Changes the position in a partition; see :meth:`AsyncConsumer.seek`."""
         self._running().call(self._inner.seek(partition, to))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hands out nothing of these partitions until they are resumed; see :meth:`AsyncConsumer.pause`."""
+        """Returns no messages of these partitions until they are resumed; see :meth:`AsyncConsumer.pause`."""
         self._running().run(lambda: self._inner.pause(partitions))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Goes on with partitions that were paused."""
+        """Returns messages of paused partitions again."""
         self._running().run(lambda: self._inner.resume(partitions))
 
     @property
     def paused(self) -> frozenset[Partition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return self._running().run(lambda: self._inner.paused)
 
     @property
     def assignment(self) -> frozenset[Partition]:
-        """The partitions that are this member's, without those that are being revoked."""
+        """The partitions that this member owns, without those that are being revoked."""
         return self._running().run(lambda: self._inner.assignment)
 
     def position(self, partition: Partition) -> str | None:
-        """Returns where a partition goes on; see :meth:`AsyncConsumer.position`."""
+        """Returns the position in a partition; see :meth:`AsyncConsumer.position`."""
         return self._running().run(lambda: self._inner.position(partition))
 
     def committed(self, partition: Partition) -> str | None:
-        """Returns what is recorded as processed; see :meth:`AsyncConsumer.committed`."""
+        """Returns the committed offset; see :meth:`AsyncConsumer.committed`."""
         return self._running().run(lambda: self._inner.committed(partition))
 
     def lag(self) -> dict[Partition, int]:
-        """Returns how many messages lie behind each committed offset; see :meth:`AsyncConsumer.lag`."""
+        """Returns the number of messages after each committed offset; see :meth:`AsyncConsumer.lag`."""
         return self._running().call(self._inner.lag())
 
     def wake(self) -> None:
-        """Makes the waiting poll return, or the next one that would wait."""
+        """Makes the current poll return, or the next one that would wait."""
         thread = self._thread
         if thread is not None and os.getpid() == self._process:
             thread.soon(self._inner.wake)
@@ -258,28 +259,27 @@ class Consumer:
         self._check_process()
         thread = self._thread
         if thread is None:
-            raise InvalidArgument("the consumer was not started; write 'with consumer:'")
+            raise InvalidArgument("the consumer was not started: use 'with consumer:'")
         if not thread.alive:
             raise NotOwner("the consumer is closed")
         return thread
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise InvalidArgument("the consumer belongs to the process that made it; after a fork make another one")
+            raise InvalidArgument("the consumer belongs to the parent process: create another one after a fork")
 
 
 def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
-    """Runs a plain callback in its own thread, where it may call the consumer."""
     if callback is None:
         return None
 
     async def call(partitions: frozenset[Partition]) -> None:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        finished: asyncio.Future[None] = loop.create_future()
 
         def settle() -> None:
-            if not done.done():
-                done.set_result(None)
+            if not finished.done():
+                finished.set_result(None)
 
         def run() -> None:
             try:
@@ -291,9 +291,9 @@ def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]]
 
         threading.Thread(target=run, name="qdo-callback", daemon=True).start()
         try:
-            await asyncio.shield(done)
+            await asyncio.shield(finished)
         except asyncio.CancelledError:
-            await done  # the thread goes on; only the end of the loop breaks this wait off
+            await finished  # the thread cannot be cancelled; only the end of the loop ends this wait
             raise
 
     return call

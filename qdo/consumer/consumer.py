@@ -1,4 +1,4 @@
-"""The consumer for async code."""
+"""The async consumer."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from queuey.client import AsyncClient, Message, order_of
 log = logging.getLogger("qdo.consumer")
 
 YIELDS = 2
-"""Number of rounds of the loop after which a read that was just begun is on its way: the client sends head and body
-apart. So the service prepares the next page while the caller handles this one, even if the caller never awaits.
+"""Number of loop iterations until a new read request is sent: the client sends head and body separately. So the service
+prepares the next page while the caller handles this one, even if the caller never awaits.
 """
 FLUSH = 5.0
-"""Timeout in seconds for offsets to be mirrored at the end."""
+"""Timeout for mirroring the last offsets at the close, in seconds."""
 
 
 class AsyncConsumer:
-    """A member of a group: owns a share of the partitions of some queues, and returns their messages in order.
+    """A member of a group. It owns a share of the queues' partitions and returns their messages in order.
 
     ::
 
@@ -60,35 +60,35 @@ class AsyncConsumer:
 
         assert asyncio.run(main()) > 0
 
-    Every message is returned at least once to a member of the group, those of one partition in order. Use it in one
-    event loop, as ``async with consumer:``. It closes neither the client nor the coordinator. Without queues and
-    patterns it is no member of any group: :meth:`assign` says which partitions it reads.
+    Every message is returned at least once to a member of the group, in order within each partition. Use the consumer
+    in one event loop, as ``async with consumer:``. It closes neither the client nor the coordinator. Without queues and
+    patterns it does not join a group and reads the partitions given to :meth:`assign`.
 
     Args:
         client: A client of the application that owns the queues.
         coordinator: The coordinator of a group in ZooKeeper.
-        group: Name of a group of the service, which divides the partitions among its members. With neither of both
-            nothing can be committed.
+        group: The name of a group of the service, which assigns the partitions to the members. Without ``group`` and
+            ``coordinator`` nothing can be committed.
         queues: Names of queues, which need not exist yet.
-        patterns: For names, in the manner of shells. A pattern takes queues for dead letters (``*.dead``) only if it
-            ends with ``.dead`` itself.
-        member: A name that this member keeps over restarts, unique in the group; None: one is made up.
+        patterns: Shell-style patterns for queue names. A pattern matches dead-letter queues (``*.dead``) only if the
+            pattern ends with ``.dead`` itself.
+        member: A name that this member keeps across restarts, unique in the group. By default a name is generated.
         settings: See :class:`ConsumerSettings`.
         on_assign: Called with the partitions that this member owns from now on, before poll returns their messages.
         on_revoke: Called with the partitions that will be released; poll returns no more of their messages. Commits for
             them are possible until it returns.
         on_lost: Called with the partitions that another member owns now; commits for them are refused.
 
-    For one partition, a callback begins when the one before has ended: ``on_revoke`` is cancelled after
-    ``revoke_timeout``, its end is waited for, and ``on_lost`` follows. Others get the partition on time all the same.
-    If it comes back, ``on_assign`` waits for ``on_lost``, and nothing is read. A callback that hangs is waited for no
-    longer than ``revoke_timeout`` (at least one second) each time; its late end has no effect.
+    Callbacks of one partition never overlap: ``on_revoke`` is cancelled after ``revoke_timeout``, and ``on_lost``
+    follows once it has ended. Other members still get the partition on time. If the partition comes back, ``on_assign``
+    waits for ``on_lost``, and nothing is read meanwhile. The consumer waits for a hanging callback no longer than
+    ``revoke_timeout`` (at least one second) each time; its late end has no effect.
 
     Attributes:
-        closing: It has begun to close; poll returns nothing from then on.
+        closing: Whether the consumer has begun to close; poll returns nothing from then on.
 
     Raises:
-        InvalidArgument: A name is none, or there is no group for what needs one.
+        InvalidArgument: A name is not valid, or a setting needs a group and none is given.
     """
 
     def __init__(  # noqa: PLR0913 - all but two are options
@@ -147,7 +147,7 @@ class AsyncConsumer:
         )
         self._latest_start = LatestStart(
             client,
-            lambda ends: self._group.table.record(ends),  # noqa: PLW0108 - the group is made below
+            lambda ends: self._group.table.record(ends),  # noqa: PLW0108 - the group is created below
             lambda row, position: self._reader.begin_at(row, position),  # noqa: PLW0108 - so is the reader
             is_shared=bool(wants),
         )
@@ -178,37 +178,37 @@ class AsyncConsumer:
         await self.close()
 
     def attach(self, driver: PartitionListener, commit_messages: int, commit_seconds: float) -> None:
-        """Adds a listener for changes of partitions, which is notified before the user's callbacks.
+        """Adds a listener that is notified of partition changes before the user's callbacks.
 
-        It is for code that drives the consumer, such as a worker. Call it before the start.
+        For code that drives the consumer, such as a worker. Call it before the start.
 
         Args:
-            driver: The listener, which is notified of commits as well.
+            driver: The listener, which is also notified of commits.
             commit_messages: Number of messages after which the offsets that it adds to :attr:`ownership` are committed.
-            commit_seconds: Seconds after which they are committed if they are fewer.
+            commit_seconds: Seconds after which they are committed even if there are fewer.
 
         Raises:
-            InvalidArgument: It is no member of a group.
+            InvalidArgument: The consumer is not a member of a group.
         """
         if not isinstance(self._group, GroupMember):
-            raise InvalidArgument("a member of a group is needed: name queues or patterns")
+            raise InvalidArgument("the consumer is not a member of a group: give it queues or patterns")
         self._group.gather_commits(commit_messages, commit_seconds, driver)
         self._reader.attach(driver)
 
     async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Joins the group; partitions come when the group has shared them out.
+        """Joins the group. Partitions are assigned afterwards.
 
-        While the service is away it waits: what partitions are called is for the service to say.
+        Waits while the service does not answer, because the identity of partitions includes the id of its store.
 
         Args:
             prepare: Awaited when the service answers, before the group is joined.
 
         Raises:
-            ClientError: The service refuses to say which queues there are.
-            QdoError: The service does not say which store it has.
+            ClientError: The service refuses to list the queues.
+            QdoError: The service does not return the id of its store.
             CoordinationError: The group cannot be reached.
             MemberExists: Another member has this name.
-            InvalidArgument: It was started before.
+            InvalidArgument: The consumer was started before.
         """
         if self._tasks or self.closing:
             raise InvalidArgument("a consumer can be started only once")
@@ -228,46 +228,46 @@ class AsyncConsumer:
             raise
 
     async def close(self, within: float | None = None) -> None:
-        """Returns no more messages, calls on_revoke, releases all partitions and leaves the group. Idempotent.
+        """Calls on_revoke, releases all partitions and leaves the group. Polls return nothing from now on. Idempotent.
 
         Each partition is released as soon as its own on_revoke has returned; then another member can get it. With
-        ``commit_every`` the processed messages are committed, without those that the last poll returned.
+        ``commit_every`` the processed messages are committed, but not those that the last poll returned.
 
         Args:
-            within: Seconds that on_revoke may take; None: the setting ``revoke_timeout``.
+            within: Seconds that on_revoke may take, or None for the setting ``revoke_timeout``.
         """
         self.closing = True
         self._signal.set()
         if self._end is None:
             self._end = asyncio.get_running_loop().create_task(self._close(within))
-        # The caller may be cancelled; the group is left in any case.
+        # Leave the group even if the caller is cancelled.
         await asyncio.shield(self._end)
 
     async def poll(
         self,
         most: int = 500,
-        timeout: float | None = 1.0,  # noqa: ASYNC109 - nothing is cancelled at its end
+        timeout: float | None = 1.0,  # noqa: ASYNC109 - the timeout does not cancel anything
         *,
         skip: Collection[Partition] = (),
     ) -> list[Batch]:
-        """Returns messages that have arrived, of all partitions in turn; waits for some if there are none.
+        """Returns messages that have arrived, from all partitions in turn. Waits if no message has arrived.
 
         Args:
-            most: Messages over all batches, at most.
-            timeout: Seconds to wait; None: until there are some. 0: not at all.
-            skip: Partitions to leave out now, because their messages are still being worked on.
+            most: Max messages over all batches.
+            timeout: Seconds to wait; None waits until a message arrives, and 0 does not wait.
+            skip: Partitions to leave out now, because their messages are still being processed.
 
         Returns:
-            At most one batch for each partition. The list is empty if the time is over, :meth:`wake` was called, or the
-            consumer is ``closing``.
+            At most one batch for each partition. The list is empty if the timeout has expired, :meth:`wake` was called,
+            or the consumer is ``closing``.
 
         Raises:
-            ClientError: The service refuses reads, for a reason that needs a correction. Reading continues, so poll
+            ClientError: The service refuses reads for a reason that needs a correction. Reading continues, so poll
                 again after the correction.
-            CoordinationRefused: The coordination service does not allow an operation; poll again after a correction.
+            CoordinationRefused: The coordination service does not allow an operation. Poll again after a correction.
         """
         if most < 1:
-            raise InvalidArgument("poll returns at least one message: most must be 1 or more")
+            raise InvalidArgument("most must be 1 or more")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         self._add(self._buffer.settle(skip))
         while not self.closing:
@@ -275,8 +275,8 @@ class AsyncConsumer:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            if taken := [] if self._stopped else self._buffer.take(most, skip):
-                if batches := await self._hand_out(taken):
+            if slices := [] if self._stopped else self._buffer.take(most, skip):
+                if batches := await self._hand_out(slices):
                     return batches
                 continue
             if self._woken:
@@ -293,9 +293,9 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        """Returns one message after another, as poll does; ends when the consumer is closed.
+        """Returns the next message; ends when the consumer is closed.
 
-        :meth:`commit` in the body of the loop commits everything up to the current message.
+        :meth:`commit` in the body of the loop commits all messages up to the current one.
         """
         while not self.closing:
             for batch in await self.poll(1, None):
@@ -306,43 +306,43 @@ class AsyncConsumer:
         """Commits offsets.
 
         Args:
-            offsets: For each partition the id of the last message that was processed; None: all messages that were
+            offsets: The id of the last processed message of each partition, or None for all messages that poll has
                 returned so far.
-            back: The ids may be before the committed ones: the next owner of the partition begins there again. The
-                position of this consumer does not change; see :meth:`seek`.
+            back: Allows ids before the committed ones: the next owner of the partition begins there again. The position
+                of this consumer does not change; see :meth:`seek`.
 
         Raises:
             InvalidArgument: An id was not returned by this consumer, or is before the committed one (without ``back``
-                and without :meth:`seek`); or there is no group. Nothing was committed.
+                and without :meth:`seek`); or the consumer has no group. Nothing was committed.
             GroupActive: Partitions were chosen by :meth:`assign`, and a member of the group owns one of them.
             NotOwner: This member no longer owns some of the partitions; the rest were committed.
-            CoordinationLost: It is unknown whether the offsets were committed; commit again.
+            CoordinationLost: The offsets may or may not have been committed. Commit again.
             SessionLost: This member no longer owns the partitions.
         """
         if self._coordinator is None:
-            raise InvalidArgument("without a group nothing can be committed: give the consumer group=")
+            raise InvalidArgument("commit needs a group: give the consumer group=")
         if offsets is None:
             offsets = {row.partition: row.position for row in self._rows() if row.position is not None}
         await self._group.table.commit(offsets, back=back)
 
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
-        """Reads these partitions from now on, and no others; for a consumer that was made without queues and patterns.
+        """Reads only these partitions from now on; for a consumer that was created without queues and patterns.
 
-        They are not shared out: other consumers may read them too, also members of the group. Partitions that were
-        assigned before go on where they are. New ones begin at the offset of the group whose coordinator was given,
-        otherwise as the setting ``start`` says. Commits count for that group, the last one wins; without a coordinator
-        they are refused. Callbacks are called for partitions that come and go.
+        Other consumers may read the same partitions, including members of the group. Partitions that were assigned
+        before keep their positions. New ones begin at the committed offset of the given group, or without one as the
+        setting ``start`` says. Commits change the offsets of that group, and the last one wins; without a group they
+        are refused. The callbacks are called for added and removed partitions.
 
         Args:
-            partitions: For each queue the numbers of partitions.
+            partitions: The numbers of the partitions of each queue.
 
         Returns:
-            The partitions, as the other calls want them.
+            The partitions, for use in other calls.
 
         Raises:
-            InvalidArgument: A queue has no such partition; or the consumer was made with queues or patterns, was not
+            InvalidArgument: A partition does not exist; or the consumer was created with queues or patterns, was not
                 started, or is closed.
-            ClientError: There is no such queue, or the service does not answer.
+            ClientError: A queue does not exist, or the service does not answer.
             CoordinationError: The offsets cannot be read.
 
         Example:
@@ -359,51 +359,49 @@ class AsyncConsumer:
             ['one apple', 'two eggs']
         """
         if self._assigned is None or not self._finder.own.service or self.closing:
-            raise InvalidArgument(
-                "partitions are assigned to a started consumer that was made without queues and patterns"
-            )
-        wanted = set()
+            raise InvalidArgument("assign needs a started consumer that was created without queues and patterns")
+        assigned = set()
         for name, numbers in partitions.items():
             queue = Queue(self._finder.own.service, self.client.application, name)
-            there = (await self.client.info(name)).partitions
+            count = (await self.client.info(name)).partitions
             for number in numbers:
-                if not 1 <= number <= there:
-                    raise InvalidArgument(f"queue {name!r} has partitions 1 to {there}, and not {number}")
-                wanted.add(Partition(queue, number))
-        await self._assigned.assign(wanted)
-        return frozenset(wanted)
+                if not 1 <= number <= count:
+                    raise InvalidArgument(f"queue {name!r} has the partitions 1 to {count}, not {number}")
+                assigned.add(Partition(queue, number))
+        await self._assigned.assign(assigned)
+        return frozenset(assigned)
 
     @property
     def ownership(self) -> Ownership:
-        """What this member owns in its present session, for code that drives the consumer."""
+        """The partitions that this member owns in its present session, for code that drives the consumer."""
         return self._group.table
 
     def rejoin(self) -> None:
-        """Releases all partitions, each when it is finished, leaves the group and joins it again."""
+        """Releases all partitions, each once its work is finished, leaves the group and joins it again."""
         self._group.rejoin()
 
     @property
     def in_service_group(self) -> bool:
-        """Whether the service divides the partitions among the members of this one's group."""
+        """Whether the consumer is in a group of the service, which assigns the partitions itself."""
         return isinstance(self._coordinator, ServiceCoordinator)
 
     @property
     def connected(self) -> bool:
-        """The partitions are certainly owned still, by the session's own clock, before any event says so."""
+        """Whether the partitions are certainly still owned, by the session's own clock, even before an event."""
         return self._group.table.connected
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
-        """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.
+        """Changes the position in a partition. Prefetched messages are dropped, and the next commit may go back.
 
         Args:
             partition: The partition.
-            to: ``earliest``, ``latest``, the id of the message after which to go on, or an instant (seconds since
-                1970, or an aware datetime) from which on to read.
+            to: ``earliest``, ``latest``, the id of the message after which reading continues, or an instant (seconds
+                since 1970, or an aware datetime) from which to read.
 
         Raises:
-            InvalidArgument: There is no such position.
-            NotOwner: The partition is not this member's.
-            ClientError: The service cannot say where the end is.
+            InvalidArgument: The position is not valid.
+            NotOwner: This member does not own the partition.
+            ClientError: The service cannot return the partition's end.
         """
         self._mine(partition)
         position = await point_of(self.client, partition, to)
@@ -416,10 +414,10 @@ class AsyncConsumer:
 
     @property
     def coordinator(self) -> AnyCoordinator:
-        """Of the group.
+        """The coordinator of the group.
 
         Raises:
-            InvalidArgument: There is none.
+            InvalidArgument: The consumer has no group.
         """
         if self._coordinator is None:
             raise InvalidArgument("this consumer has no group: give it group=")
@@ -427,35 +425,35 @@ class AsyncConsumer:
 
     @property
     def refused(self) -> float:
-        """Seconds for which the service has refused reads, or the list of queues, to the client's credential."""
+        """Seconds for which the service has refused reads or the list of queues to the client's credential."""
         return self._refusals.seconds
 
     @property
     def unseen(self) -> frozenset[str]:
-        """Queues that may exist, but that no member which wants them may see; known to the group's leader only."""
+        """Queues that may exist, but that no subscribed member may see; only the group's leader knows them."""
         return frozenset(queue.name for queue in self._finder.unseen)
 
     @property
     def wanted(self) -> Subscription:
-        """The names and patterns of the queues that this member wants."""
+        """The subscription: names and patterns of queues."""
         return self._finder.own
 
     @property
     def service(self) -> str:
-        """The id of the service's store, by which partitions are called; empty until it was started."""
+        """The id of the service's store, which is part of every partition's identity; empty before the start."""
         return self._finder.own.service
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Returns no messages of these partitions until they are resumed; those that are not owned are passed over."""
+        """Returns no messages of these partitions until they are resumed. Partitions that are not owned are skipped."""
         self._set_paused(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Goes on with partitions that were paused."""
+        """Returns messages of paused partitions again."""
         self._set_paused(partitions, paused=False)
 
     @property
     def paused(self) -> frozenset[Partition]:
-        """The partitions that are paused. One that is given up and comes back is not paused any more."""
+        """The paused partitions. A partition that is released and comes back is no longer paused."""
         return frozenset(row.partition for row in self._owned() if row.paused)
 
     @property
@@ -464,7 +462,7 @@ class AsyncConsumer:
         return frozenset(row.partition for row in self._owned())
 
     def position(self, partition: Partition) -> str | None:
-        """Returns the id of the last returned message, or the id after which reading begins; None: the beginning.
+        """Returns the id of the last returned message, or the id after which reading begins; None means the beginning.
 
         Raises:
             NotOwner: This member does not own the partition.
@@ -472,7 +470,7 @@ class AsyncConsumer:
         return self._known(partition).position
 
     def committed(self, partition: Partition) -> str | None:
-        """Returns the committed offset; None: there is none.
+        """Returns the committed offset, or None if nothing was committed.
 
         Raises:
             NotOwner: This member does not own the partition.
@@ -480,23 +478,23 @@ class AsyncConsumer:
         return self._known(partition).recorded
 
     async def lag(self) -> dict[Partition, int]:
-        """Returns the number of messages after the committed offset of each partition, as the service counts them.
+        """Returns the number of messages after the committed offset of each partition, as counted by the service.
 
-        Without a group: after the last message that was returned.
+        Without a group, counts from the last message that poll returned.
 
         Raises:
-            ClientError: The service cannot say.
+            ClientError: The service cannot count them.
         """
         queues: dict[str, dict[int, str | None]] = {}
-        alone = self._coordinator is None
-        owned = {row.partition: row.position if alone else row.recorded for row in self._owned()}
+        without_group = self._coordinator is None
+        owned = {row.partition: row.position if without_group else row.recorded for row in self._owned()}
         for partition, committed in owned.items():
             queues.setdefault(partition.queue.name, {})[partition.number] = committed
-        found = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
-        return {each: found[each.queue.name][each.number].lag for each in owned}
+        lags = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
+        return {p: lags[p.queue.name][p.number].lag for p in owned}
 
     def wake(self) -> None:
-        """Makes the waiting poll return, or the next one that would wait."""
+        """Makes the current poll return, or the next one that would wait."""
         self._woken = True
         self._signal.set()
 
@@ -505,7 +503,7 @@ class AsyncConsumer:
         return self._reader.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
-        """Hands out the messages that were taken, after letting the loop request the next ones."""
+        """Returns the taken messages as batches, after the loop has sent the next requests."""
         self._fetcher.kick()
         try:
             for _ in range(YIELDS):
@@ -516,7 +514,7 @@ class AsyncConsumer:
         return self._buffer.hand_out(taken, stopped=self._stopped or self.closing)
 
     def recall(self) -> None:
-        """Returns the messages of the last poll to the buffer, because they did not reach its caller."""
+        """Puts the messages of the last poll back into the buffer, because they did not reach the caller."""
         self._buffer.recall()
 
     async def _close(self, within: float | None) -> None:
@@ -530,7 +528,7 @@ class AsyncConsumer:
                     await self._mirror.flush()
 
     def _add(self, rows: Iterable[OwnedPartition]) -> None:
-        """Commits the positions of partitions later, if the consumer commits by itself and no more was committed."""
+        """With ``commit_every``, schedules commits of the positions, except those before a committed offset."""
         for row in rows if self.settings.commit_every is not None else ():
             if row.position is not None and not row.commits_beyond(order_of(row.position)):
                 self._group.table.add(row, row.position, 0)
@@ -551,7 +549,6 @@ class AsyncConsumer:
         self._changed()
 
     def _rows(self) -> list[OwnedPartition]:
-        """Returns the partitions that commits are accepted for."""
         return [row for row in self._group.table.held.values() if row.begun]
 
     def _owned(self) -> list[OwnedPartition]:

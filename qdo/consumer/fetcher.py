@@ -1,14 +1,14 @@
-"""Reads ahead: keeps calls under way for all partitions that want messages.
+"""Prefetches messages: keeps read calls in flight for all partitions that need messages.
 
-It has no loop. Whenever something changes (messages were handed out, an answer came, a partition was
-added) :meth:`Fetcher.kick` plans anew and starts a task for each call. An answer counts for a partition only if the
-partition still belongs to that call: one that was revoked or moved meanwhile does not.
+The fetcher has no loop. Whenever something changes (messages were handed out, an answer arrived, a partition was
+added), :meth:`Fetcher.kick` plans again and starts a task for each call. The answer to a call counts for a partition
+only if the partition still belongs to that call: it was not revoked or moved meanwhile.
 
-**What is asked next** is decided by pure functions. Partitions that are known to have more are read at once, few at a
-time and much of each. Partitions that were not read yet are read at once too, all together. Empty ones wait together in
-long polls. A poll is never cancelled because one more partition wants to wait: the service would hold its place, one of
-a few, until the time asked for is over. Instead new partitions wait in a separate poll, which ends at the same time,
-and then all wait in one. When there are too many polls, new partitions are read in turn without waiting.
+**The next calls** are planned by pure functions. Partitions that are known to have more messages are read at once, few
+partitions per call and many messages of each. Partitions that were not read yet are read at once, too, all together.
+Empty partitions share long polls. A poll is never cancelled to add a partition: the service would keep its slot, one of
+a few, until the wait is over. Instead, new partitions wait in a separate poll that ends at the same time, and then all
+share one. If there are too many polls, new partitions are read in turn without waiting.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ QUEUES = 100
 PARTITIONS = 1000
 """Max partitions to read in one call."""
 READS = 2
-"""Max calls that do not wait, under way at the same time."""
+"""Max concurrent calls that do not wait."""
 SLICE = 100
-"""Min messages of one partition that make a read of it worthwhile when there is more than can be held."""
+"""Min messages per partition for which a read is worthwhile when the buffer has too little space for all."""
 GATHER = 0.5
-"""Interval in seconds: polls that would end this near to each other are made one."""
+"""Interval within which the ends of two polls count as one, so that they are merged, in seconds."""
 _place = attrgetter("partition")
 
 
 class BufferSpace(NamedTuple):
-    """Space for messages that are read.
+    """Free space in the fetch buffer.
 
     Attributes:
-        free: Messages that may still be held, over all partitions; 0: none.
-        low: So few messages are held that partitions that still hold some may be read on.
-        reserve: Messages that a partition may have in any case if it holds none.
+        free: Max further messages over all partitions.
+        low: Whether the buffer is so empty that partitions with buffered messages may be read, too.
+        reserve: Messages that a partition without buffered messages may always read.
     """
 
     free: int
@@ -71,12 +71,12 @@ class BufferSpace(NamedTuple):
 
 
 class InFlightCalls(NamedTuple):
-    """Calls that are under way.
+    """Calls in flight.
 
     Attributes:
-        reads: Calls that do not wait.
-        polls: When those that wait are to end, each.
-        most_polls: Max of these.
+        reads: Number of calls that do not wait.
+        polls: The end of the wait of each poll.
+        most_polls: Max polls.
     """
 
     reads: int
@@ -85,12 +85,12 @@ class InFlightCalls(NamedTuple):
 
 
 class PlannedCall(NamedTuple):
-    """One call to make.
+    """A call to make.
 
     Attributes:
-        wants: What to read.
-        limit: Messages of each partition.
-        wait: Seconds to wait if there is nothing.
+        wants: The partitions to read.
+        limit: Max messages of each partition.
+        wait: Seconds to wait if there are no messages.
     """
 
     wants: tuple[OwnedPartition, ...]
@@ -103,7 +103,7 @@ class FetchPlan(NamedTuple):
 
     Attributes:
         asks: The calls.
-        recheck: When to plan anew even if nothing happens; None: never.
+        recheck: When to plan again even if nothing changes, if ever.
     """
 
     asks: list[PlannedCall]
@@ -111,7 +111,7 @@ class FetchPlan(NamedTuple):
 
 
 def space_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> BufferSpace:
-    """Returns how much may be read if so many messages, of so many bytes and partitions, are held."""
+    """Returns the free space if the buffer holds this many messages and bytes of this many partitions."""
     reserved = prefetch_messages // 4
     common = max(1, prefetch_messages - reserved)
     if size >= prefetch_bytes:
@@ -132,12 +132,12 @@ def plan_fetches(
     """Decides which calls to make.
 
     Args:
-        wants: The partitions that could be read, in the order in which they became so; none that is part of a call.
-        room: How much may be read.
-        pending_calls: What is under way.
-        now: The present instant, of any monotonic clock.
-        page: Messages of one partition at most.
-        wait: Seconds that a poll may wait.
+        wants: The readable partitions that are not part of a call, in the order in which they became readable.
+        room: The free space.
+        pending_calls: The calls in flight.
+        now: The present time of any monotonic clock.
+        page: Max messages of one partition in a call.
+        wait: Max seconds that a poll waits.
     """
     sure: list[OwnedPartition] = []
     unknown: list[OwnedPartition] = []
@@ -146,7 +146,7 @@ def plan_fetches(
         if not want.count or (room.low and want.count < page):
             (sure if want.more else unknown if want.more is None else dry).append(want)
     reads = max(0, READS - pending_calls.reads)
-    # First those that wait for their first read: busy partitions always have more, and would starve them.
+    # Partitions without a first read come first: busy partitions always have more and would starve them.
     asks = _some_of_all(unknown, room, page, 0.0)[:reads]
     if sure:
         asks += _much_of_few(sure, room, page, reads - len(asks))
@@ -166,8 +166,7 @@ def _polls(
     wait: float,
     reads: int,
 ) -> tuple[list[PlannedCall], float | None]:
-    """Decides how those wait that had nothing."""
-    # One that is overdue has lost its connection, or the service is slow; it is not waited for.
+    # Ignore overdue polls: their connection is lost or the service is slow.
     ends = [end for end in pending_calls.polls if end + GATHER > now]
     if ends:
         if min(ends) - now < GATHER:
@@ -180,18 +179,18 @@ def _polls(
 
 
 def _much_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
-    """Reads as many partitions as limits allow with worthwhile reads; else, a little of all that hold none.
+    """Reads as many partitions as the space allows with worthwhile reads; without space, a little of each.
 
-    When nothing is under way they are divided between two calls: the service works on one while the answer to the
-    other is taken in, and from then on they take turns.
+    If no read is in flight, the partitions are divided between two calls: the service prepares one answer while the
+    other is processed, and from then on the calls alternate.
     """
     if not room.free:
         return [PlannedCall(next(_calls(wants)), min(page, room.reserve))][:reads]
     chosen = wants[: max(1, room.free // min(SLICE, page))]
     limit = min(page, max(SLICE, room.free // len(chosen)))
     first = -(-len(chosen) // max(1, reads))
-    parts = [chosen[start : start + first] for start in range(0, len(chosen), first)]
-    return [PlannedCall(next(_calls(part)), limit) for part in parts][:reads]
+    batches = [chosen[start : start + first] for start in range(0, len(chosen), first)]
+    return [PlannedCall(next(_calls(batch)), limit) for batch in batches][:reads]
 
 
 def _some_of_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait: float) -> list[PlannedCall]:
@@ -200,7 +199,6 @@ def _some_of_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait
 
 
 def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
-    """Divides wants, in their order, by what fits into one call."""
     call: list[OwnedPartition] = []
     queues: set[Queue] = set()
     for want in wants:
@@ -217,24 +215,24 @@ def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ..
 log = logging.getLogger("qdo.consumer")
 
 LOOK = 1.0
-"""Interval in seconds between reads of a partition for which there is no place in a poll."""
+"""Interval between reads of an empty partition that is in no poll, in seconds."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0, retry_after_cap=5.0)
-"""Pauses after failures; the client has already retried before it reports one."""
+"""Pauses after failures; the client itself has retried before it raises an error."""
 CROWDED = 5.0
-"""Timeout in seconds without polls when the service had no place for one; meanwhile reads do not wait."""
+"""Max time without polls after the service refused one (TooManyWaiters), in seconds; reads do not wait meanwhile."""
 SPARE_POLLS = 3
-"""Number of polls beside those that are needed when all partitions wait together."""
+"""Number of polls beyond the number needed if all partitions share polls."""
 
 
 class InFlightCall:
-    """A call that is under way.
+    """A call in flight.
 
     Attributes:
-        ask: What it asks.
-        rows: By queue and number those that it was made for.
-        left: How many of them still want its answer.
-        end: When it will have waited; None: it does not wait.
-        task: Carries it out.
+        ask: The planned call.
+        rows: The partitions that it was made for, by queue and number.
+        left: The number of partitions that still need the answer.
+        end: When its wait ends, or None if it does not wait.
+        task: The task that runs it.
     """
 
     task: asyncio.Task[None]
@@ -246,12 +244,11 @@ class InFlightCall:
         self.end = end
 
     def mine(self, queue: Queue) -> dict[int, OwnedPartition]:
-        """Returns the partitions of a queue that still want its answer."""
         return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
 
     @property
     def expected(self) -> int:
-        """Messages to reserve space for; a poll may well bring none."""
+        """Messages to reserve space for; 0 for polls, which may return none."""
         return 0 if self.end is not None else self.ask.limit * self.left
 
 
@@ -259,13 +256,13 @@ class Fetcher:
     """Keeps the fetch buffer filled.
 
     Args:
-        client: To read with.
-        buffer: Where messages go.
-        settings: How much to read.
-        arrived: Called when there is something new on the fetch buffer.
-        missing: Called when a queue was found to be gone, or must not be read.
-        failed: Called with an error that does not pass without help.
-        refusals: Gets what the service refuses.
+        client: The client that reads messages.
+        buffer: The buffer to fill.
+        settings: The limits of reads.
+        arrived: Called when messages were added to the buffer.
+        missing: Called when a queue does not exist or must not be read.
+        failed: Called with an error that requires a correction.
+        refusals: Records refused reads.
     """
 
     def __init__(
@@ -297,7 +294,6 @@ class Fetcher:
         self._closed = False
 
     def add(self, row: OwnedPartition) -> None:
-        """``kick`` follows."""
         self._free[row.partition] = row
         self._queues[row.partition.queue] = self._queues.get(row.partition.queue, 0) + 1
         self._count += 1
@@ -316,7 +312,7 @@ class Fetcher:
             self._forget_trouble("")
 
     def leave(self, row: OwnedPartition) -> None:
-        """Removes a partition from the call that it is part of; a call without partitions is cancelled."""
+        """Removes a partition from the call that it is part of. A call without partitions is cancelled."""
         pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
             return
@@ -328,17 +324,16 @@ class Fetcher:
             pending_call.task.cancel()
 
     def kick(self) -> None:
-        """Starts the calls that are to be made now."""
         if self._closed:
             return
         now = asyncio.get_running_loop().time()
         wants, instants = self._wants(now)
         if wants:
-            found = self._plan(wants, now)
-            for ask in found.asks:
+            plan = self._plan(wants, now)
+            for ask in plan.asks:
                 self._start(ask, now)
-            if found.recheck is not None:
-                instants.append(found.recheck)
+            if plan.recheck is not None:
+                instants.append(plan.recheck)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(min(instants), self.kick) if instants else None
@@ -350,7 +345,6 @@ class Fetcher:
         await cancel(*self._tasks)
 
     def _wants(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
-        """Returns the partitions that could be read, and when the pause of the rest ends."""
         wants = []
         rests = []
         for row in self._free.values():
@@ -399,7 +393,7 @@ class Fetcher:
             raise
         except TooManyWaiters:
             self._poll_instead(pending_call)
-        except Exception as error:  # noqa: BLE001 - the poll raises what does not pass without help
+        except Exception as error:  # noqa: BLE001 - poll raises errors that require a correction
             self._rest_all(pending_call, error)
         finally:
             self._pending_calls.discard(pending_call)
@@ -408,43 +402,42 @@ class Fetcher:
     def _take(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
-            here = pending_call.mine(queue)
+            rows = pending_call.mine(queue)
             if read.page is not None:
                 self._restored(queue.name)
-                self._take_page(pending_call, here, read.page)
+                self._take_page(pending_call, rows, read.page)
             elif read.error is not None:
                 self._trouble(queue.name, read.error)
                 if isinstance(read.error, QueueNotFound | NotAllowed):
                     self._missing()
-                self._rest(here.values(), read.error)
+                self._rest(rows.values(), read.error)
         if self._buffer.count != before:
             self._arrived()
 
     def _take_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
-        given = {}
+        messages_by_number = {}
         for number, messages in divide(page.messages):
-            given[number] = messages
+            messages_by_number[number] = messages
             if number in rows:
                 self._buffer.put(rows[number], messages)
-        rich = _rich(page, given, pending_call)
+        rich = _rich(page, messages_by_number, pending_call)
         rest_until = asyncio.get_running_loop().time() + LOOK
         for number, row in rows.items():
-            at = page.next.get(number)
-            if at is not None:
-                row.fetch_from = at
-            elif number in given:
-                row.fetch_from = id_after(given[number][-1].id)
-            looked = row.more is False and pending_call.end is None
+            position = page.next.get(number)
+            if position is not None:
+                row.fetch_from = position
+            elif number in messages_by_number:
+                row.fetch_from = id_after(messages_by_number[number][-1].id)
+            was_empty = row.more is False and pending_call.end is None
             row.more = number in rich
             row.failures = 0
-            if looked and not row.more and number not in given:
+            if was_empty and not row.more and number not in messages_by_number:
                 row.rest_until = rest_until
             self._release(row)
 
     def _poll_instead(self, pending_call: InFlightCall) -> None:
-        """Notes that the service found nothing and has no place to wait; for a time, reads do not wait."""
         now = asyncio.get_running_loop().time()
-        jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that came together come back apart
+        jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that polled at the same time
         self._crowded_until = now + CROWDED * jitter
         for queue in pending_call.rows:
             for row in pending_call.mine(queue).values():
@@ -453,7 +446,6 @@ class Fetcher:
                 self._release(row)
 
     def _rest_all(self, pending_call: InFlightCall, error: Exception) -> None:
-        """Makes all partitions pause after a call that failed."""
         self._trouble("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)
@@ -463,12 +455,12 @@ class Fetcher:
             self._rest(pending_call.mine(queue).values(), error)
 
     def _rest(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
-        asked = error.retry_after if isinstance(error, ApiError) else None
+        retry_after = error.retry_after if isinstance(error, ApiError) else None
         now = asyncio.get_running_loop().time()
-        draw = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that failed together come back apart
+        jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that failed at the same time
         for row in rows:
             row.failures += 1
-            row.rest_until = now + _BACKOFF.pause(row.failures, draw, asked)
+            row.rest_until = now + _BACKOFF.pause(row.failures, jitter, retry_after)
             self._release(row)
 
     def _release(self, row: OwnedPartition) -> None:
@@ -476,7 +468,7 @@ class Fetcher:
         self._free[row.partition] = row
 
     def _trouble(self, name: str, error: Exception) -> None:
-        """Logs once that reads of a queue (without a name: all) fail."""
+        """Logs once that reads of a queue fail; an empty name means all queues."""
         if isinstance(error, NotAuthenticated | NotAllowed):
             self._refusals.note(name)
         if name not in self._troubled:
@@ -506,10 +498,10 @@ def _queries(pending_call: InFlightCall) -> list[Query]:
 
 
 def _rich(page: Page, given: Mapping[int, Sequence[Message]], pending_call: InFlightCall) -> Container[int]:
-    """Returns the partitions of which there certainly is more.
+    """Returns the partitions that certainly have more messages.
 
-    The page says so for all together. Those that reached the limit are; if none did, those were cut by bytes that
-    have any; a page without any may say so as well.
+    The page has one flag for all of them. Partitions that reached the limit have more. If none did, the page was cut by
+    bytes, and the partitions with messages have more; a page without messages may be cut, too.
     """
     if not page.more:
         return ()
@@ -518,9 +510,9 @@ def _rich(page: Page, given: Mapping[int, Sequence[Message]], pending_call: InFl
 
 
 def divide(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
-    """Divides what a read gave, partition after partition in ascending order, at the bounds between them.
+    """Splits the messages of a read, ordered by partition, into one list per partition.
 
-    Costs by the number of partitions that have any, not by the number of messages.
+    The cost grows with the number of partitions that have messages, not with the number of messages.
     """
     start = 0
     while start < len(messages):

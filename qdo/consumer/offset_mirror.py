@@ -1,4 +1,4 @@
-"""The offsets of a group in the service, where they are shown."""
+"""Mirrors a group's offsets to the service, which shows the group's lag from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 log = logging.getLogger("qdo.consumer")
 
 MAX_TRIES = 5
-"""Max attempts while others record offsets at the same time."""
+"""Max attempts while others record offsets concurrently."""
 
 
 class OffsetMirror(PartitionListener):
-    """The offsets of one group, as the service has them, so that its lag shows there.
+    """A copy of one group's offsets in the service, so that the service shows the group's lag.
 
-    The coordination service has the offsets that count. The mirror follows: it goes back only after a seek (a member
-    that lost a partition may come late), it is brought up to date in the background, and when it fails that is logged
-    and tried again with the next commit.
+    The coordination service has the authoritative offsets. The mirror is updated in the background. It moves an offset
+    back only after a seek, because a member that has lost a partition may write late. Failures are logged, and the next
+    commit tries again.
 
     Args:
-        client: To speak to the service with.
+        client: A client of the service.
         group: The group's name.
     """
 
@@ -43,41 +43,40 @@ class OffsetMirror(PartitionListener):
             self._task = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def flush(self) -> None:
-        """Waits until everything is recorded, or could not be."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     async def _catch_up(self) -> None:
         while self._due:
             queue = next(iter(self._due)).queue
-            mine = [partition for partition in self._due if partition.queue == queue]
-            changes = {partition.number: self._due.pop(partition) for partition in mine}
+            partitions = [partition for partition in self._due if partition.queue == queue]
+            changes = {partition.number: self._due.pop(partition) for partition in partitions}
             try:
                 await self._set(queue, changes)
             except ClientError as error:
                 log.warning("offsets of %s were not recorded in the service: %s", queue.name, error)
 
     async def _set(self, queue: Queue, changes: Mapping[int, tuple[str, bool]]) -> None:
-        """Records offsets of one queue, each unless the service has a later one and it is not to go back."""
-        left = dict(changes)
+        """Records offsets of one queue. Skips offsets that are not after the service's, unless they must go back."""
+        remaining = dict(changes)
         for _ in range(MAX_TRIES):
-            # An offset that must go back is recorded without comparing.
-            expected = {n: self._known.get(Partition(queue, n)) for n, (_, back) in left.items() if not back}
-            if not left:
+            # An offset that must go back is recorded unconditionally.
+            expected = {n: self._known.get(Partition(queue, n)) for n, (_, back) in remaining.items() if not back}
+            if not remaining:
                 return
             try:
                 await self._client.commit(
-                    queue.name, self._group, {n: offset for n, (offset, _) in left.items()}, expected=expected
+                    queue.name, self._group, {n: offset for n, (offset, _) in remaining.items()}, expected=expected
                 )
             except OffsetConflict as conflict:
-                for number, now in conflict.current.items():
-                    self._known[Partition(queue, number)] = now
-                left = {n: change for n, change in left.items() if not _reached(conflict, n, change[0])}
+                for number, current in conflict.current.items():
+                    self._known[Partition(queue, number)] = current
+                remaining = {n: change for n, change in remaining.items() if not _reached(conflict, n, change[0])}
             else:
-                self._known |= {Partition(queue, n): offset for n, (offset, _) in left.items()}
+                self._known |= {Partition(queue, n): offset for n, (offset, _) in remaining.items()}
                 return
 
 
 def _reached(conflict: OffsetConflict, number: int, offset: str) -> bool:
-    now = conflict.current.get(number)
-    return number in conflict.applied or (now is not None and order_of(now) >= order_of(offset))
+    current = conflict.current.get(number)
+    return number in conflict.applied or (current is not None and order_of(current) >= order_of(offset))

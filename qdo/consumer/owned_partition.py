@@ -1,11 +1,11 @@
-"""The partitions that a member owns: their states in the group, the consumer's positions, and the messages held ready.
+"""Owned partitions: their states in the group, the consumer's positions, and the buffered messages.
 
-A row is one ownership of a partition. Its states are in :mod:`qdo.consumer.rebalance.partition_table`. Its owner, the
-consumer, works on it::
+A row is one ownership of a partition. Its states in the group are in :mod:`qdo.consumer.rebalance.partition_table`. Its
+states in the consumer are::
 
-    fresh ──on_assign over──► announced ──place known──► opened ◄──pause / resume──► paused
+    fresh ──on_assign ended──► announced ──position known──► opened ◄──pause / resume──► paused
 
-A partition that comes back later is another row, which begins at the committed offset.
+A partition that comes back later gets another row, which begins at the committed offset.
 """
 
 from __future__ import annotations
@@ -26,44 +26,45 @@ State = Literal["owned", "revoking", "releasing", "unsure", "lost"]
 
 
 class OwnedPartition:
-    """One partition of a session.
+    """One ownership of a partition in a session.
 
     Args:
         partition: The partition.
-        held: As it was taken; None: it is unsure.
+        held: The offset at the claim, or None if the claim is in doubt.
 
     Attributes:
-        state: See the module.
-        claimed: What was recorded when it was taken.
-        held: With the version that the next commit needs.
-        pending_offset: The offset that is to be recorded; None: there is none.
-        pending_back: It may lie before the recorded one.
-        waiting_commits: The commits that wait for it.
-        note: What is to be noted beside it.
-        version_known: The version is not in doubt.
-        notified: The owner was notified that it has the partition, and not yet that it lost it.
-        calls: The calls to the owner about it, except for that of its loss.
-        released: It is free for others.
-        end_notified: Its owner was notified of everything.
+        state: See :mod:`qdo.consumer.rebalance.partition_table`.
+        claimed: The recorded offset at the claim.
+        held: The recorded offset with the version that the next commit needs.
+        pending_offset: The offset to record, if any.
+        pending_back: Whether ``pending_offset`` may be before the recorded one.
+        waiting_commits: The commits that wait for the pending offset.
+        note: The note to record with the offset.
+        version_known: Whether the version is not in doubt.
+        notified: Whether the listener was notified of the assignment, and not yet of the loss.
+        calls: The calls to the listener for this row, except the call for its loss.
+        released: Whether other members can claim the partition.
+        end_notified: Whether the listener was notified of the end.
 
-    What its owner knows of it:
+    The consumer's part:
 
     Attributes:
-        begun: It works on it.
-        announced: The user's callback was called for it.
-        position: The last message handed out, or the point after which the next one lies; None: the beginning.
-        seek_pending: It was moved since the last commit, so that this one may go back.
-        fetch_from: From where to read on; None until it is known where to begin, and nothing is read before.
-        opened: It is read.
-        paused: Nothing of it is handed out for now.
-        count: Messages held.
-        size: Bytes of their bodies, about.
-        chunks: They themselves, as they were read, each with the bytes of a body; of the first all from ``start`` on.
-        fetch_epoch: Fetch generation, raised by seek and revoke: what was read before is not handed out any more.
-        more: There certainly is more to read (True), there was none at the last read (False), not known (None).
-        pending_call: The request that it is part of.
-        failures: Reads in a row that failed.
-        rest_until: Instant (of the loop) before which it is not read.
+        begun: Whether the consumer works on the partition.
+        announced: Whether the user's on_assign was called.
+        position: The id of the last message handed out, or the id after which reading begins; None means the beginning.
+        seek_pending: Whether the position was moved since the last commit, so that the next one may go back.
+        fetch_from: The position of the next read; None until the first position is known, and nothing is read before.
+        opened: Whether the partition is being read.
+        paused: Whether the user has paused the partition.
+        count: Number of buffered messages.
+        size: Approximate bytes of their bodies.
+        chunks: The buffered messages in the lists in which they were read, each with the mean bytes of a body.
+        start: Index of the first buffered message in the first chunk.
+        fetch_epoch: Raised by seek and revoke; messages read in an earlier epoch are not handed out.
+        more: True if there certainly is more to read, False if there was none at the last read, None if unknown.
+        pending_call: The read call that includes the partition.
+        failures: Number of consecutive failed reads.
+        rest_until: Time of the event loop before which the partition is not read.
     """
 
     def __init__(self, partition: Partition, held: OwnedOffset | None) -> None:
@@ -91,74 +92,68 @@ class OwnedPartition:
 
     @property
     def recorded(self) -> str | None:
-        """The offset that is recorded, as far as that is known."""
         return None if self.held is None else self.held.offset.id
 
     @property
     def commits(self) -> bool:
-        """Commits are accepted."""
         return self.state in {"owned", "revoking"}
 
     @property
     def finished(self) -> bool:
-        """It is released and its owner was notified of everything."""
         return self.released and self.end_notified
 
     def request(self) -> tuple[OwnedOffset, str | None]:
-        assert self.held is not None  # noqa: S101 - it is owned
+        assert self.held is not None  # noqa: S101 - only for owned rows
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
         identifier = self.recorded if self.pending_offset is None else self.pending_offset
         return msgspec.structs.replace(self.held, offset=offset), identifier
 
     def want(self, offset: str, *, back: bool = False) -> None:
-        """Makes an offset the one that is to be recorded, in the place of what was wanted before."""
         self.pending_offset = offset
         self.pending_back = self.pending_back or self.seek_pending or back
         self.seek_pending = False
 
     def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
-        """Answers the waiting calls, or the first of them; when all are answered, no commit is wanted any more."""
+        """Completes the first ``waiting`` waiting commits, or all of them, and then clears the pending offset."""
         answered = self.waiting_commits[:waiting]
         del self.waiting_commits[:waiting]
         if waiting is None:
             self.seek_pending = self.seek_pending or (self.pending_back and not recorded)
             self.pending_offset, self.pending_back = None, False
-        for each in answered:
-            each.answer(self.partition, recorded=recorded)
+        for commit in answered:
+            commit.answer(self.partition, recorded=recorded)
 
     def fail(self, error: Exception, *, due: float | None = None) -> None:
-        """Gives the waiting calls an error: all of them, or those whose time is over."""
-        late = [commit for commit in self.waiting_commits if due is None or commit.deadline < due]
-        self.waiting_commits = [commit for commit in self.waiting_commits if commit not in late]
-        for commit in late:
+        failed = [commit for commit in self.waiting_commits if due is None or commit.deadline < due]
+        self.waiting_commits = [commit for commit in self.waiting_commits if commit not in failed]
+        for commit in failed:
             commit.fail(error)
 
-    # Its owner's part.
+    # The consumer's part
 
     @property
     def closed(self) -> bool:
-        """It is not this member's any more, or is being given up."""
         return self.state != "owned"
 
     @property
     def live(self) -> bool:
-        """Its messages may be handed out."""
         return self.opened and not self.paused and self.state == "owned"
 
     @property
     def lowest_commit(self) -> str | None:
-        """The offset to be recorded, or else the recorded one; no commit goes below it without a seek back."""
+        """The pending offset, or else the recorded one. Without a seek, no commit may be before it."""
         return self.recorded if self.pending_offset is None else self.pending_offset
 
     def accepts(self, identifier: str, *, back: bool = False) -> bool:
-        """Returns whether an id is worth recording as the offset: whether it differs from what is recorded.
+        """Returns whether an id needs to be recorded, which is false if it equals the recorded offset.
 
         Args:
             identifier: The id.
-            back: It may lie before what was recorded.
+            back: Allows an id before the recorded offset.
 
         Raises:
-            InvalidArgument: It is no id, was not handed out yet, or lies before the recorded offset without a seek.
+            InvalidArgument: The id is not valid, was not handed out yet, or is before the recorded offset without a
+                seek.
         """
         if self.recorded is not None and identifier == self.recorded == self.lowest_commit:
             return False
@@ -173,16 +168,14 @@ class OwnedPartition:
         return True
 
     def commits_beyond(self, order: tuple[int, int]) -> bool:
-        """Returns whether the offset to be recorded, or the recorded one, is after a message, with no seek since."""
         return self.lowest_commit is not None and not self.seek_pending and order < order_of(self.lowest_commit)
 
     def place(self, position: str | None) -> None:
-        """Begins after a position; None: at the beginning."""
         self.position = position
         self.fetch_from = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
     def seek(self, position: str) -> None:
-        """Goes on after another position. The fetched messages must have been dropped."""
+        """Moves the position. The caller must have dropped the fetched messages."""
         self.place(position)
         self.more = None
         self.rest_until = 0.0
@@ -190,11 +183,11 @@ class OwnedPartition:
 
 
 class PendingCommit:
-    """A commit of some partitions, until each of them has its answer.
+    """A commit of several partitions, until each has its result.
 
     Args:
-        count: How many.
-        deadline: Until when it is tried again while the service does not answer, by the loop's clock.
+        count: The number of partitions.
+        deadline: When retries end if the service does not answer, by the loop's clock.
     """
 
     def __init__(self, count: int, deadline: float) -> None:
@@ -217,7 +210,7 @@ class PendingCommit:
 
 
 def _looked_at(end: asyncio.Future[frozenset[Partition]]) -> None:
-    """Avoids asyncio's warning if a commit fails for which no call waits any more."""
+    """Marks the error of a failed commit as retrieved, because no call may be waiting for it."""
     if not end.cancelled():
         end.exception()
 
@@ -237,7 +230,7 @@ class Batch(NamedTuple):
 
     Attributes:
         partition: The partition.
-        messages: At least one; each comes after the last one handed out before.
+        messages: At least one message, each after the last one returned before.
     """
 
     partition: Partition
@@ -245,7 +238,7 @@ class Batch(NamedTuple):
 
 
 def weigh(messages: Sequence[Message]) -> int:
-    """Returns about how many bytes the bodies take. They are packed, as that is the fastest way to sum them up."""
+    """Returns the approximate bytes of the bodies. Packs them, because that is the fastest way to sum the sizes."""
     bodies = [message.body for message in messages]
     try:
         return len(msgspec.msgpack.encode(bodies))
@@ -257,8 +250,9 @@ class BufferedSlice(NamedTuple):
     """Messages that were taken from the fetch buffer.
 
     Attributes:
-        fetch_epoch: Of the partition, when they were taken.
-        messages: At least one.
+        row: The partition's row.
+        fetch_epoch: The row's epoch when they were taken.
+        messages: At least one message.
     """
 
     row: OwnedPartition
@@ -267,11 +261,11 @@ class BufferedSlice(NamedTuple):
 
 
 class FetchBuffer:
-    """The messages that are held, of all partitions.
+    """The fetched messages of all partitions that were not handed out yet.
 
     Attributes:
-        count: Messages held, those of paused partitions included.
-        size: Bytes of their bodies, about.
+        count: Number of messages, including those of paused partitions.
+        size: Approximate bytes of their bodies.
     """
 
     def __init__(self) -> None:
@@ -282,13 +276,13 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
-        each = -(-weigh(messages) // len(messages))
-        row.chunks.append((messages, each))
-        self._count(row, len(messages), each)
+        body_size = -(-weigh(messages) // len(messages))
+        row.chunks.append((messages, body_size))
+        self._count(row, len(messages), body_size)
         self.refresh(row)
 
     def clear(self, row: OwnedPartition) -> None:
-        """Drops what is held of a partition, and what is under way."""
+        """Drops the buffered messages of a partition, and those of its reads in flight."""
         self.count -= row.count
         self.size -= row.size
         row.chunks.clear()
@@ -298,16 +292,15 @@ class FetchBuffer:
         self.refresh(row)
 
     def refresh(self, row: OwnedPartition) -> None:
-        """Updates whether messages of a partition may be handed out."""
         if row.live and row.count:
             self._ready.setdefault(row.partition, row)
         elif self._ready.get(row.partition) is row:
             del self._ready[row.partition]
 
     def take(self, most: int, skip: Collection[Partition] = ()) -> list[BufferedSlice]:
-        """Returns messages, at most so many, in equal shares from the partitions whose turn it is.
+        """Takes at most ``most`` messages, in equal shares from the partitions at the head of the queue.
 
-        Unused shares go to others. Partitions whose messages were handed out go to the end of the line.
+        Unused shares go to other partitions. Partitions from which messages were taken go to the end of the queue.
         """
         chosen = [row for partition, row in self._ready.items() if partition not in skip][:most]
         if not chosen:
@@ -316,53 +309,52 @@ class FetchBuffer:
         return [self._take(row, share) for row, share in zip(chosen, shares, strict=True)]
 
     def hand_out(self, taken: list[BufferedSlice], *, stopped: bool = False) -> list[Batch]:
-        """Hands out the messages that were taken; from now on they count as handed out.
+        """Turns the taken messages into batches; from now on they count as handed out.
 
-        What is not to be handed out any more, because its partition was revoked or moved meanwhile, is dropped. What
-        cannot be handed out now, because its partition was paused or everything is stopped, is taken back.
+        Messages of partitions that were revoked or moved meanwhile are dropped. Messages of partitions that are paused
+        now, or all messages if ``stopped``, go back into the buffer.
         """
         batches = []
         self._last = []
-        for one in taken:
-            row, messages = one.row, one.messages
-            if row.fetch_epoch != one.fetch_epoch:
+        for piece in taken:
+            row, messages = piece.row, piece.messages
+            if row.fetch_epoch != piece.fetch_epoch:
                 continue
             if stopped or not row.live:
-                self._put_back(one)
+                self._put_back(piece)
                 continue
-            self._last.append((one, row.position))
+            self._last.append((piece, row.position))
             self._out[row.partition] = row
             row.position = messages[-1].id
             batches.append(Batch(row.partition, messages))
         return batches
 
     def recall(self) -> None:
-        """Puts the messages back that were handed out last, because they did not reach the caller."""
+        """Puts the last batches back into the buffer, because they did not reach the caller."""
         last, self._last = self._last, []
-        for one, before in last:
-            if one.row.fetch_epoch == one.fetch_epoch:
-                one.row.position = before
-                self._put_back(one)
+        for piece, before in last:
+            if piece.row.fetch_epoch == piece.fetch_epoch:
+                piece.row.position = before
+                self._put_back(piece)
 
     def settle(self, skip: Collection[Partition] = ()) -> list[OwnedPartition]:
-        """Counts the messages that were handed out as processed, except those of some partitions; returns the rest."""
+        """Counts handed-out messages as processed, except those of ``skip``; returns the rows concerned."""
         return [self._out.pop(partition) for partition in list(self._out) if partition not in skip]
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
-        """Returns at most so many messages of a partition, at least one. A whole chunk is given as it is."""
         taken: list[Message] = []
         while share > 0 and row.chunks:
-            messages, each = row.chunks[0]
+            messages, body_size = row.chunks[0]
             end = min(row.start + share, len(messages))
-            part = messages[row.start : end] if row.start or end < len(messages) else messages
+            piece = messages[row.start : end] if row.start or end < len(messages) else messages
             if end == len(messages):
                 row.chunks.popleft()
                 row.start = 0
             else:
                 row.start = end
-            share -= len(part)
-            self._count(row, -len(part), each)
-            taken = taken + part if taken else part
+            share -= len(piece)
+            self._count(row, -len(piece), body_size)
+            taken = taken + piece if taken else piece
         del self._ready[row.partition]
         self.refresh(row)
         return BufferedSlice(row, row.fetch_epoch, taken)
@@ -370,12 +362,12 @@ class FetchBuffer:
     def _put_back(self, taken: BufferedSlice) -> None:
         row, messages = taken.row, taken.messages
         if row.start:
-            rest, each = row.chunks.popleft()
-            row.chunks.appendleft((rest[row.start :], each))
+            rest, body_size = row.chunks.popleft()
+            row.chunks.appendleft((rest[row.start :], body_size))
             row.start = 0
-        each = -(-weigh(messages) // len(messages))
-        row.chunks.appendleft((messages, each))
-        self._count(row, len(messages), each)
+        body_size = -(-weigh(messages) // len(messages))
+        row.chunks.appendleft((messages, body_size))
+        self._count(row, len(messages), body_size)
         self.refresh(row)
 
     def _count(self, row: OwnedPartition, messages: int, each: int) -> None:
@@ -386,19 +378,19 @@ class FetchBuffer:
 
 
 def share(counts: list[int], most: int) -> list[int]:
-    """Shares ``most`` out among partitions that have so many each: equally, and what some cannot use goes to the next.
+    """Divides ``most`` equally among partitions; what a partition cannot use goes to the next ones.
 
     Args:
-        counts: What each has, at least 1; no more of them than ``most``.
-        most: The sum of the shares at most.
+        counts: The messages of each partition, at least 1 each, for at most ``most`` partitions.
+        most: Max sum of the shares.
     """
     equal = most // len(counts)
     shares = [min(count, equal) for count in counts]
-    left = most - sum(shares)
+    remainder = most - sum(shares)
     for index, count in enumerate(counts):
-        if not left:
+        if not remainder:
             break
-        more = min(left, count - shares[index])
-        shares[index] += more
-        left -= more
+        extra = min(remainder, count - shares[index])
+        shares[index] += extra
+        remainder -= extra
     return shares

@@ -1,9 +1,9 @@
-"""The life of a partition: what is called when it comes and goes, and who reads it meanwhile.
+"""The lifecycle of an owned partition: the callbacks, and the reads between them.
 
-Per partition ``on_assign`` comes first and is over before anything is read, then either ``on_revoke``, which may still
-commit, or ``on_lost``, or both when the session ends, or the time is over, in the middle of a revocation. Callbacks for
-different partitions may run side by side. An exception in one of them is logged; the partitions go where the group says
-all the same.
+For each partition ``on_assign`` is called first and ends before anything is read. Then ``on_revoke`` follows, which may
+still commit, or ``on_lost``, or both if the session ends or the timeout expires during the revocation. Callbacks of
+different partitions may run concurrently. An exception in a callback is logged and does not change who owns the
+partitions.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ Callback = Callable[[frozenset[Partition]], Awaitable[None] | None]
 
 
 class PartitionListener:
-    """Follows the partitions that a member owns. This one does nothing.
+    """Receives events about the partitions that a member owns. This base class does nothing.
 
-    Everything is called in the loop of the group. For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or
-    both if revoking was not done in time. Each call has ended before the next of its row begins, unless it takes longer
-    than ``revoke_timeout`` to end. A partition may come back as another row while a call of the former one still hangs.
-    What a call raises is logged; if ``revoke`` fails, ``lost`` follows.
+    All methods are called in the event loop of the group. For each row, ``assigned`` is called first, then ``revoke``
+    or ``lost``, or both if revoking was not finished in time. Each call ends before the next call for its row begins,
+    unless it takes longer than ``revoke_timeout``. A partition may come back as another row while a call for the former
+    row still hangs. Exceptions are logged; if ``revoke`` fails, ``lost`` follows.
     """
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """These are ours now; commits for them are accepted already while this runs."""
+        """This member owns the rows now; commits for them are accepted while this runs."""
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
-        """Stop handing out messages of these; called as soon as they are not ``owned`` any more."""
+        """No message of the rows may be handed out from now on. Called as soon as they are no longer ``owned``."""
 
     async def revoke(self, row: OwnedPartition) -> None:
-        """Returns when this may be released.
+        """Finishes the work on a row; the row is released when this returns.
 
-        Called once per partition, so that a slow one does not hold up the rest; the calls run concurrently. It is
-        cancelled after ``revoke_timeout``.
+        Called once per row, so that a slow one does not delay the others; the calls run concurrently. Cancelled after
+        ``revoke_timeout``.
         """
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """These are lost to other members: abandon all work on them; nothing can be committed."""
+        """Other members own the rows now: abandon all work on them. Commits are refused."""
 
     def suspended(self) -> None:
-        """The service does not answer: hand out nothing new."""
+        """The service does not answer: hand out no new messages."""
 
     def resumed(self) -> None:
-        """The service answers again: go on with what is still held."""
+        """The service answers again: hand out messages of the rows that are still held."""
 
     def refused(self, error: CoordinationRefused) -> None:
-        """The service refuses something that the member cannot do without; it is tried again all the same."""
+        """The service refuses an operation that the member needs. The operation is retried."""
 
     def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        """These offsets were recorded, with ``True`` even if they go back."""
+        """These offsets were recorded. The flag says whether they may go back."""
 
     def not_recorded(self, error: Exception) -> None:
-        """A write of offsets failed. After CoordinationLost it is tried again."""
+        """A write of offsets failed. It is retried after CoordinationLost."""
 
 
 @dataclass(frozen=True)
 class CallbackListener(PartitionListener):
-    """Calls the callbacks of a consumer's user, each a coroutine function or a plain one."""
+    """Calls the callbacks of a consumer's user: coroutine functions or plain ones."""
 
     on_assign: Callback | None = None
     on_revoke: Callback | None = None
@@ -98,7 +98,7 @@ async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> 
 
 @contextmanager
 def logged(callback: Callable[..., object], partitions: frozenset[Partition]) -> Iterator[None]:
-    """Logs what a callback raises: it cannot change which member owns the partitions.
+    """Logs an exception of a callback instead of raising it: it cannot change which member owns the partitions.
 
     A cancellation counts as the callback's own error, unless the task that awaits the callback was cancelled.
     """
@@ -121,20 +121,20 @@ def _is_cancelled() -> bool:
 class PartitionReader(PartitionListener):
     """Starts and ends the reads of this member's partitions, and notifies its own listeners.
 
-    When a partition comes back although the calls for its former row have not come to an end in time, the former row is
-    lost first, and what is called for it later does nothing.
+    If a partition comes back before the calls for its former row have ended, the former row is lost first, and later
+    calls for it have no effect.
 
     Args:
-        buffer: Where messages are held.
-        fetcher: Reads ahead.
+        buffer: The buffer of fetched messages.
+        fetcher: Prefetches messages.
         listeners: Notified in this order.
-        begin: Finds out where to begin for partitions of which nothing is recorded, and calls :meth:`begin_at`; None:
-            they begin at the beginning.
-        changed: Called when partitions can be handed out that could not.
-        failed: Called with an error that does not pass without help.
+        begin: Finds the first position of partitions without a recorded offset and calls :meth:`begin_at`. None means
+            that they are read from the beginning.
+        changed: Called when more partitions can be handed out.
+        failed: Called with an error that requires a correction.
 
     Attributes:
-        stopped: Nothing may be handed out now.
+        stopped: Whether nothing may be handed out now.
     """
 
     def __init__(
@@ -156,10 +156,10 @@ class PartitionReader(PartitionListener):
         self._failed = failed
         self._beginning: set[asyncio.Task[None]] = set()
         self._present: dict[Partition, OwnedPartition] = {}
-        """The rows whose assignment was announced last, until the end of each is announced."""
+        """The latest announced row of each partition, until its end is announced."""
 
     def attach(self, listener: PartitionListener) -> None:
-        """Adds a listener, which is notified before the present ones."""
+        """Adds a listener that is notified before the present ones."""
         self._listeners.insert(0, listener)
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
@@ -208,14 +208,14 @@ class PartitionReader(PartitionListener):
             listener.resumed()
 
     def begin_at(self, row: OwnedPartition, position: str) -> None:
-        """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""
+        """Starts reading a partition at a position, unless the user has chosen another one meanwhile."""
         if row.closed or row.fetch_from is not None:
             return
         row.place(position)
         self._open([row])
 
     def moved(self, row: OwnedPartition) -> None:
-        """Reads a partition from where the user placed it, unless the user's callback still runs."""
+        """Reads a partition from the user's new position, unless ``on_assign`` is still running."""
         if row.announced:
             self._open([row])
 
@@ -226,7 +226,6 @@ class PartitionReader(PartitionListener):
         return [row for row in rows if self._present.get(row.partition) is row]
 
     def _end(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-        """Returns the rows whose end is to be announced now; for the others it was, or it does not count any more."""
         ended = self._still_present(rows)
         for row in ended:
             del self._present[row.partition]

@@ -1,8 +1,8 @@
-"""Where partitions begin, and the positions that ``seek`` understands.
+"""The first positions of partitions, and the positions that ``seek`` accepts.
 
-A group that is to handle only new messages begins at the end of each partition when its first member starts; what
-appears later begins at its beginning. The point is recorded before anything is handed out. Otherwise a member that
-stops before its first commit would let its successor begin at a later end, and what came in between would be lost.
+With ``start="latest"``, a group begins at the end of each partition that exists when its first member starts, and at
+the beginning of partitions that appear later. The position is recorded before any message is handed out. Otherwise, if
+a member stopped before its first commit, its successor would begin at a later end and skip the messages in between.
 """
 
 from __future__ import annotations
@@ -22,48 +22,50 @@ from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, i
 log = logging.getLogger("qdo.consumer")
 
 Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
-"""Records offsets with the group; returns the partitions that this member has lost, of which nothing is recorded."""
+"""Records offsets of the group; returns the partitions that this member has lost, for which nothing was recorded."""
 BeginAt = Callable[[OwnedPartition, str], None]
-"""Begins a partition after a position."""
+"""Starts reading a partition after a position."""
 
 PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between tries, at first and at most."""
+"""First and max pause between attempts, in seconds."""
 
 
 async def horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapping[Partition, str | ApiError]:
-    """Returns for each partition the horizon of its queue, or why there is none.
+    """Returns the horizon of each partition's queue, or the error of its read.
 
-    No message has the horizon itself as its id, so a read after it gets exactly the messages that come from then on.
+    No message has the horizon itself as its id, so a read after it returns exactly the messages that arrive from now
+    on.
 
     Raises:
-        ClientError: The service cannot say.
+        ClientError: The service cannot return the horizons.
     """
     by_name: dict[str, list[Partition]] = {}
     for partition in partitions:
         by_name.setdefault(partition.queue.name, []).append(partition)
     names = list(by_name)
-    found: dict[Partition, str | ApiError] = {}
+    results: dict[Partition, str | ApiError] = {}
     for start in range(0, len(names), QUEUES):
-        # Nothing lies before the lowest id, so that no message travels.
+        # No message is before the lowest id, so the answer has no messages.
         queries = [Query(queue=name, partitions=1, limit=1, before=EARLIEST) for name in names[start : start + QUEUES]]
         for read in await client.read_queues(queries):
             end = read.page.horizon if read.page is not None else read.error
             if end is not None:
-                found |= dict.fromkeys(by_name[read.queue], end)
-    return found
+                results |= dict.fromkeys(by_name[read.queue], end)
+    return results
 
 
 class LatestStart:
-    """The beginnings of partitions without an offset, in a group that is to handle only new messages.
+    """Finds the first positions of partitions without an offset, in a group with ``start="latest"``.
 
     Args:
-        client: Asks for the ends of partitions.
+        client: The client that reads the ends of partitions.
         record: Records the first offsets.
-        begin_at: Begins partitions.
-        is_shared: The group shares partitions out, so what appears later is new.
+        begin_at: Starts reading a partition.
+        is_shared: Whether the group assigns the partitions, so that partitions that appear later are new.
 
     Attributes:
-        group_has_offsets: The group had some when this member started, so partitions without any are new.
+        group_has_offsets: Whether the group had offsets when this member started, so that partitions without one are
+            new.
     """
 
     def __init__(self, client: AsyncClient, record: Record, begin_at: BeginAt, *, is_shared: bool) -> None:
@@ -75,7 +77,7 @@ class LatestStart:
         self._first_end: str | None = None
 
     async def begin(self, rows: Iterable[OwnedPartition]) -> None:
-        """Begins partitions of which nothing is recorded; tries until each has begun, or is gone."""
+        """Starts reading partitions without an offset; retries until each is read or no longer owned."""
         if self.group_has_offsets:
             for row in rows:
                 self._begin_at(row, EARLIEST)
@@ -88,22 +90,22 @@ class LatestStart:
             except (ClientError, QdoError) as error:
                 log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(waiting), error)
             if any(row.fetch_from is None and not row.closed for row in waiting):
-                await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
+                await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - spreads the members
                 pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
         ends = await horizons(self._client, [row.partition for row in rows])
         # Meanwhile the user may have set a position, or another member may own the partition.
-        open_still = {row.partition for row in rows if row.fetch_from is None and not row.closed}
-        points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
+        unplaced = {row.partition for row in rows if row.fetch_from is None and not row.closed}
+        points = {p: end for p, end in ends.items() if isinstance(end, str) and p in unplaced}
         for partition, error in ends.items():
             if isinstance(error, ApiError):
                 log.warning("the first position of %s is not known yet, retrying: %s", partition, error)
         if not points:
             return
         if self._is_shared and (first := self._first_end) is not None:
-            # What appears later begins where the first ones did, so that nothing sent meanwhile is passed over.
-            points = {each: min(end, first, key=order_of) for each, end in points.items()}
+            # Partitions that appear later begin at the first end, so that no message sent meanwhile is skipped.
+            points = {p: min(end, first, key=order_of) for p, end in points.items()}
         lost = await self._record(points)
         self._first_end = self._first_end or max(points.values(), key=order_of)
         for row in rows:
@@ -113,30 +115,30 @@ class LatestStart:
 
 
 async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
-    """Returns the end of each partition: a read after it gets the messages that come from now on.
+    """Returns the end of each partition: a read after it returns the messages that arrive from now on.
 
     Raises:
-        ClientError: The service cannot say.
+        ClientError: The service cannot return the ends.
     """
-    found: dict[Partition, str] = {}
+    positions: dict[Partition, str] = {}
     for partition, end in (await horizons(client, partitions)).items():
         if isinstance(end, ApiError):
             raise end
-        found[partition] = end
-    return found
+        positions[partition] = end
+    return positions
 
 
 async def point_of(client: AsyncClient, partition: Partition, to: str | datetime | float) -> str:
-    """Returns the id after which to go on.
+    """Returns the id after which to read.
 
     Args:
-        client: To ask the service with, which only ``latest`` needs.
+        client: The client, used only for ``latest``.
         partition: The partition.
         to: ``earliest``, ``latest``, an id, or an instant (seconds since 1970, or an aware datetime).
 
     Raises:
-        InvalidArgument: There is no such position.
-        ClientError: The service cannot say where the end is.
+        InvalidArgument: The position is not valid.
+        ClientError: The service cannot return the partition's end.
     """
     if to == "earliest":
         return EARLIEST

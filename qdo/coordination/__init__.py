@@ -1,34 +1,34 @@
 """Coordination: a group's members, the owners of partitions, and how far each partition was processed.
 
-A group's members share out partitions. The coordination service stores what they agree on::
+The members of a group divide partitions among themselves. The coordination service stores the group's state::
 
-    members   each live member and the queues it wants      gone when its session ends
-    leader    the member that sets the target               gone when its session ends
-    target    the owner that each partition is to have      set at the version that was read, all of it or nothing
-    owners    the owner of each partition                   gone when the owner's session ends
-    offsets   how far each partition was processed          kept; each with a version
+    members   each live member and its subscription         deleted when its session ends
+    leader    the member that sets the target               deleted when its session ends
+    target    the planned owner of each partition           replaced as a whole, at the version that was read
+    owners    the present owner of each partition           deleted when the owner's session ends
+    offsets   how far each partition was processed          persistent; each with a version
 
-**Fencing.** Taking a partition and raising its offset's version is one transaction, and a commit is another: it
-demands that the partition is still owned by the very session and that the offset has the version of the taking, or of
-the last commit since. So a member that was stopped for longer than its session never commits afterwards, whether or not
-another member has taken the partition.
+**Fencing.** One transaction claims a partition and raises the version of its offset. A commit is another transaction:
+it succeeds only if the same session still owns the partition and the offset has the version of the claim, or of the
+last commit since. So a member that was stopped for longer than its session timeout can never commit afterwards, whether
+or not another member has claimed the partition.
 
 **States of a session**::
 
     connected ──(no answer from the service)──► suspended ──(answers again, in time)──► connected
         │                                           │
-        └─────────────(it has ended)────────────────┴──► lost (final)
+        └───────────(the session ended)─────────────┴──► lost (final)
 
-While it is suspended, it is uncertain what it still owns: take no new work. When it is lost, abandon everything; the
-member may join again under a new session.
+While a session is suspended, it may no longer own its partitions: start no new work. When it is lost, abandon all work.
+The member may join again with a new session.
 
-**Names** of groups and members are any text of 1 to 1,000 characters that UTF-8 can express; others are refused with
-``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: reading it does
-not make it known.
+**Names** of groups and members have 1 to 1,000 characters that UTF-8 can encode; other names raise
+``InvalidArgument``. A group exists from its first join or first offset until it is forgotten. Reading a group does not
+create it.
 
-There are two kinds of groups. Groups of :mod:`qdo.coordination.service` are divided by the service itself. Others
-stand on the contract in :mod:`qdo.coordination.tree`, a tree of nodes, which :mod:`qdo.coordination.zookeeper`
-implements. Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
+There are two kinds of groups. In :mod:`qdo.coordination.service`, the service itself assigns the partitions. The other
+kind is built on the contract in :mod:`qdo.coordination.tree`, a tree of nodes that :mod:`qdo.coordination.zookeeper`
+implements. Every method is a coroutine on one event loop; implementations never block that loop.
 """
 
 from qdo.coordination.coordinator import Coordinator

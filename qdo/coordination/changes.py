@@ -1,4 +1,4 @@
-"""How changes are made: missing parents when needed, and again when others were quicker."""
+"""Changes of nodes: creates missing parents, and retries after concurrent changes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from qdo.coordination.tree import Create, Link, Outcome, Rejection, RejectionRea
 from qdo.errors import CoordinationLost
 
 DEEPEST = 64
-"""Max levels of missing nodes: if more are missing, another program must be removing them as fast as they are made."""
+"""Max levels of missing parents to create; if more are missing, another program must be deleting them meanwhile."""
 
 
 async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None:
-    """Makes nodes that hold others, and those that they lie in; nothing happens to those that are there.
+    """Creates container nodes and their missing parents. Existing nodes are left as they are.
 
-    Upwards from below, so that no request is made further up, where the credentials may not allow it.
+    Tries the given paths first and goes up only as far as parents are missing: the credentials may not allow requests
+    further up.
     """
-    wanted = list(dict.fromkeys(path for path in paths if path != "/"))
-    outcomes = await link.apply((Create(path),) for path in wanted)
-    orphans = [path for path, outcome in zip(wanted, outcomes, strict=True) if lacks_parent(outcome)]
+    missing = list(dict.fromkeys(path for path in paths if path != "/"))
+    outcomes = await link.apply((Create(path),) for path in missing)
+    orphans = [path for path, outcome in zip(missing, outcomes, strict=True) if lacks_parent(outcome)]
     if orphans and deepest:
         await make(link, map(parent, orphans), deepest - 1)
         await make(link, orphans, deepest - 1)
@@ -29,10 +30,10 @@ def lacks_parent(outcome: Outcome) -> bool:
 
 
 def attempts(what: str, most: int = 25) -> Iterator[int]:
-    """Yields once for each attempt to change what others may be changing.
+    """Yields once for each attempt at a change that may conflict with concurrent changes.
 
     Raises:
-        CoordinationLost: There were too many; it may be tried again later.
+        CoordinationLost: All ``most`` attempts conflicted. The caller may try again later.
     """
     yield from range(most)
-    raise CoordinationLost(f"{what} was changed by others again and again")
+    raise CoordinationLost(f"too many concurrent changes of {what}; try again later")

@@ -1,10 +1,10 @@
-"""A group at a coordination service.
+"""A group stored in a tree of nodes, as in ZooKeeper.
 
-Every member has its own link and session, because its session must end when it dies. Other requests use a link that is
-there: the spare one that ``open`` made, until the first member takes it over, then a member's. So a worker has one
-connection and one session.
+Every member has its own link and session, because its session must end when it dies. Requests for the whole group use
+an existing link: the spare link that ``open`` made until the first member takes it over, then a member's link. So a
+worker has one connection and one session.
 
-Offsets that are moved from outside are those of one queue in one transaction, while its partitions have no owner.
+``set_offsets`` moves the offsets of one queue in one transaction, and only while none of their partitions has an owner.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ LEVELS = 4
 
 
 class Coordinator:
-    """The connection of a group to its coordination service. Many members of one process may use it.
+    """The connection of a group to its coordination service. Many members of one process may share it.
 
-    Every method but ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
+    Every method except ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
     ``open`` and after ``close``.
 
     Example:
@@ -79,20 +79,20 @@ class Coordinator:
         group: The group's name.
         connect: Makes a link to the service.
         session_timeout: See the attribute.
-        root: A path that everything is kept under; empty: none.
-        clock: Returns seconds since 1970, for what is recorded.
-        new_mark: Returns text that was never returned before.
+        root: The path of the node that contains everything, or empty for the root of the tree.
+        clock: Returns seconds since 1970, for recorded times.
+        new_mark: Returns a unique text at each call.
 
     Attributes:
-        group: Its name.
-        session_timeout: Seconds without a sign of life after which the service ends a member's session. Servers of
-            ZooKeeper limit it: after the first connection it is the time that they granted.
-        outlast: Seconds for which members that join from now on stay members while something holds the interpreter of
-            this program: a helper process gives the signs of life then. It does not keep a program that has ended, or
-            that a signal has stopped. 0: there is no such process.
+        group: The group's name.
+        session_timeout: Seconds without a heartbeat after which the service ends a member's session. ZooKeeper servers
+            limit it: after the first connection this is the granted timeout.
+        outlast: Seconds for which members that join from now on stay members while the interpreter of this program is
+            blocked: a helper process sends the heartbeats meanwhile. The helper does not keep the session of a program
+            that has ended or that a signal has stopped. 0 means no helper process.
 
     Raises:
-        InvalidArgument: No group has such a name.
+        InvalidArgument: The group name is not valid.
     """
 
     outlast: float = 0.0
@@ -123,7 +123,7 @@ class Coordinator:
         """Connects. Idempotent.
 
         Raises:
-            CoordinationLost: Not within the time allowed.
+            CoordinationLost: The service did not answer in time.
             CoordinationIncompatible
         """
         self._opened = True
@@ -137,14 +137,14 @@ class Coordinator:
         """Adds a member with its own session.
 
         Args:
-            member: The member that joins; ``since`` is set here.
-            listen: Called with events, in the loop of the caller; must not raise. ``lost`` is the last event.
-            replace: Removes a live member of this id from the group. Its session is lost, and it can record nothing
-                from the moment on when this one takes what it owned, which is possible at once.
+            member: The member that joins. This method sets its ``since``.
+            listen: Called with each event on the caller's event loop; must not raise. ``lost`` is the last event.
+            replace: Removes a live member with this id from the group. The removed session is lost. It cannot commit
+                once the new session claims its partitions, which is possible at once.
 
         Raises:
-            MemberExists: A live member has this id, and it is not to be replaced.
-            InvalidArgument: The id is no name.
+            MemberExists: A live member has this id, and ``replace`` is not set.
+            InvalidArgument: The member id is not a valid name.
             CoordinationLost
         """
         valid_name("member", member.id)
@@ -165,9 +165,9 @@ class Coordinator:
         return session
 
     async def close(self) -> None:
-        """Ends all sessions and the connection. Idempotent, never raises.
+        """Ends all sessions and the connection. Idempotent; never raises.
 
-        Sessions that have not left get the event ``lost``.
+        Sessions that have not left receive the event ``lost``.
         """
         self._opened = False
         for session in list(self._sessions):
@@ -179,10 +179,10 @@ class Coordinator:
         links, self._links = self._links, set()
         await asyncio.gather(*(link.abandon() for link in links))
 
-    # The group, as it is for everybody.
+    # The state of the whole group
 
     async def snapshot(self) -> GroupSnapshot:
-        """Returns all that the four calls below return."""
+        """Returns the members, the target, the owners and the offsets."""
         return GroupSnapshot(await self.members(), await self.target(), await self.owners(), await self.offsets())
 
     async def members(self) -> dict[str, Member]:
@@ -190,39 +190,39 @@ class Coordinator:
         async with self._synced(self._paths.members) as link:
             (names,) = await link.children([self._paths.members])
             paths = [f"{self._paths.members}/{name}" for name in sorted(names or ())]
-            found = [decode_member(node.data) for node in await link.read(paths) if node is not None]
-        return {member.id: member for member in sorted(found, key=lambda member: member.id)}
+            members = [decode_member(node.data) for node in await link.read(paths) if node is not None]
+        return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 
     async def target(self) -> TargetAssignment | None:
-        """Returns the target, None while there is none."""
+        """Returns the target, or None if the group has none yet."""
         async with self._synced(self._paths.target) as link:
             tries = attempts("the target")
             while True:
                 next(tries)
                 (node,) = await link.read([self._paths.target])
-                present = await stored_assignments.read(link, self._paths, node)
+                stored = await stored_assignments.read(link, self._paths, node)
                 (after,) = await link.read([self._paths.target])
                 if after == node:
-                    return present.target.target
+                    return stored.target.target
 
     async def owners(self) -> dict[Partition, str]:
         """Returns the present owner of every owned partition."""
         async with self._synced(self._paths.owners) as link:
-            found = await _read(link, await _paths_below(link, self._paths.owners))
+            nodes = await _read(link, await _paths_below(link, self._paths.owners))
         try:
-            return {partition: node.data.decode() for partition, node in found.items()}
+            return {partition: node.data.decode() for partition, node in nodes.items()}
         except UnicodeDecodeError as error:
-            raise CoordinationIncompatible("there are owners of somebody else") from error
+            raise CoordinationIncompatible("the owners were written by another program") from error
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """Returns the recorded offsets, of all partitions or of some; those without one are left out."""
+        """Returns the recorded offsets of all or some partitions; partitions without an offset are left out."""
         async with self._synced(self._paths.offsets) as link:
             if partitions is None:
                 paths = await _paths_below(link, self._paths.offsets)
             else:
                 paths = {partition: self._paths.offset(partition) for partition in partitions}
-            found = await _read(link, paths)
-        decoded = {partition: decode_offset(node.data) for partition, node in found.items()}
+            nodes = await _read(link, paths)
+        decoded = {partition: decode_offset(node.data) for partition, node in nodes.items()}
         return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
 
     async def set_offsets(
@@ -231,50 +231,49 @@ class Coordinator:
         *,
         expected: Mapping[Partition, str | None] | None = None,
     ) -> None:
-        """Moves offsets from outside, those of one queue all or none; None removes what is recorded.
+        """Moves offsets from outside the group, all offsets of a queue or none. None as an id removes the offset.
 
         Args:
             offsets: The new ids.
-            expected: What must be recorded now, for any of them.
+            expected: The ids that must be recorded now, for any partitions.
 
         Raises:
             GroupActive: One of the partitions has an owner.
-            OffsetMoved: Something else is recorded than expected.
+            OffsetMoved: A recorded id differs from the expected one.
             InvalidArgument: A queue has too many partitions for one transaction.
-            CoordinationLost: They were set or not.
+            CoordinationLost: The offsets may or may not have been set.
         """
-        # Nothing is changed for the queues after one that is refused.
-        known = expected or {}
+        # Queues are changed one after the other; the first refusal ends the call.
+        expectations = expected or {}
         async with self._synced(self._paths.offsets) as link:
-            await find_offsets(link, self._paths, offsets.keys() | known.keys(), known)
+            await find_offsets(link, self._paths, offsets.keys() | expectations.keys(), expectations)
             queues: dict[Queue, dict[Partition, str | None]] = {}
             for partition in sorted(offsets):
                 queues.setdefault(partition.queue, {})[partition] = offsets[partition]
-            for queue, wanted in queues.items():
-                checked = {partition: value for partition, value in known.items() if partition.queue == queue}
-                await move_offsets(link, self._paths, wanted, checked, self._clock())
+            for queue, ids in queues.items():
+                checked = {partition: value for partition, value in expectations.items() if partition.queue == queue}
+                await move_offsets(link, self._paths, ids, checked, self._clock())
 
     async def groups(self) -> list[str]:
-        """Returns the names of all groups that the service knows, sorted."""
+        """Returns the names of all groups that the service stores, sorted."""
         async with self._synced(self._paths.groups) as link:
             (names,) = await link.children([self._paths.groups])
         return sorted(map(decode, names or ()))
 
     async def services(self) -> set[str]:
-        """Returns the ids of the stores for which the group has recorded something. Reads no offsets."""
+        """Returns the ids of the stores for which the group has recorded offsets. Reads no offsets."""
         async with self._synced(self._paths.offsets) as link:
             (names,) = await link.children([self._paths.offsets])
         return set(map(decode, names or ()))
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """Removes the group with its offsets, or what is kept of some queues; what is not there is passed over.
+        """Deletes the group with its offsets, or its owners and offsets of some queues. Missing nodes are not an error.
 
         Raises:
-            GroupActive: It has members.
-            CoordinationLost: It is gone, in part, or not at all; forget it again.
+            GroupActive: The group has members.
+            CoordinationLost: All, part or nothing of it was deleted. Call again.
         """
-        # The node that holds the members goes first: it can be removed only when it is empty, and without it there are
-        # no members.
+        # Deletes the parent of the members first: that works only if it is empty, and nobody can join without it.
         tops = [self._paths.top]
         if queues is not None:
             holders = (self._paths.owners_of, self._paths.offsets_of)
@@ -288,12 +287,12 @@ class Coordinator:
                     break
                 await link.sync(self._paths.top)
             if queues is not None:
-                # The nodes of applications that held only these, then those of services.
+                # Then the nodes of applications and of services, if they are empty now.
                 applications = dict.fromkeys(map(parent, tops))
                 await _delete(link, applications)
                 await _delete(link, dict.fromkeys(map(parent, applications)))
 
-    # Links.
+    # Links
 
     def _require_open(self) -> None:
         if not self._opened:
@@ -301,10 +300,10 @@ class Coordinator:
 
     @asynccontextmanager
     async def _synced(self, path: str) -> AsyncIterator[Link]:
-        """Gives a link to a server that has caught up with what others changed under a path.
+        """Yields a link to a server that has applied all earlier changes under a path.
 
         Raises:
-            CoordinationLost: There is none, or it was lost in the body.
+            CoordinationLost: No link is available, or the link was lost in the body.
         """
         self._require_open()
         try:
@@ -312,13 +311,13 @@ class Coordinator:
             await link.sync(path)
             yield link
         except SessionLost as error:
-            raise CoordinationLost("the connection to the coordination service was lost meanwhile") from error
+            raise CoordinationLost("the connection to the coordination service was lost during the request") from error
 
     async def _any_link(self) -> Link:
-        """Returns a connected link: the spare one, a member's, or a new one that is spare from now on.
+        """Returns a connected link: the spare one, a member's, or a new one, which becomes the spare.
 
         Raises:
-            CoordinationLost: There are links, and they cannot reach the service now; or a new one cannot.
+            CoordinationLost: No existing link reaches the service now, or a new link could not connect.
         """
         links = [self._spare] if self._spare is not None else []
         links += [session.link for session in self._sessions]
@@ -330,7 +329,7 @@ class Coordinator:
                 return await _reconnected(link)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open_spare())
-        # Calls that come meanwhile wait for the same connection, and get the same error if it fails.
+        # Concurrent calls wait for the same connection and share its error.
         return await asyncio.shield(self._opening)
 
     async def _open_spare(self) -> Link:
@@ -341,7 +340,6 @@ class Coordinator:
             self._opening = None
 
     async def _member_link(self) -> Link:
-        """Returns the spare link if a member can have it, or a new one."""
         if self._spare is None or self._spare.state == "lost" or self._spare.outlast != self.outlast:
             return await self._new_link()
         link, self._spare = self._spare, None
@@ -376,7 +374,7 @@ async def _delete(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
 
 
 async def below(link: Link, tops: Iterable[str]) -> list[str]:
-    """Returns nodes and all that are in them, the lowest first."""
+    """Returns nodes and all their descendants, deepest first."""
     levels, level = [], list(tops)
     while level:
         levels.append(level)
@@ -385,12 +383,11 @@ async def below(link: Link, tops: Iterable[str]) -> list[str]:
 
 
 async def _one_down(link: Link, level: list[str]) -> list[str]:
-    found = await link.children(level)
-    return [f"{path}/{name}" for path, names in zip(level, found, strict=True) for name in names or ()]
+    children = await link.children(level)
+    return [f"{path}/{name}" for path, names in zip(level, children, strict=True) for name in names or ()]
 
 
 async def _paths_below(link: Link, top: str) -> dict[Partition, str]:
-    """Returns the paths of the nodes of all partitions in owners or offsets, sorted."""
     level = [top]
     for _ in range(LEVELS):
         level = await _one_down(link, level)
@@ -411,22 +408,22 @@ async def move_offsets(
 ) -> None:
     """Moves the offsets of one queue.
 
-    A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
+    Removing an offset keeps its node, and so its version: no claim may ever get the version of an earlier one.
     """
     owner_paths = {group_paths.owner(partition): partition for partition in ids}
     tries = attempts("the offsets")
     while ids:
         next(tries)
-        found = await find_offsets(link, group_paths, ids.keys() | expected.keys(), expected)
+        nodes = await find_offsets(link, group_paths, ids.keys() | expected.keys(), expected)
         changes = [
-            _moving(group_paths, partition, found[partition], CommittedOffset(identifier, instant))
+            _moving(group_paths, partition, nodes[partition], CommittedOffset(identifier, instant))
             for partition, identifier in ids.items()
         ]
-        changes += [_unmoved(group_paths, partition, found[partition]) for partition in expected.keys() - ids.keys()]
+        changes += [_unmoved(group_paths, partition, nodes[partition]) for partition in expected.keys() - ids.keys()]
         whole = join(changes)
         if size(whole) > NODE_LIMIT:
             raise InvalidArgument(
-                f"{len(ids)} offsets of a queue are too many for one transaction; move some at a time"
+                f"{len(ids)} offsets of one queue are too many for one transaction; move fewer at a time"
             )
         (outcome,) = await link.apply([whole])
         if isinstance(outcome, Applied):
@@ -439,15 +436,14 @@ async def move_offsets(
 
 
 def _moving(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:
-    """Moves an offset if the partition has no owner: only then the owner's node can be made and removed."""
-    path = group_paths.owner(partition)
+    """Moves an offset if the partition has no owner: creating and deleting the owner's node succeeds only then."""
+    owner = group_paths.owner(partition)
     data = encode_offset(offset)
-    there = group_paths.offset(partition)
-    return Create(path), Create(there, data) if node is None else SetData(there, data, node.version), Delete(path)
+    path = group_paths.offset(partition)
+    return Create(owner), Create(path, data) if node is None else SetData(path, data, node.version), Delete(owner)
 
 
 def _unmoved(group_paths: GroupPaths, partition: Partition, node: NodeData | None) -> Change:
-    """Checks that an offset stays the same while other offsets move."""
     path = group_paths.offset(partition)
     if node is None:
         return Create(path), Delete(path)
@@ -457,16 +453,16 @@ def _unmoved(group_paths: GroupPaths, partition: Partition, node: NodeData | Non
 async def find_offsets(
     link: Link, group_paths: GroupPaths, partitions: Iterable[Partition], expected: Mapping[Partition, str | None]
 ) -> dict[Partition, NodeData | None]:
-    """Returns the nodes of offsets.
+    """Returns the offset nodes of partitions.
 
     Raises:
-        OffsetMoved: They are not as expected.
+        OffsetMoved: A recorded id differs from the expected one.
     """
-    wanted = sorted(partitions)
-    found = dict(zip(wanted, await link.read(map(group_paths.offset, wanted)), strict=True))
+    ordered = sorted(partitions)
+    nodes = dict(zip(ordered, await link.read(map(group_paths.offset, ordered)), strict=True))
     for partition, value in expected.items():
-        node = found[partition]
+        node = nodes[partition]
         recorded = None if node is None else decode_offset(node.data).id
         if recorded != value:
-            raise OffsetMoved(f"{partition} is at {recorded}, not at {value}")
-    return found
+            raise OffsetMoved(f"the offset of {partition} is {recorded}, expected {value}")
+    return nodes

@@ -1,6 +1,6 @@
-"""From a URL to a coordinator: the one place that knows which coordination services there are.
+"""Makes coordinators from URLs; the only module that knows all coordination services.
 
-ZooKeeper's package is imported when it is asked for, because it needs its driver.
+The ZooKeeper package is imported on demand, because it needs an optional driver.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def open_coordinator(
     session_timeout: float | None = None,
     **options: Any,  # noqa: ANN401 - the service checks its own
 ) -> Coordinator:
-    """Returns a coordinator for a group in ZooKeeper; ``await coordinator.open()`` connects it.
+    """Returns a coordinator for a group in ZooKeeper. ``await coordinator.open()`` connects it.
 
-    ``local:`` is deprecated: what it returns is accepted by consumers and workers, which join a group of the service.
+    ``local:`` is deprecated: consumers and workers accept the returned object and join a group of the service instead.
 
     Example:
         >>> from qdo import Coordinator, open_coordinator
@@ -45,13 +45,12 @@ def open_coordinator(
 
     Args:
         url: ``zookeeper://host:port,host:port/chroot?option=value``.
-        group: Its name, any text.
-        session_timeout: Seconds after which a member that was not heard of counts as gone; None: what suits the
-            service.
-        **options: Those of the service; they win over what the URL says.
+        group: The group's name, any text of 1 to 1,000 characters.
+        session_timeout: Seconds without a heartbeat after which a member counts as gone, or None for the default.
+        **options: Options of ZooKeeper; they override those in the URL.
 
     Raises:
-        InvalidArgument: The URL names no service, or one whose driver is not installed; or an option is unknown.
+        InvalidArgument: The URL or an option is not valid, or the driver is not installed.
     """
     valid_name("group", group)
     scheme, colon, _ = url.partition(":")
@@ -60,7 +59,7 @@ def open_coordinator(
         local: Any = LocalCoordination(group, path_of(url), session_timeout)
         return cast("Coordinator", local)
     if not colon or scheme != "zookeeper":
-        raise InvalidArgument(f"a coordination service begins with zookeeper:, not {url!r}")
+        raise InvalidArgument(f"the URL of a coordination service begins with zookeeper:, not {url!r}")
     need_zookeeper()
     from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
 
@@ -77,10 +76,10 @@ def coordinator_of(
     revoke_timeout: float,
     grace: float,
 ) -> AnyCoordinator | None:
-    """Returns the coordinator of a group: the one given, or one of the service's group of a name.
+    """Returns the given coordinator, or one for the service's group with the given name, or None if neither is given.
 
     Raises:
-        InvalidArgument: Both are given, or no group of the service can have this name.
+        InvalidArgument: Both are given, or the group name is not valid.
     """
     make = partial(ServiceCoordinator, client, revoke_timeout=revoke_timeout, grace=grace)
     if group is not None and coordinator is not None:
@@ -93,10 +92,10 @@ def coordinator_of(
 
 
 def need_zookeeper() -> None:
-    """Makes sure that coordination by ZooKeeper can be imported.
+    """Checks that ZooKeeper's driver is installed.
 
     Raises:
-        InvalidArgument: Its driver is not installed.
+        InvalidArgument: The driver is not installed.
     """
     try:
         import_module("qdo.coordination.zookeeper")

@@ -4,14 +4,14 @@
 
     <root>/groups/<group>/members/<id>                                         ephemeral: the member
                            /leader                                               ephemeral: the leader's id
-                           /target                                               which generation of it counts
-                           /assignments/<id>                                     what a member is to own
+                           /target                                               the current generation
+                           /assignments/<id>                                     a member's partitions
                            /owners/<service>/<application>/<queue>/<partition>   ephemeral: its owner's id
                            /offsets/<service>/<application>/<queue>/<partition>  how far it was processed
 
-A node's name may hold neither a slash nor most control characters, may not be ``.`` or ``..`` or empty, and
-``zookeeper`` is reserved. Names are therefore percent-encoded, and these few more than usual, so that every name has
-its own node.
+The name of a node cannot contain a slash or most control characters, and cannot be empty, ``.`` or ``..``;
+``zookeeper`` is reserved. So names are percent-encoded. The names ``.``, ``..``, ``zookeeper`` and the empty name get
+encodings of their own, so that every name has a distinct node.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
 EMPTY = "%"
-"""The node of the empty name: no other is encoded as a percent sign alone."""
+"""The node of the empty name; no other name is encoded as a single percent sign."""
 RESERVED = frozenset({".", "..", "zookeeper"})
 QUEUES_REMEMBERED = 20_000
 _NO_NAME = re.compile("%00|%2f", re.IGNORECASE)
-"""Characters that no file or node has in its name: one that is encoded so is meant for another place."""
+"""Encoded NUL or slash. Neither can be in the name of a file or node, so such a path is refused."""
 
 
 def split_url(url: str, scheme: str, form: str) -> SplitResult:
     """Returns the parts of a coordination service's URL.
 
     Raises:
-        InvalidArgument: It has another scheme, or characters that :func:`urlsplit` drops; the error names the form.
+        InvalidArgument: The URL has another scheme, or characters that :func:`urlsplit` drops. The error shows
+            ``form``.
     """
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -58,14 +59,14 @@ def decode(node: str) -> str:
     """Returns the name that :func:`encode` was given.
 
     Raises:
-        CoordinationIncompatible: No name is encoded like this, so another program made the node.
+        CoordinationIncompatible: The text is not an encoded name, so another program made the node.
     """
     try:
         name = "" if node == EMPTY else unquote(node, errors="strict")
     except UnicodeDecodeError:
         name = EMPTY
     if encode(name) != node:
-        raise CoordinationIncompatible(f"there is a node of another program: {node!r}")
+        raise CoordinationIncompatible(f"another program created the node {node!r}")
     return name
 
 
@@ -78,12 +79,12 @@ class GroupPaths:
     """The paths of one group.
 
     Args:
-        root: Above everything: empty, or a path that begins with a slash and ends without one.
+        root: The parent of all nodes: empty, or a path that begins with a slash and ends without one.
         group: The group's name.
 
     Attributes:
-        groups, members, assignments, owners, offsets: These nodes hold others.
-        top: Holds the group.
+        groups, members, assignments, owners, offsets: Nodes that contain other nodes.
+        top: The group's node.
     """
 
     def __init__(self, root: str, group: str) -> None:
@@ -110,14 +111,14 @@ class GroupPaths:
         return f"{self.offsets}/{_queue(queue)}"
 
     def owner(self, partition: Partition) -> str:
-        # The node is there while the partition has an owner.
+        # The node exists while the partition has an owner.
         return f"{self.owners}/{_queue(partition.queue)}/{partition.number}"
 
     def offset(self, partition: Partition) -> str:
         return f"{self.offsets}/{_queue(partition.queue)}/{partition.number}"
 
     def may_be_watched(self, kind: type[Operation], above: str) -> bool:
-        """Returns whether a session may be watching for a kind of operations in a node: not offsets, nor new owners."""
+        """Returns whether a session may watch for this kind of operation below a node: not offsets, nor new owners."""
         return not above.startswith(self.offsets) and not (kind is Create and above.startswith(self.owners))
 
 
@@ -125,9 +126,9 @@ def partition_of(parts: tuple[str, ...]) -> Partition:
     """Returns the partition that the last four parts of a path name.
 
     Raises:
-        CoordinationIncompatible: They name none, so another program made the node.
+        CoordinationIncompatible: The parts do not name a partition, so another program made the node.
     """
     service, application, name, number = parts
     if not number.isascii() or not number.isdigit() or str(int(number)) != number or not int(number):
-        raise CoordinationIncompatible(f"there is a node of another program: {number!r}")
+        raise CoordinationIncompatible(f"another program created the node {number!r}")
     return Partition(Queue(decode(service), decode(application), decode(name)), int(number))

@@ -1,7 +1,7 @@
-"""Values that the members of a group agree on, members, targets and offsets, and their stored form.
+"""Values shared by the members of a group (members, targets, offsets) and their stored form.
 
-A stored value is a mark (``qdo1``: the number is the format), a byte that says how the rest is packed (``=`` as it is,
-``~`` by zlib), and JSON. Short values stay readable in whatever shows them.
+A stored value is a mark (``qdo1``: the digit is the format), a byte for the packing (``=`` for plain, ``~`` for zlib),
+and JSON. Short values stay plain, so that generic tools can show them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qdo.partitions import Partition, Queue, Subscription
 
 Event = Literal["changed", "suspended", "connected", "lost"]
 """``changed``: something that was read from the session may have changed: its assignment, the leader, the members, the
-target, or the owner of a partition that could not be taken."""
+target, or the owner of a partition that could not be claimed."""
 Listen = Callable[[Event], None]
 
 
@@ -29,9 +29,9 @@ class Sight(msgspec.Struct, frozen=True):
     """The queues that a member's credential may see.
 
     Attributes:
-        patterns: Of their names; ``*`` stands for any text.
-        others: Queues that the member wants and found, with their partitions, as far as the leader may not see them. 0:
-            there is no queue of this name.
+        patterns: Patterns of queue names; ``*`` stands for any text.
+        others: Partition counts of the queues that the member subscribes to and the leader may not see, by queue name.
+            0 means that the queue does not exist.
         hidden: Queues that match the patterns, but that the member may not read.
     """
 
@@ -40,15 +40,14 @@ class Sight(msgspec.Struct, frozen=True):
     hidden: frozenset[str] = frozenset()
 
     def covers(self, name: str) -> bool:
-        """Returns whether the member may see a queue of this name."""
         return name not in self.hidden and _matcher(self.patterns)(name)
 
 
 @lru_cache(256)
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Matches names with any of the patterns, in time that does not grow with the number of wildcards."""
-    names = frozenset(each for each in patterns if "*" not in each)
-    texts = (each.replace("[", "[[]").replace("?", "[?]") for each in patterns if "*" in each)
+    """Returns a predicate for names that match any pattern, in time that does not grow with the number of wildcards."""
+    names = frozenset(p for p in patterns if "*" not in p)
+    texts = (p.replace("[", "[[]").replace("?", "[?]") for p in patterns if "*" in p)
     match = re.compile("|".join(map(translate, texts)) or "(?!)").match
     return lambda name: name in names or match(name) is not None
 
@@ -57,12 +56,12 @@ class Member(msgspec.Struct, frozen=True):
     """A member as other members see it.
 
     Attributes:
-        id: Its name, unique in the group.
-        wants: The queues that it subscribes to.
-        static: It chose its name and keeps its partitions for a while when it is gone.
-        since: When it joined, seconds since 1970.
-        leaving: It finishes its running messages, and must get no partitions.
-        sight: The queues that it may see; None: it is an older program, which does not say so.
+        id: The member's name, unique in the group.
+        wants: The queues that the member subscribes to.
+        static: Whether the member chose its name and keeps its partitions for a while when it is gone.
+        since: When the member joined, in seconds since 1970.
+        leaving: Whether the member only finishes its running messages and must get no partitions.
+        sight: The queues that the member may see, or None if its program is too old to report them.
     """
 
     id: str
@@ -74,13 +73,12 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class TargetAssignment(msgspec.Struct, frozen=True):
-    """The owner that each partition is to have.
+    """The planned owner of each partition.
 
     Attributes:
         owners: The member for each partition.
-        absent: Static members that are gone but keep their partitions, with the instant since when (seconds
-            since 1970).
-        static: The static members that were there when it was computed: once one is gone, only this says that it was
+        absent: Static members that are gone but keep their partitions, and since when (seconds since 1970).
+        static: The static members at the time of the computation. Once a member is gone, only this shows that it was
             static.
     """
 
@@ -90,19 +88,20 @@ class TargetAssignment(msgspec.Struct, frozen=True):
 
 
 class Versioned(NamedTuple):
-    """A target and its version; ``None`` and -1 while the group has none."""
+    """A target and its version; ``None`` and -1 if the group has no target yet."""
 
     target: TargetAssignment | None
     version: int
 
 
 class HandlingNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Messages that an owner began in a partition that is watched, because an owner was lost before.
+    """Messages that an owner began in a partition that is watched, because an earlier owner was lost.
 
     Attributes:
-        until: The last of them; the first one follows the recorded offset.
-        lost: How many sessions are lost, if the owner's is, too; 0: the owner has handed them back.
-        last: The owner handled one message, and no other at the same time.
+        until: The id of the last begun message; the first one follows the recorded offset.
+        lost: The number of lost sessions if the owner's session is lost, too; 0 if the owner has handed the messages
+            back.
+        last: Whether the owner handled one message, and no other at the same time.
     """
 
     until: str
@@ -114,12 +113,14 @@ class CommittedOffset(msgspec.Struct, frozen=True):
     """How far a partition was processed.
 
     Attributes:
-        id: Of the last message that was processed, or the point before which everything counts as processed; None:
+        id: The id of the last processed message, or the point before which everything counts as processed; None if
             nothing was recorded yet.
-        at: When it was recorded, seconds since 1970.
-        member: The member that recorded it; empty: a program outside the group.
-        held: An owner has it. When it is taken: the owner before lost it, and did not release it.
-        note: What an owner had begun, or handed back; None: the partition is not watched, unless it was not released.
+        at: When the offset was recorded, in seconds since 1970.
+        member: The member that recorded the offset; empty for a program outside the group.
+        held: Whether an owner has the partition. In the answer to a claim: whether the previous owner lost it instead
+            of releasing it.
+        note: The messages that an owner had begun or handed back; None if the partition is not watched, unless it was
+            not released.
     """
 
     id: str | None = None
@@ -130,11 +131,11 @@ class CommittedOffset(msgspec.Struct, frozen=True):
 
 
 class OwnedOffset(msgspec.Struct, frozen=True):
-    """A partition that a session took, or committed since. Hand in the latest for each partition.
+    """The offset of a partition that a session claimed or committed since. Pass the latest one of each partition.
 
     Attributes:
-        offset: As it is recorded now; of a partition that was just taken: as it was before.
-        version: Of the offset; it changes with each taking and each commit.
+        offset: The recorded offset; after a claim, the offset as it was before the claim.
+        version: The offset's version; it changes with each claim and each commit.
     """
 
     partition: Partition
@@ -143,11 +144,11 @@ class OwnedOffset(msgspec.Struct, frozen=True):
 
 
 class GroupSnapshot(NamedTuple):
-    """A group at about one moment; ZooKeeper is asked part by part.
+    """A group at about one moment; from ZooKeeper, the parts are read one after the other.
 
     Attributes:
         members: The live members by id.
-        target: None while there is none.
+        target: The target, or None if the group has none.
         owners: The present owner of every owned partition.
         offsets: The recorded offset of each partition that has one.
     """
@@ -163,7 +164,7 @@ PLAIN, PACKED = b"=", b"~"
 HEADER = len(MARK + b"1" + PLAIN)
 
 READABLE = 400
-"""Max bytes of a value that is stored as it is."""
+"""Max bytes of a value that is stored without compression."""
 NAME_LIMIT = 1000
 """Max characters of a group's or a member's name."""
 
@@ -172,12 +173,12 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Codec(Generic[Value]):
-    """Writes and reads values of one kind.
+    """Encodes and decodes values of one class.
 
     Args:
-        what: Its name, for errors.
+        what: The name of the kind of value, for errors.
         kind: The class.
-        form: The number of the format.
+        form: The digit of the format.
     """
 
     def __init__(self, what: str, kind: type[Value], form: bytes) -> None:
@@ -194,7 +195,7 @@ class Codec(Generic[Value]):
         """Returns the value.
 
         Raises:
-            CoordinationIncompatible: It has another format, or is damaged.
+            CoordinationIncompatible: The data has another format, or is damaged.
         """
         head, text = data[:HEADER], data[HEADER:]
         try:
@@ -216,7 +217,7 @@ class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
     """Partitions of one queue.
 
     Attributes:
-        steps: From each partition's number to the next, beginning at 0, because equal steps pack well.
+        steps: The differences between successive partition numbers, starting at 0: equal steps compress well.
     """
 
     service: str
@@ -226,7 +227,7 @@ class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Offset(msgspec.Struct, frozen=True):
-    """A :class:`CommittedOffset` as it is stored: one that lacks a value without a default is damaged."""
+    """A :class:`CommittedOffset` as stored. Data that lacks a field without a default is damaged."""
 
     id: str | None
     at: float
@@ -245,19 +246,18 @@ def valid_name(what: str, name: str) -> str:
     """Returns a group's or a member's name.
 
     Raises:
-        InvalidArgument: It is empty, too long, or no text that UTF-8 can express.
+        InvalidArgument: The name is empty, too long, or cannot be encoded in UTF-8.
     """
     if not 0 < len(name) <= NAME_LIMIT:
-        raise InvalidArgument(f"the name of a {what} has 1 to {NAME_LIMIT} characters, not {len(name)}")
+        raise InvalidArgument(f"the name of a {what} must have 1 to {NAME_LIMIT} characters, not {len(name)}")
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"the name of a {what} cannot be written in UTF-8: {name!r}") from error
+        raise InvalidArgument(f"the name of a {what} cannot be encoded in UTF-8: {name!r}") from error
     return name
 
 
 def shares(partitions: Iterable[Partition]) -> Iterator[QueuePartitions]:
-    """Yields partitions queue by queue, sorted."""
     for queue, same in groupby(sorted(partitions), key=_queue_of):
         numbers = [partition.number for partition in same]
         yield QueuePartitions(*queue, [number - before for before, number in zip([0, *numbers], numbers, strict=False)])
@@ -268,17 +268,17 @@ def _queue_of(partition: Partition) -> Queue:
 
 
 def unshare(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
-    for each in stored:
-        queue = Queue(each.service, each.application, each.name)
-        for number in accumulate(each.steps):
+    for share in stored:
+        queue = Queue(share.service, share.application, share.name)
+        for number in accumulate(share.steps):
             yield Partition(queue, number)
 
 
 def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]]:
-    found: dict[str, list[Partition]] = {}
+    partitions_by_member: dict[str, list[Partition]] = {}
     for partition, member in owners.items():
-        found.setdefault(member, []).append(partition)
-    return {member: frozenset(partitions) for member, partitions in found.items()}
+        partitions_by_member.setdefault(member, []).append(partition)
+    return {member: frozenset(partitions) for member, partitions in partitions_by_member.items()}
 
 
 def decode_offset(data: bytes) -> CommittedOffset:

@@ -1,22 +1,22 @@
-"""A member's session in a group: one link to the tree, and the member's nodes under the group while it is connected.
+"""A member's session in a group: one link to the tree, and the member's ephemeral nodes while the session lasts.
 
-It takes partitions, gives them up, and records how far each was processed.
+A session claims partitions, releases them, and commits how far each was processed.
 
-**Fencing.** Taking is one transaction: make the owner's node, and write the offset's node over with what it holds, at
-the version that was read. That raises the version, so a commit at an earlier one is refused. A commit is one
-transaction as well: the owner's node is there, and the offset has the version of the taking or of the last commit.
-Each part keeps something out:
+**Fencing.** A claim is one transaction: it creates the owner's node and rewrites the offset's node with its present
+data, at the version that was read. That raises the version, so a commit at an earlier version is refused. A commit is
+one transaction, too: it checks that the owner's node exists and that the offset has the version of the claim or of the
+last commit. A commit is refused in each of these cases:
 
-* the session has ended and the partition has no new owner: there is no owner's node (and nothing is taken from a
-  session that has ended, and a link never begins a second one);
-* another member has taken it: the version differs;
-* the version is known although the partition is another session's: a session commits only what it took itself.
+* The session has ended and the partition has no new owner: the owner's node does not exist. (An ended session claims
+  nothing, and a link never starts a second session.)
+* Another member has claimed the partition: the version differs.
+* Another session owns the partition, but the caller knows the version: a session commits only what it claimed itself.
 
-The owner's node alone would not do: only versions of data are compared, and a node that was made anew begins with the
-same one.
+Checking the owner's node alone is not enough: only versions of data are compared, and a new node starts at the same
+version as the old one.
 
-A request whose answer was lost may have been carried out. Taking the partition again settles it: the node shows its
-owner, and the version goes up once more, so that nothing that was sent before can count after it.
+A request whose answer was lost may have been executed. Claiming the partition again settles this: the node shows its
+owner, and the version rises once more, so no request sent before can succeed afterwards.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ from qdo.partitions import Partition
 log = logging.getLogger(__name__)
 
 FEW = 4
-"""Max partitions of a queue that are tried at once; of more one request asks first which are owned."""
+"""Max partitions of a queue that are claimed without listing the queue's owners first."""
 
 
 Standing: TypeAlias = Literal["free", "mine", "owned", "former"]
-"""The owner of a partition, as far as a session knows: nobody; this session; another one; or an earlier one of this
-member, which a member with the same name may end."""
+"""The owner of a partition, as far as a session knows: nobody; this session; another session; or an earlier session of
+this member, whose claim may be replaced."""
 
 
 class Session:
     """A member's session in a group, until it leaves or is lost.
 
     Args:
-        link: Open; the session ends with it and it with the session.
+        link: An open link. The session and the link end together.
         group_paths: The group's paths.
         member: The member.
-        listen: Called with events.
-        clock: Returns seconds since 1970, for what is recorded.
-        new_mark: Returns text that was never returned before.
+        listen: Called with each event.
+        clock: Returns seconds since 1970, for recorded times.
+        new_mark: Returns a unique text at each call.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Session:
         self._watching = WatchedNodes(link)
         self._assignments = StoredAssignments(link, group_paths, member.id, self._watching, new_mark)
         self._clock = clock
-        self._owner_path = cache(group_paths.owner)  # of each commit; a session sees few partitions
+        self._owner_path = cache(group_paths.owner)  # used by each commit; a session sees few partitions
         self._offset_path = cache(group_paths.offset)
         self._owner = member.id.encode()
         self._held: dict[Partition, OwnedOffset] = {}
@@ -119,22 +119,22 @@ class Session:
         self._over = False
 
     async def join(self, *, replace: bool = False) -> None:
-        """Makes the member's node.
+        """Creates the member's node.
 
         Args:
-            replace: Removes that of another session.
+            replace: Deletes the node of another session with the same member id.
 
         Raises:
-            MemberExists: Another session has made it.
+            MemberExists: Another session has created the node, and ``replace`` is not set.
             CoordinationLost, CoordinationRefused
         """
-        wish: Change = (Create(self._paths.member(self._member.id), self._stored, ephemeral=True),)
+        create: Change = (Create(self._paths.member(self._member.id), self._stored, ephemeral=True),)
         for _ in attempts("the group"):
-            (outcome,) = await self.link.apply([wish])
+            (outcome,) = await self.link.apply([create])
             if isinstance(outcome, Applied):
                 break
             if outcome.why is RejectionReason.NODE_EXISTS and replace:
-                await self.link.apply([(Delete(wish[0].path),)])
+                await self.link.apply([(Delete(create[0].path),)])
             elif outcome.why is RejectionReason.NODE_EXISTS:
                 raise MemberExists(f"group {self._paths.group!r} has a live member {self._member.id!r}")
             if lacks_parent(outcome):
@@ -146,30 +146,29 @@ class Session:
 
     @property
     def state(self) -> Literal["connected", "suspended", "lost"]:
-        """See :mod:`qdo.coordination`. A session that has left is lost."""
         state = self.link.state
         return "lost" if state == "new" else state
 
     async def assignment(self) -> frozenset[Partition]:
-        """Returns the partitions that this member is to own. A ``changed`` event follows the next change.
+        """Returns the partitions that this member is to own. A ``changed`` event reports the next change.
 
-        Costs the same however many members and partitions the group has.
+        The cost does not grow with the number of members and partitions of the group.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
-        mine = await self._watching.node(self._paths.member(self._member.id))
-        if mine is None or mine.session != self.link.session:
+        node = await self._watching.node(self._paths.member(self._member.id))
+        if node is None or node.session != self.link.session:
             raise self._removed()
-        if mine.data != self._stored:  # A member of this name that was put out has written it since.
+        if node.data != self._stored:  # A replaced member with this name has written the node since.
             await self._write()
         return await self._assignments.own()
 
     async def lead(self) -> bool:
-        """Returns whether this member sets the target. If no member does, it may start to, unless it has retired.
+        """Returns whether this member leads. If no member leads, this one tries to, unless it has retired.
 
-        At most one live session leads. A ``changed`` event follows when the leader may have changed: only after the
-        present one retires or is gone, or a member joins.
+        The leader sets the target. At most one live session leads. A ``changed`` event reports that the leader may have
+        changed: the present one retired or is gone, or a member joined.
 
         Raises:
             CoordinationLost, SessionLost
@@ -186,10 +185,10 @@ class Session:
             self._watching.hear([self._paths.leader])
 
     def begin_to_leave(self) -> None:
-        """It is about to give back everything and to leave. Nobody need know before it retires."""
+        """Does nothing: other members learn of it when this member retires."""
 
     async def retire(self) -> None:
-        """Announces that this member is leaving and leads no more. It keeps its partitions until it goes.
+        """Announces that this member is leaving and no longer leads. It keeps its partitions until it releases them.
 
         Raises:
             CoordinationLost, SessionLost
@@ -201,9 +200,10 @@ class Session:
             await self.link.apply([(Delete(self._paths.leader),)])
 
     async def leader(self) -> Member | None:
-        """Returns the member that leads, None if none does. A ``changed`` event follows when that or its sight changes.
+        """Returns the leader, or None if the group has none.
 
-        Costs the same however many members the group has, on services for many machines.
+        A ``changed`` event reports a new leader or a change of its sight. The cost does not grow with the number of
+        members.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
@@ -213,10 +213,10 @@ class Session:
         return None if member is None else decode_member(member.data)
 
     async def set_sight(self, sight: Sight) -> None:
-        """Changes what others see of this member.
+        """Publishes the queues that this member may see.
 
         Raises:
-            CoordinationLost: It was changed or not.
+            CoordinationLost: The change may or may not have been made.
             SessionLost
         """
         await self._update(msgspec.structs.replace(self._member, sight=sight))
@@ -229,22 +229,22 @@ class Session:
         await self.link.apply([(SetData(self._paths.member(self._member.id), self._stored, ANY),)])
 
     async def members(self) -> dict[str, Member]:
-        """Returns all live members by id, this one among them. A ``changed`` event follows the next change.
+        """Returns all live members by id, including this one. A ``changed`` event reports the next change.
 
-        It is for the leader: the cost grows with the number of members.
+        Only the leader calls this: the cost grows with the number of members.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
-        nodes = {
-            decode(node): f"{self._paths.members}/{node}" for node in await self._watching.children(self._paths.members)
+        paths = {
+            decode(name): f"{self._paths.members}/{name}" for name in await self._watching.children(self._paths.members)
         }
-        found = await self._watching.nodes(path for _, path in sorted(nodes.items()))
-        members = [decode_member(node.data) for node in found.values() if node is not None]
+        nodes = await self._watching.nodes(path for _, path in sorted(paths.items()))
+        members = [decode_member(node.data) for node in nodes.values() if node is not None]
         return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 
     async def target(self) -> Versioned:
-        """Returns the target. A ``changed`` event follows the next change.
+        """Returns the target. A ``changed`` event reports the next change.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
@@ -252,33 +252,32 @@ class Session:
         return await self._assignments.target()
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """Replaces the target, at one instant for all members, if it still has the version; returns whether it did.
+        """Replaces the whole target atomically if it still has the version; returns whether it did.
 
         Raises:
-            CoordinationLost: It was replaced or not; a part of it never is.
+            CoordinationLost: The target may or may not have been replaced, but never a part of it.
             SessionLost
         """
         return await self._assignments.set_target(target, version)
 
     async def leave(self) -> None:
-        """Gives up whatever it holds and leaves the group. Never raises; idempotent.
+        """Releases all partitions and leaves the group. Never raises; idempotent.
 
-        No event follows; the other methods raise ``SessionLost`` from then on.
+        No event follows. The other methods raise ``SessionLost`` afterwards.
         """
         self._over = True
         await self.link.close()
 
     def _removed(self) -> SessionLost:
-        """Ends the session, because its node was removed: other members do not see it any more."""
-        gone = SessionLost("the member was removed from the group")
-        self.link.end(gone)
-        return gone
+        error = SessionLost("the member was removed from the group")
+        self.link.end(error)
+        return error
 
     def _on_state(self, state: State) -> None:
-        if state != "new":  # which none comes back to
+        if state != "new":  # a link never returns to "new"; this narrows the type
             self._report(state)
         if state == "connected":
-            # The service watches nothing of it any more.
+            # The servers have dropped all watches of this session.
             self._watching.forget()
             self._watched_owners.clear()
             self._report("changed")
@@ -293,58 +292,57 @@ class Session:
             self._over = event == "lost"
             self._listen(event)
 
-    # Partitions; see the module.
+    # Partitions; see the module's docstring
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        """Claims partitions, each for itself; returns those that this session owns now.
+        """Claims partitions independently of each other; returns those that this session owns now.
 
-        A partition that another session owns is left out; a ``changed`` event follows when it becomes free. One that
-        this session owns already is in the answer, with a new version. One whose offset cannot be understood, because a
-        newer program wrote it or it is damaged, is left out and named in the log.
+        A partition that another session owns is left out; a ``changed`` event follows when it becomes free. A partition
+        that this session already owns is in the answer, with a new version. A partition whose offset cannot be decoded
+        (written by a newer program, or damaged) is left out and logged.
 
         Raises:
-            CoordinationLost: Some may have been taken; take them again to know.
+            CoordinationLost: Some partitions may have been claimed. Claim them again to find out.
             SessionLost
         """
         todo = await self._standings(sorted(dict.fromkeys(partitions)))
         held: dict[Partition, OwnedOffset] = {}
-        tries = attempts("who owns the partitions")
+        tries = attempts("the owners of partitions")
         while todo:
             next(tries)
             todo = await self._try(await self._look(todo), held)
         return held
 
     async def _standings(self, wanted: Iterable[Partition]) -> dict[Partition, Standing]:
-        """Reads the lists of owners of queues of which several partitions are wanted."""
+        """Returns the standing of each partition. Lists the owners of queues with more than ``FEW`` free ones."""
         todo: dict[Partition, Standing] = {
-            each: "mine" if each in self._held and each not in self._refused else "free" for each in wanted
+            p: "mine" if p in self._held and p not in self._refused else "free" for p in wanted
         }
-        counts = Counter(each.queue for each, standing in todo.items() if standing == "free")
-        asked = [queue for queue, count in counts.items() if count > FEW]
-        lists = await self.link.children(map(self._paths.owners_of, asked))
-        for queue, numbers in zip(asked, lists, strict=True):
+        counts = Counter(p.queue for p, standing in todo.items() if standing == "free")
+        queues = [queue for queue, count in counts.items() if count > FEW]
+        lists = await self.link.children(map(self._paths.owners_of, queues))
+        for queue, numbers in zip(queues, lists, strict=True):
             owned = (Partition(queue, int(number)) for number in numbers or () if number.isdecimal())
-            todo |= {each: "owned" for each in owned if todo.get(each) == "free"}
+            todo |= {p: "owned" for p in owned if todo.get(p) == "free"}
         return todo
 
     async def _look(self, todo: dict[Partition, Standing]) -> dict[Partition, Standing]:
-        """Reads and watches the owners of the owned ones. Those that are watched already are another session's."""
         if "owned" not in todo.values():
             return todo
-        owners = {self._paths.owner(each): each for each, standing in todo.items() if standing == "owned"}
-        asked = [path for path in owners if path not in self._watched_owners]
-        self._watched_owners.update(asked)
+        owners = {self._paths.owner(p): p for p, standing in todo.items() if standing == "owned"}
+        unwatched = [path for path in owners if path not in self._watched_owners]
+        self._watched_owners.update(unwatched)
         try:
-            nodes = await self.link.read(asked, watch=True)
+            nodes = await self.link.read(unwatched, watch=True)
         except BaseException:
-            self._watched_owners.difference_update(asked)
+            self._watched_owners.difference_update(unwatched)
             raise
-        found: dict[Partition, Standing] = {each: standing for each, standing in todo.items() if standing != "owned"}
-        for path, node in zip(asked, nodes, strict=True):
+        standings: dict[Partition, Standing] = {p: standing for p, standing in todo.items() if standing != "owned"}
+        for path, node in zip(unwatched, nodes, strict=True):
             if (standing := self._standing(node)) != "owned":
-                found[owners[path]] = standing
+                standings[owners[path]] = standing
                 self._watched_owners.discard(path)
-        return found
+        return standings
 
     def _standing(self, owner: NodeData | None) -> Standing:
         if owner is None:
@@ -356,17 +354,14 @@ class Session:
     async def _try(
         self, todo: Mapping[Partition, Standing], held: dict[Partition, OwnedOffset]
     ) -> dict[Partition, Standing]:
-        """Claims the free ones and those that are ours; returns those that turned out to be something else."""
         nodes = await self.link.read(map(self._paths.offset, todo))
-        await make(self.link, self._holders(each for each, node in zip(todo, nodes, strict=True) if node is None))
+        await make(self.link, self._holders(p for p, node in zip(todo, nodes, strict=True) if node is None))
         others = await self._others(todo)
-        # Before anything is taken: what cannot be understood must not be owned.
-        offsets = [(each, node) for each, node in zip(todo, nodes, strict=True) if each not in others]
-        read = [(each, node, offset) for each, node in offsets if (offset := self._understood(each, node))]
-        outcomes = await self.link.apply_each(
-            self._claiming(each, node, offset, todo[each]) for each, node, offset in read
-        )
-        again: dict[Partition, Standing] = {each: "owned" for each in others if todo[each] == "mine"}
+        # Decode before claiming: a partition whose offset cannot be decoded must not be owned.
+        offsets = [(p, node) for p, node in zip(todo, nodes, strict=True) if p not in others]
+        read = [(p, node, offset) for p, node in offsets if (offset := self._understood(p, node))]
+        outcomes = await self.link.apply_each(self._claiming(p, node, offset, todo[p]) for p, node, offset in read)
+        again: dict[Partition, Standing] = {p: "owned" for p in others if todo[p] == "mine"}
         orphans: list[Partition] = []
         for (partition, _, offset), outcome in zip(read, outcomes, strict=True):
             if isinstance(outcome, Applied):
@@ -382,20 +377,19 @@ class Session:
     async def _others(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
         """Returns the partitions that a member of the same name may have claimed after it replaced this one.
 
-        Its claim raised the version of the offset, which was read before and is checked by the claim of this session.
+        Such a claim raised the version of the offset, which was read before and which this session's claim checks.
         """
-        mine = [each for each, standing in todo.items() if standing == "mine"]
-        owners = await self.link.read(map(self._paths.owner, mine)) if mine else []
-        others = {each for each, owner in zip(mine, owners, strict=True) if self._standing(owner) != "mine"}
+        own = [p for p, standing in todo.items() if standing == "mine"]
+        owners = await self.link.read(map(self._paths.owner, own)) if own else []
+        others = {p for p, owner in zip(own, owners, strict=True) if self._standing(owner) != "mine"}
         for partition in others:
             self._held.pop(partition, None)
-        if former := [each for each, standing in todo.items() if standing == "former"]:
+        if former := [p for p, standing in todo.items() if standing == "former"]:
             (member,) = await self.link.read([self._paths.member(self._member.id)])
             others.update(former if self._standing(member) != "mine" else ())
         return others
 
     def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
-        """Returns the offset that a node holds; None if it cannot be decoded (logged once per partition)."""
         if node is None:
             return CommittedOffset()
         try:
@@ -407,7 +401,7 @@ class Session:
             return None
 
     def _standing_after(self, refusal: Rejection, partition: Partition, before: Standing) -> Standing:
-        # Of one that a former session owned only the first operation can find the owner to be another.
+        # If a former session owned the partition, only operation 0 can fail because of another owner.
         if refusal.at:
             return "mine" if before == "mine" else "free"
         if refusal.why is RejectionReason.NODE_EXISTS:
@@ -418,21 +412,20 @@ class Session:
     def _claiming(
         self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
-        path, there = self._paths.owner(partition), self._paths.offset(partition)
+        path, offset_path = self._paths.owner(partition), self._paths.offset(partition)
         claimed = encode_offset(replace(recorded, held=True))
-        offset = Create(there, claimed) if node is None else SetData(there, claimed, node.version)
+        offset = Create(offset_path, claimed) if node is None else SetData(offset_path, claimed, node.version)
         if standing == "mine":
             return Check(path), offset
         owner = Create(path, self._owner, ephemeral=True)
         return (Delete(path), owner, offset) if standing == "former" else (owner, offset)
 
     def _holders(self, partitions: Iterable[Partition]) -> list[str]:
-        """Returns the nodes that hold the owners and the offsets of partitions."""
         queues = dict.fromkeys(partition.queue for partition in partitions)
         return [holder(queue) for queue in queues for holder in (self._paths.owners_of, self._paths.offsets_of)]
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """Gives partitions up; those that this session does not own are passed over.
+        """Releases partitions. Partitions that this session does not own are skipped.
 
         Raises:
             CoordinationLost, SessionLost
@@ -440,71 +433,71 @@ class Session:
         held: list[OwnedOffset] = []
         doubtful: set[Partition] = set()
         for partition in dict.fromkeys(partitions):
-            one = self._held.pop(partition, None)
-            if one is None or partition in self._refused:
+            owned = self._held.pop(partition, None)
+            if owned is None or partition in self._refused:
                 doubtful.add(partition)
             else:
-                held.append(one)
+                held.append(owned)
         outcomes = zip(held, await self.link.apply_each(map(self._releasing, held)), strict=True)
-        # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
-        doubtful.update(one.partition for one, outcome in outcomes if not isinstance(outcome, Applied))
+        # If the version is in doubt, the offset keeps ``held``: the next owner sees that it was not released.
+        doubtful.update(owned.partition for owned, outcome in outcomes if not isinstance(outcome, Applied))
         await self._remove_owners(doubtful)
 
     def _releasing(self, held: OwnedOffset) -> Change:
         offset = encode_offset(replace(held.offset, held=False))
-        owner, there = self._paths.owner(held.partition), self._paths.offset(held.partition)
-        return Delete(owner), SetData(there, offset, held.version)
+        owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
+        return Delete(owner), SetData(offset_path, offset, held.version)
 
     async def _remove_owners(self, doubtful: AbstractSet[Partition]) -> None:
-        """Removes the owners' nodes that are this session's.
+        """Deletes owner nodes that belong to this session.
 
-        A member of the same name may replace the node meanwhile. It raises the version of the offset then, so this is
-        read first, and checked.
+        A member of the same name may replace the node meanwhile. That raises the version of the offset, so the version
+        is read first, and checked in the transaction.
         """
-        tries = attempts("who owns the partitions")
+        tries = attempts("the owners of partitions")
         while doubtful:
             next(tries)
-            asked = sorted(doubtful)
-            nodes = await self.link.look([*map(self._paths.offset, asked), *map(self._paths.owner, asked)])
-            found = zip(asked, nodes[: len(asked)], nodes[len(asked) :], strict=True)
+            partitions = sorted(doubtful)
+            nodes = await self.link.look([*map(self._paths.offset, partitions), *map(self._paths.owner, partitions)])
+            nodes_by_partition = zip(partitions, nodes[: len(partitions)], nodes[len(partitions) :], strict=True)
             removing: dict[Partition, Change] = {}
-            for partition, offset, owner in found:
+            for partition, offset, owner in nodes_by_partition:
                 if owner is not None and owner.session == self.link.session:
                     check = () if offset is None else (Check(self._paths.offset(partition), offset.version),)
                     removing[partition] = (*check, Delete(self._paths.owner(partition)))
             outcomes = zip(removing, await self.link.apply_each(removing.values()), strict=True)
-            doubtful = {each for each, outcome in outcomes if not isinstance(outcome, Applied)}
+            doubtful = {p for p, outcome in outcomes if not isinstance(outcome, Applied)}
 
     async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
-        """Records the last processed id of partitions, each for itself, and the note that ``offset`` of each carries.
+        """Records the last processed id of partitions independently, and the note in the ``offset`` of each.
 
         Returns:
-            For each what is held now, or None: it is no longer this session's, or the version is not the latest, and
-            nothing was recorded for it.
+            The new state of each partition, or None if this session no longer owns it or the version is not the latest.
+            Nothing was recorded then.
 
         Raises:
-            CoordinationLost: Each was recorded or not; take the partitions again to know.
-            SessionLost: None was recorded.
+            CoordinationLost: Each offset may or may not have been recorded. Claim the partitions again to find out.
+            SessionLost: Nothing was recorded.
         """
         instant, me = self._clock(), self._member.id
-        # Of each partition the last one counts.
-        wanted = {held.partition: (held, identifier) for held, identifier in offsets}
-        # The servers check that there is an owner; that it is this session only the session knows.
+        # If a partition is repeated, its last offset wins.
+        commits = {held.partition: (held, identifier) for held, identifier in offsets}
+        # The servers check that the partition has an owner; only this session knows that it is the owner.
         recorded = [
             (held, CommittedOffset(identifier, instant, me, held=True, note=held.offset.note))
-            for held, identifier in wanted.values()
+            for held, identifier in commits.values()
             if held.partition in self._held
         ]
-        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(wanted)
+        states: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
         outcomes = await self.link.apply_each(starmap(self._recording, recorded))
         for (held, offset), outcome in zip(recorded, outcomes, strict=True):
             if isinstance(outcome, Applied):
-                after = OwnedOffset(held.partition, offset, outcome.versions[-1])
-                now[held.partition] = self._held[held.partition] = after
+                state = OwnedOffset(held.partition, offset, outcome.versions[-1])
+                states[held.partition] = self._held[held.partition] = state
             else:
-                # A session that is refused reads the partition's owner before it takes or releases it.
+                # Before the next claim or release of this partition, its owner is read.
                 self._refused.add(held.partition)
-        return now
+        return states
 
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
         path = self._offset_path(held.partition)

@@ -1,7 +1,7 @@
-"""The contract of a coordination service: a tree of nodes with versions, as ZooKeeper has it, and one session on it.
+"""The contract of a coordination service: a tree of versioned nodes, as in ZooKeeper, and one session on it.
 
-A node has data, a version that goes up with each change of the data, and children. An ephemeral node is gone when the
-session that made it ends. A change consists of operations on nodes that are done all or not at all.
+A node has data, a version that rises with each change of the data, and children. An ephemeral node is deleted when the
+session that created it ends. A change is a sequence of operations on nodes that are applied all or not at all.
 
 **States of a session**::
 
@@ -9,12 +9,12 @@ session that made it ends. A change consists of operations on nodes that are don
                 │              │
                 └──► lost ◄────┘      final: a link is never used for a second session
 
-The session is lost when the service says so, when nothing was heard from the service for the session's time, or when
-the link is closed. A request whose answer is missing when the connection breaks is in doubt: it raises
-``CoordinationLost``, and nothing is sent a second time.
+A session is lost when the service says so, when the service has not answered for the session timeout, or when the link
+is closed. If the connection breaks, each unanswered request is in doubt: it raises ``CoordinationLost``, and is not
+sent again.
 
-Group state (:mod:`qdo.coordination.session`) stands on this alone. :mod:`qdo.coordination.zookeeper` implements
-it. A new implementation has to pass ``tests/qdo/contract``.
+Group state (:mod:`qdo.coordination.session`) uses only this contract. :mod:`qdo.coordination.zookeeper` implements it.
+A new implementation has to pass ``tests/qdo/contract``.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ import msgspec
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
 ANY = -1
-"""Version that every node has."""
+"""Matches every version."""
 NODE_LIMIT = 1_000_000
-"""Max bytes of a node; a server of ZooKeeper breaks the connection at about 1 MiB with all that is around it."""
+"""Max bytes of a node. ZooKeeper closes the connection at about 1 MiB for a packet, which has overhead around it."""
 MAX_WAIT_SECONDS = 1.5
-"""Timeout in seconds of :meth:`Link.wait`."""
+"""Timeout of :meth:`Link.wait`, in seconds."""
 MOST_OPERATIONS = 128
 MOST_BYTES = 256 * 1024
 """Max bytes of one bundle: a quarter of what a server accepts in one packet."""
 OVERHEAD = 64
-"""Number of bytes of an operation beside its path and its data, roughly: numbers and access lists."""
+"""Number of bytes of an operation besides its path and data, roughly: numbers and access lists."""
 UNREPORTED_SECONDS = 0.01
-"""Interval in seconds between looks at a connection that is seen to be broken, which was not reported yet."""
+"""Interval between polls of a connection that is broken but not reported yet, in seconds."""
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
-    """Makes a node, which is gone with the session if it is ephemeral. No other node can be in an ephemeral one.
+    """Creates a node. The session's end deletes it if it is ephemeral. An ephemeral node has no children.
 
-    ``sequence`` is for queues of Curator: ZooKeeper completes the name by a number. Other trees need not.
+    ``sequence`` is for Curator's queues: ZooKeeper appends a number to the name. Other trees need not support it.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Create(msgspec.Struct, frozen=True, gc=False):
 
 
 class SetData(msgspec.Struct, frozen=True, gc=False):
-    """Replaces the data of a node that has a version; its version goes up by one."""
+    """Replaces the data of a node that has the given version; the version rises by one."""
 
     path: str
     data: bytes
@@ -66,7 +66,7 @@ class SetData(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
-    """Removes a node."""
+    """Deletes a node."""
 
     path: str
     data: bytes = b""
@@ -74,7 +74,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):
-    """Demands that a node is there, at any version or at one."""
+    """Requires that a node exists, at the given version or at any."""
 
     path: str
     version: int = ANY
@@ -94,11 +94,11 @@ class RejectionReason(enum.Enum):
 
 
 class Rejection(NamedTuple):
-    """A change that did not happen.
+    """A change that was not applied.
 
     Attributes:
         why: The reason.
-        at: The number of the operation that failed, from 0.
+        at: The index of the operation that failed.
     """
 
     why: RejectionReason
@@ -106,12 +106,12 @@ class Rejection(NamedTuple):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """A change that happened.
+    """A change that was applied.
 
     Attributes:
-        versions: For each operation the version of the node afterwards, 0 where there is none.
-        created: The paths of the nodes that it made, if the tree has completed the name of one; :meth:`Link.apply_each`
-            leaves them out.
+        versions: The node's version after each operation, or 0 if it has none.
+        created: The paths of created nodes, if the tree completed one of their names; :meth:`Link.apply_each` leaves
+            them out.
     """
 
     versions: tuple[int, ...]
@@ -122,13 +122,13 @@ Outcome: TypeAlias = Applied | Rejection
 
 
 class NodeData(msgspec.Struct, frozen=True, gc=False):
-    """A node as it was read.
+    """A node as read.
 
     Attributes:
-        data: Empty when only its presence was asked for.
-        version: Of the data.
-        changed: A number that grows with transactions. Two states of a path differ in it or in the version.
-        session: The session that made it if it is ephemeral, else 0.
+        data: The node's data; empty if only its existence was requested.
+        version: The version of the data.
+        changed: A number that grows with transactions. Two states of a path differ in it or in ``version``.
+        session: The session that created the node if it is ephemeral, else 0.
     """
 
     data: bytes
@@ -141,16 +141,16 @@ State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
 
 
 class Link(abc.ABC):
-    """One session on a tree, from its beginning to its end. To be made and used in one event loop.
+    """One session on a tree, for its whole life. Create and use it in one event loop.
 
     Args:
-        outlast: Seconds for which a helper process keeps the session alive while this program is held up; 0: there is
-            none.
+        outlast: Seconds for which a helper process keeps the session alive while this program is blocked; 0 means no
+            helper process.
 
     Attributes:
-        outlast: As given.
-        session: Its number, never that of another; in :class:`NodeData` of the ephemeral nodes that it made.
-        on_state: Called when the state changes; not for ``lost`` by :meth:`close`.
+        outlast: See above.
+        session: The unique number of the session, as in :class:`NodeData` of the ephemeral nodes that it created.
+        on_state: Called when the state changes, but not for ``lost`` after :meth:`close`.
         on_watch: Called with the paths of watched nodes that changed, before later requests are answered. A watch
             reports one change.
     """
@@ -162,97 +162,98 @@ class Link(abc.ABC):
         self.on_state: Callable[[State], None] = lambda _: None
         self.on_watch: Callable[[list[str]], None] = lambda _: None
         self._settled = asyncio.Event()
-        """The connection is there, or the session is lost."""
+        """Set while the link is connected or the session is lost."""
 
     @property
     @abc.abstractmethod
     def state(self) -> State:
-        """The present state, also if ``on_state`` was not called for it yet."""
+        """The present state, even if ``on_state`` was not called for it yet."""
 
     @property
     @abc.abstractmethod
     def timeout(self) -> float:
-        """Seconds without a sign of life after which the service ends the session."""
+        """Seconds without a heartbeat after which the service ends the session."""
 
     @property
     @abc.abstractmethod
     def finished(self) -> bool:
-        """Nothing of it is left but this object."""
+        """Whether the link has freed all its resources."""
 
     @abc.abstractmethod
     async def open(self) -> None:
         """Connects.
 
         Raises:
-            CoordinationLost: Not within the time allowed.
+            CoordinationLost: The service did not answer in time.
             CoordinationRefused: The service does not accept the credentials.
-            CoordinationIncompatible: What is there is no tree of ours.
+            CoordinationIncompatible: The service does not hold a tree of Qdo.
         """
 
     async def wait(self) -> State:
-        """Waits a little for a connection that broke to be back; returns the state that it has then."""
+        """Waits up to ``MAX_WAIT_SECONDS`` for a broken connection to recover; returns the state after that."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MAX_WAIT_SECONDS):
                 await self._settled.wait()
-                while self.state == "suspended":  # seen by looking, and not reported yet
+                while self.state == "suspended":  # detected, but not reported yet
                     await asyncio.sleep(UNREPORTED_SECONDS)
                     await self._settled.wait()
         return self.state
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Ends the session; waits until the service knows, if it can be reached. Never raises; idempotent."""
+        """Ends the session; waits for the service's confirmation if it can be reached. Never raises; idempotent."""
 
     async def abandon(self) -> None:
-        """Ends the session, or leaves its end to the service if that cannot be reached now. Never raises."""
+        """Ends the session, or lets it expire if the service cannot be reached now. Never raises."""
         await self.close()
 
     @abc.abstractmethod
     def end(self, why: CoordinationError) -> None:
-        """Ends the session at once and reports it; requests raise the error from then on."""
+        """Ends the session at once and reports it; later requests raise the error."""
 
     @abc.abstractmethod
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """Returns nodes, None for those that are not there; only those that are there are watched.
+        """Returns nodes, or None for those that do not exist. Only existing nodes are watched.
 
         This method and the following ones raise ``CoordinationLost``, ``SessionLost`` and ``CoordinationRefused``.
         """
 
     @abc.abstractmethod
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """Returns nodes without their data, None for those that are not there; all of them are watched."""
+        """Returns nodes without their data, or None for those that do not exist. All of them are watched."""
 
     @abc.abstractmethod
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """Returns the names of the nodes inside of nodes, None for those that are not there.
+        """Returns the names of each node's children, or None if the node does not exist.
 
-        Watched are nodes that are there, for children that come and go.
+        Existing nodes are watched for added and deleted children.
         """
 
     async def count(self, paths: Iterable[str]) -> list[int | None]:
-        """Returns how many nodes are inside of each node, None if it does not exist."""
+        """Returns the number of each node's children, or None if the node does not exist."""
         return [None if names is None else len(names) for names in await self.children(paths)]
 
     @abc.abstractmethod
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """Makes changes, each for itself, in order; returns the outcome of each.
+        """Applies changes independently of each other, in order; returns the outcome of each.
 
         Raises:
-            CoordinationLost: Each was made or not.
-            SessionLost: None was made.
-            CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
+            CoordinationLost: Each change may or may not have been applied.
+            SessionLost: No change was applied.
+            CoordinationRefused: The credentials do not allow one of the changes; each of the others may or may not have
+                been applied.
         """
 
     async def apply_each(self, changes: Iterable[Change]) -> list[Outcome]:
-        """Makes changes that do not depend on each other, each for itself, in any order; see :meth:`apply`.
+        """Applies changes that do not depend on each other, in any order; see :meth:`apply`.
 
-        A transaction costs ZooKeeper a round of agreement and the client a packet. So several changes go in bundles;
-        when a bundle is refused because of one of them, each is sent again for itself.
+        A transaction costs ZooKeeper a round of agreement and the client a packet. So several changes are sent as one
+        bundle. If a bundle is refused because of one change, all its changes are sent again one by one.
         """
         todo = list(changes)
         if len(todo) == 1:
             return await self.apply(todo)
-        bundles = [todo[part] for part in bundle(todo)]
+        bundles = [todo[s] for s in bundle(todo)]
         outcomes: list[Outcome | None] = []
         for joined, outcome in zip(bundles, await self.apply(map(join, bundles)), strict=True):
             if isinstance(outcome, Applied):
@@ -270,20 +271,19 @@ class Link(abc.ABC):
 
     @abc.abstractmethod
     async def sync(self, path: str) -> None:
-        """Makes later reads see all that others changed under a path before, and no session that has ended."""
+        """Makes later reads see all changes made under a path so far, and no session that has ended."""
 
 
 Connect: TypeAlias = Callable[[float], Link]
-"""Makes a link that is not open, for ``outlast``."""
+"""Makes a link, not yet open; the argument is ``outlast``."""
 
 
 def parent(path: str) -> str:
-    """Returns the path of the node that a node lies in; the root lies in itself."""
+    """Returns the path of a node's parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"
 
 
 def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[slice]:
-    """Yields which changes go together, in order."""
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):
         more = size(change)
@@ -297,8 +297,7 @@ def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[s
 
 
 def size(change: Change) -> int:
-    """Returns about how many bytes a change takes."""
-    return sum(OVERHEAD + len(each.path) + len(each.data) for each in change)
+    return sum(OVERHEAD + len(operation.path) + len(operation.data) for operation in change)
 
 
 def join(changes: Sequence[Change]) -> Change:
@@ -306,8 +305,7 @@ def join(changes: Sequence[Change]) -> Change:
 
 
 def split(done: Applied, changes: Sequence[Change]) -> Iterator[Applied]:
-    """Yields the outcome of each of the changes that were joined."""
-    at = 0
+    start = 0
     for change in changes:
-        yield Applied(done.versions[at : at + len(change)])
-        at += len(change)
+        yield Applied(done.versions[start : start + len(change)])
+        start += len(change)

@@ -1,8 +1,8 @@
-"""Nodes as one session sees them: read again only after a change.
+"""A session's cache of nodes, invalidated by watches.
 
-The servers report the next change of a node that was read once, before they answer later requests on the same
-connection. So nothing is read again until then: of a thousand members, only those are read that are new or have
-changed. When the connection was broken, everything is forgotten, because changes may have been missed.
+The servers report the next change of a node that was read, before they answer later requests on the same connection. So
+a node is not read again until then: of a thousand members, only new or changed ones are read. When the connection
+breaks, the cache is cleared, because reports of changes may have been missed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qdo.coordination.tree import Link, NodeData
 
 
 class WatchedNodes:
-    """The nodes that one session has read and watches."""
+    """The nodes that a session has read and watches."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -23,42 +23,41 @@ class WatchedNodes:
         self._asked: list[set[str]] = []
 
     def hear(self, paths: Iterable[str]) -> None:
-        """Forgets nodes that changed, also as the results of reads that are under way."""
+        """Drops changed nodes from the cache, and keeps reads in progress from caching them."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
-            for asked in self._asked:
-                asked.discard(path)
+            for pending in self._asked:
+                pending.discard(path)
 
     def forget(self) -> None:
-        """Forgets everything, because changes were not reported for a while."""
         self._nodes.clear()
         self._children.clear()
-        for asked in self._asked:
-            asked.clear()
+        for pending in self._asked:
+            pending.clear()
 
     async def node(self, path: str) -> NodeData | None:
         return (await self.nodes([path]))[path]
 
     async def nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
-        """Returns nodes, None for those that do not exist, and watches each for its next change."""
-        wanted = list(paths)
-        known = self._nodes if self._link.state == "connected" else {}
-        found = {path: known[path] for path in wanted if path in known}
-        missing = [path for path in wanted if path not in found]
+        """Returns nodes, or None for those that do not exist, and watches each for its next change."""
+        requested = list(paths)
+        cached = self._nodes if self._link.state == "connected" else {}
+        nodes = {path: cached[path] for path in requested if path in cached}
+        missing = [path for path in requested if path not in nodes]
         while missing:
             with self._asking(missing) as unchanged:
                 read = dict(zip(missing, await self._link.read(missing, watch=True), strict=True))
-                # Only what is there is watched by a read.
+                # A read watches only existing nodes.
                 absent = [path for path, node in read.items() if node is None]
-                there = await self._link.look(absent, watch=True) if absent else []
-                missing = [path for path, node in zip(absent, there, strict=True) if node is not None]
-                found |= read
+                rechecked = await self._link.look(absent, watch=True) if absent else []
+                missing = [path for path, node in zip(absent, rechecked, strict=True) if node is not None]
+                nodes |= read
                 self._nodes |= {path: read[path] for path in unchanged if path not in missing}
-        return found
+        return nodes
 
     async def children(self, path: str) -> list[str]:
-        """Returns the names of a node's children, none if it does not exist, and watches for the next change."""
+        """Returns the names of a node's children, empty if the node does not exist, and watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]
         with self._asking([path]) as unchanged:
@@ -69,10 +68,9 @@ class WatchedNodes:
 
     @contextmanager
     def _asking(self, paths: Iterable[str]) -> Iterator[set[str]]:
-        """Gives the paths of which no change was reported since they were asked for."""
-        asked = set(paths)
-        self._asked.append(asked)
+        pending = set(paths)
+        self._asked.append(pending)
         try:
-            yield asked
+            yield pending
         finally:
-            self._asked = [each for each in self._asked if each is not asked]
+            self._asked = [other for other in self._asked if other is not pending]

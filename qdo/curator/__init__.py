@@ -1,6 +1,6 @@
-"""The queues of Apache Curator in ZooKeeper, from Python: programs in both languages may use one queue.
+"""The queues of Apache Curator in ZooKeeper, from Python. Programs in both languages can share a queue.
 
-Needs kazoo (the extra ``zookeeper``). Public names stand here and are loaded at their first use.
+Needs kazoo (the extra ``zookeeper``). Public names are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which node of a queue is taken next. Pure: knows names, and is told what happened."""
+"""Decides which node of a queue is taken next. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Collection
 from qdo.curator.nodes import Child, Names
 
 MOST_BLOCKED = 1000
-"""Max nodes of other consumers whose locks are watched; further ones are read again with the next list."""
+"""Max nodes of other consumers whose locks are watched; further nodes are read again with the next list."""
 RECHECK = 10.0
-"""Interval after which those are read again, in seconds."""
+"""Interval after which the further nodes are read again, in seconds."""
 SHARE = 4
-"""Ratio of the pause after a list to its duration."""
+"""Ratio of the pause after a listing to its duration."""
 STEPS = 100
-"""Ratio of the nodes in a list to those that are begun before the queue is listed again."""
+"""Ratio of the listed nodes to the nodes taken before the queue is listed again."""
 MS = 1000
 
 
 class Backlog:
-    """The listed nodes, in order, without those that cannot be taken now.
+    """The listed nodes, in order, without nodes that cannot be taken now.
 
-    A queue is listed again only when something changed in it, and then when nothing is left of the last list that can
-    be taken; where new nodes may come first, also after ``refresh`` nodes. Lists take at most a fifth of the time.
+    A queue is listed again only if it has changed and no node of the last list can be taken. If new nodes may come
+    first, it is also listed again after ``refresh`` nodes. Listings take at most a fifth of the time.
 
-    Instants are seconds of a monotonic clock, epochs ms since 1970.
+    ``now`` is a time of a monotonic clock in seconds, ``epoch`` is in ms since 1970.
 
     Args:
         names: The names of the recipe.
-        refresh: Number of nodes that are begun before the queue is listed again. 0: a hundredth of the last list; None:
-            new nodes never come first.
+        refresh: Number of nodes that are taken before the queue is listed again. 0 means a hundredth of the last list,
+            None that new nodes never come first.
     """
 
     def __init__(self, names: Names, refresh: int | None) -> None:
@@ -47,11 +47,10 @@ class Backlog:
         self._not_before = 0.0
 
     def changed(self) -> None:
-        """The queue is not as it was listed."""
         self._stale = True
 
     def listing_due(self, now: float, epoch: int) -> float | None:
-        """Returns the seconds until the queue is to be listed, at most 0: now; None: no list is needed."""
+        """Returns the seconds until the queue is to be listed, 0 or less if now, or None if no list is needed."""
         if not self._stale:
             return None
         if self.due(epoch) == 0 and (
@@ -61,36 +60,36 @@ class Backlog:
         return self._not_before - now
 
     def listing(self) -> None:
-        """A list is being read: later changes may be missing in it."""
+        """Records that a listing has begun, which may lack later changes."""
         self._stale = False
 
     def listed(self, children: Collection[str], began: float, ended: float) -> frozenset[str]:
-        """Replaces the list; returns the new names that are none of the recipe's."""
-        found, foreign = [], set()
+        """Replaces the list; returns the new names of nodes that are not messages."""
+        nodes, foreign = [], set()
         for name in children:
             child = self._names.parse(name)
             if child is None:
                 foreign.add(name)
             else:
-                found.append(child)
-        names = {child.name for child in found}
+                nodes.append(child)
+        names = {child.name for child in nodes}
         self._bad &= names
         self._blocked = {name: child for name, child in self._blocked.items() if name in names}
         aside = self._held | self._bad | self._blocked.keys()
-        self._heap = [(child.rank(), child) for child in found if child.name not in aside]
+        self._heap = [(child.rank(), child) for child in nodes if child.name not in aside]
         heapq.heapify(self._heap)
-        self._begun, self._listed = 0, len(found)
+        self._begun, self._listed = 0, len(nodes)
         self._not_before = ended + SHARE * (ended - began)
         new = frozenset(foreign - self._foreign)
         self._foreign = frozenset(foreign)
         return new
 
     def due(self, epoch: int) -> float | None:
-        """Returns the seconds until the next node may be taken, 0: now; None: there is none."""
+        """Returns the seconds until the next node may be taken, 0 if now, or None if the list is empty."""
         return max(0, self._heap[0][1].epoch - epoch) / MS if self._heap else None
 
     def take(self, epoch: int) -> Child | None:
-        """Returns the next node and marks it as in hand; None: there is none now."""
+        """Returns the next node and marks it as in hand, or returns None if no node may be taken now."""
         if self.due(epoch) != 0:
             return None
         _, child = heapq.heappop(self._heap)
@@ -99,17 +98,14 @@ class Backlog:
         return child
 
     def put_back(self, child: Child) -> None:
-        """A node in hand can be taken again."""
         self._held.discard(child.name)
         self._blocked.pop(child.name, None)
         heapq.heappush(self._heap, (child.rank(), child))
 
     def drop(self, child: Child) -> None:
-        """A node in hand is gone."""
         self._held.discard(child.name)
 
     def set_aside(self, child: Child) -> None:
-        """A node in hand cannot be handled and stays where it is."""
         self._held.discard(child.name)
         self._bad.add(child.name)
 
@@ -124,20 +120,19 @@ class Backlog:
         return True
 
     def hold(self, child: Child) -> bool:
-        """A node thought to be another consumer's is in hand after all; returns False if it was taken again."""
+        """Marks a blocked node as in hand; returns False if it is not blocked any more."""
         if self._blocked.pop(child.name, None) is None:
             return False
         self._held.add(child.name)
         return True
 
     def unwatched(self) -> None:
-        """Changes of the queue and of locks were not reported for a while."""
+        """Handles a period in which changes of the queue and of locks were not reported."""
         self._stale = True
         for name in list(self._blocked):
             self.unblock(name)
 
     def unblock(self, name: str) -> None:
-        """The lock of a node may be free."""
         child = self._blocked.pop(name, None)
         if child is not None:
             heapq.heappush(self._heap, (child.rank(), child))

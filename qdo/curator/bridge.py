@@ -1,4 +1,4 @@
-"""The recipes of Curator in one event loop: how calls of the program come there, and the steps that recipes share."""
+"""Calls from the program into the event loop that all Curator recipes share, and steps that recipes have in common."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from qdo.tasks import LoopThread
 T = TypeVar("T")
 
 TRY_AGAIN = 0.1
-"""Interval between two tries of a request whose end is not known, in seconds."""
+"""Interval between two attempts of a request, in seconds."""
 
 _loops: dict[int, LoopThread] = {}
-"""By process."""
+"""Process id -> the loop of that process."""
 _making = threading.Lock()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine in the loop, for a thread of the program, and waits for its end."""
+    """Runs a coroutine in the loop, called from a thread of the program, and waits for its result."""
     return _loop().call(work)
 
 
 def soon(function: Callable[[], object]) -> None:
-    """Calls a function in the loop, without waiting."""
     _loop().soon(function)
 
 
@@ -44,19 +43,19 @@ def _loop() -> LoopThread:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Raises CoordinationLost if ZooKeeper does not answer in time."""
+    """Returns the result; raises CoordinationLost if ZooKeeper does not answer in time."""
     try:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
         raise CoordinationLost(
-            f"ZooKeeper has not answered for {seconds:g} s; what was asked for may be done yet"
+            f"ZooKeeper has not answered for {seconds:g} s; the request may still be applied"
         ) from None
 
 
 @asynccontextmanager
 async def lent(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has no types
-    """Gives a link to the session that a client of kazoo has now; waits until it is connected."""
+    """Opens a link to the present session of a kazoo client; waits until it is connected."""
     link = BorrowedLink(client)
     try:
         await link.open()
@@ -66,10 +65,10 @@ async def lent(client: Any) -> AsyncIterator[Link]:  # noqa: ANN401 - kazoo has 
 
 
 async def insist(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
-    """Makes a request until it is answered; waits for a connection that broke.
+    """Repeats a request until it is answered; waits while the connection is broken.
 
     Raises:
-        CoordinationError: Not CoordinationLost.
+        CoordinationError: ZooKeeper refused. Never CoordinationLost.
     """
     while True:
         try:
@@ -80,18 +79,18 @@ async def insist(link: Link, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def ensure(link: Link, paths: Iterable[str]) -> None:
-    """Makes persistent nodes, with all above them, unless they exist; what exists needs no rights further up."""
-    every = list(paths)
-    nodes = await link.look(every)
-    await make(link, [path for path, node in zip(every, nodes, strict=True) if node is None])
+    """Creates missing persistent nodes and their parents. Existing nodes need no rights on their parents."""
+    requested = list(paths)
+    nodes = await link.look(requested)
+    await make(link, [path for path, node in zip(requested, nodes, strict=True) if node is None])
 
 
 async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
-    """Creates a node with the next sequence, and its parent if that is missing; waits for a connection that broke.
+    """Creates a node with the next sequence, and its parent if that is missing; waits while the connection is broken.
 
     Raises:
-        CoordinationLost: It was stored or not.
-        CoordinationError: It was not stored.
+        CoordinationLost: The node may have been created or not.
+        CoordinationError: The node was not created.
     """
     await link.open()
     create = Create(f"{path}/{prefix}", data, sequence=True)
@@ -104,7 +103,7 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
 
 
 async def count(link: Link, path: str) -> int:
-    """Returns how many nodes are inside of a node, also if it is not there; waits for a connection that broke."""
+    """Returns the number of a node's children, 0 if it is missing; waits while the connection is broken."""
     await link.open()
     (number,) = await link.count([path])
     return number or 0
@@ -113,6 +112,6 @@ async def count(link: Link, path: str) -> int:
 def not_created(path: str, rejection: Rejection) -> CoordinationError:
     if rejection.why is RejectionReason.NODE_EXISTS:
         return CoordinationError(
-            f"ZooKeeper has no further number for the nodes of {path}: 2147483647 were created in it. Use another path"
+            f"ZooKeeper has no sequence left for {path}: 2147483647 nodes were created in it. Use another path"
         )
-    return CoordinationError(f"the node {path} of the queue is not there; somebody has removed it")
+    return CoordinationError(f"the node {path} of the queue does not exist; another program has removed it")

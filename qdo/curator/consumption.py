@@ -1,4 +1,4 @@
-"""How messages are taken from a queue, in the event loop, and handed to the program, in threads of the queue."""
+"""Takes messages from a queue, in the event loop, and hands them to the consumer, in threads of the queue."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from qdo.tasks import happens
 T = TypeVar("T")
 
 MOST_PARKED = 1000
-"""Max failed messages in a pause; at the limit no further message is taken."""
+"""Max failed messages waiting to be put back; at the limit no further message is taken."""
 MOST_COUNTED = 10_000
-"""Max messages put back whose failures are remembered."""
+"""Max messages put back whose failures are counted."""
 LONGEST_WAIT = 60.0
-"""Max seconds until the clock is read again: it may have been set."""
+"""Max time until the clock is read again, in seconds: it may have been set."""
 
 log = logging.getLogger("qdo.curator")
 
 
 class Parked(NamedTuple):
-    """A failed message that stays locked for a while."""
+    """A failed message that stays locked until it is put back; ``until`` is a monotonic time in seconds."""
 
     until: float
     child: Child
@@ -45,30 +45,30 @@ class Parked(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A node in hand."""
+    """A node that this consumer holds."""
 
     child: Child
     data: bytes
 
 
 class Handled(NamedTuple):
-    """A node whose messages were handed over, and the error of the one that is to be handled again."""
+    """A node whose messages were handled, and the error of the message to handle again."""
 
     child: Child
     failure: BaseException | None
 
 
 class Consumption:
-    """Takes and handles messages, each thread one after another.
+    """Takes and handles messages, one at a time in each thread.
 
-    The threads run the program's functions alone. Everything else is done in the event loop, which each of them asks
-    for the next node.
+    The threads only run the program's functions. Everything else runs in the event loop, from which each thread
+    requests its next node.
 
     Args:
-        lifecycle: Of the queue.
-        link: To its session.
-        options: Of the queue; it has a consumer.
-        backlog: Empty, for the queue's recipe.
+        lifecycle: The queue's lifecycle.
+        link: A link to the queue's session.
+        options: The queue's options, with a consumer.
+        backlog: An empty backlog for the queue's recipe.
         token: A name that no other consumer has.
         report: Called with every error, in one of the threads.
     """
@@ -109,11 +109,10 @@ class Consumption:
             thread.start()
 
     def look_again(self, _: object = None) -> None:
-        """Messages may be taken now, or no more; called by any thread."""
         soon(self._lifecycle.changed.notify)
 
     def changed(self, paths: Iterable[str]) -> None:
-        """The queue has changed, or locks are gone, also when their holders died."""
+        """Handles changes of the queue, and locks that were removed, also because their holders died."""
         for path in paths:
             if path == self._path:
                 self._backlog.changed()
@@ -122,14 +121,13 @@ class Consumption:
         self._lifecycle.changed.notify()
 
     def heard(self, state: State) -> None:
-        """The connection has changed; with one that breaks all watches are gone."""
         if state == "suspended":
             self._backlog.unwatched()
 
     async def join(self, caller: threading.Thread, seconds: float) -> bool:
-        """Waits for messages in hand after the queue was closed; returns False if there are still some.
+        """Waits for messages in hand after the queue was closed; returns False if some are not finished.
 
-        Consumers that wait here themselves do not wait for each other.
+        Consumers that call this in a thread of the queue do not wait for each other.
         """
         own = caller in self._running
         if own:
@@ -138,11 +136,10 @@ class Consumption:
         return await self._ended(self._closers if own else set(), seconds)
 
     async def begin(self) -> None:
-        """Prepares; raises CoordinationError."""
         await self._taker.begin()
 
     async def end(self) -> None:
-        """Waits for the end of all threads, and leaves nothing in ZooKeeper."""
+        """Waits for the end of all threads, and removes this consumer's nodes from ZooKeeper."""
         await self._ended(set(), None)
         await self._taker.leave()
 
@@ -155,7 +152,7 @@ class Consumption:
             return False
         return True
 
-    # What a thread does.
+    # Run in the threads.
 
     def _work(self) -> None:
         handled: Handled | None = None
@@ -203,14 +200,14 @@ class Consumption:
                     break
         return failure
 
-    # What is done in the loop.
+    # Run in the event loop.
 
     def _thread_ended(self, thread: threading.Thread) -> None:
         self._running.discard(thread)
         self._lifecycle.changed.notify()
 
     async def _go_on(self, handled: Handled | None) -> Taken | None:
-        """Concludes a node, then waits for another and makes it this consumer's; None: the queue has ended."""
+        """Concludes a node, then waits for another and takes it; returns None when the queue has ended."""
         if handled is not None:
             await self._conclude(handled.child, handled.failure)
         while True:
@@ -232,19 +229,17 @@ class Consumption:
                 await happens(change, self._pause(now, epoch))
 
     def _allowed(self) -> bool:
-        """Messages may be taken now; :meth:`look_again` has to be called when that changes."""
+        """Returns whether messages may be taken; call :meth:`look_again` when that changes."""
         return self._options.election is None or self._options.election.leading
 
     def _next(self, epoch: int) -> Child | None:
         return self._backlog.take(epoch) if self._allowed() and len(self._parked) < MOST_PARKED else None
 
     def _listing_due(self, now: float, epoch: int) -> float:
-        """Returns the seconds until the queue is to be listed."""
         due = None if self._listing else self._backlog.listing_due(now, epoch)
         return math.inf if due is None else due
 
     def _pause(self, now: float, epoch: int) -> float:
-        """Returns the seconds until there may be something to do."""
         due = [LONGEST_WAIT]
         if self._parked:
             due.append(self._parked[0].until - now)
@@ -270,18 +265,17 @@ class Consumption:
             self._lifecycle.changed.notify()
         if names is not None and (foreign := self._backlog.listed(names, began, time.monotonic())):
             log.warning(
-                "%d nodes in %s are no messages and stay there, such as %r", len(foreign), self._path, min(foreign)
+                "%d nodes in %s are not messages and stay there, such as %r", len(foreign), self._path, min(foreign)
             )
 
     async def _taken(self, child: Child) -> bytes | None:
-        """Takes a node; returns its data, None if it is not this consumer's."""
         data = await self._trying(child, self._taker.take(child))
         if data is Untaken.BLOCKED:
             data = await self._trying(child, self._wait_for(child))
         return None if isinstance(data, Untaken) else data
 
     async def _trying(self, child: Child, step: Awaitable[T]) -> T | Untaken:
-        """Returns the result of a step; if it fails or the node is gone, the backlog gets it back or drops it."""
+        """Returns the result of a step. If the step fails or the node is gone, updates the backlog."""
         try:
             data = await step
         except CoordinationLost:

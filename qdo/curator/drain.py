@@ -1,15 +1,15 @@
-"""Moves the messages of a Curator queue to a queue of Queuey, each once, also if the process is killed at any step.
+"""Moves the messages of a Curator queue to a Queuey queue, each exactly once, even if the process is killed.
 
 The steps of a batch::
 
     read      nodes in the queue's order
     stage     one transaction removes them and creates one node beside the queue that holds them all
-    post      one request to Queuey, whose Idempotency-Key is the name of that node
-    forget    the node is removed
+    post      one request to Queuey, with the name of that node as Idempotency-Key
+    delete    the node is removed
 
-After the transaction nobody else can take the messages, so that consumers may go on beside a drain. A drain that begins
-first completes what another one has left. The name of the staged node is a new UUID, so a queue that was removed and
-made again, whose sequence starts over, repeats no key.
+After the transaction no consumer can take the messages, so consumers may run during a drain. A new drain first
+completes batches of an interrupted one. The name of the staged node is a new UUID. So a queue that was removed and
+created again, which restarts its sequence, never repeats a key.
 
 With a lock path the transaction also creates and removes the lock of each item. It fails while a consumer holds one,
 and no lock outlives it.
@@ -37,13 +37,13 @@ BATCH_NODES = 100
 BATCH_MESSAGES = 1000
 """Max messages of a request to Queuey."""
 BATCH_BYTES = 256 * 1024
-"""Max bytes of the items of a batch; a larger one travels alone. A server of ZooKeeper allows about 1 MB at once."""
+"""Max bytes of the items of a batch; a larger item is a batch of its own. ZooKeeper allows about 1 MB a request."""
 LONGEST_DELAY = 33_554_432
 """Max delay in Queuey, in seconds."""
 PATIENCE = 30.0
-"""Timeout of the wait for items whose locks others hold, in seconds after the last that went on."""
+"""Timeout for locks of consumers, in seconds since the last item that was moved or skipped."""
 LOOKS = 0.5
-"""Interval between two tries of them, in seconds."""
+"""Interval between two attempts at locked items, in seconds."""
 SAMPLES = 20
 PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
 
@@ -53,7 +53,7 @@ Told = Callable[[int, int | None], object]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A queue of Queuey; ``service`` is the id of the store."""
+    """A Queuey queue; ``service`` is the id of the store."""
 
     service: str
     app: str
@@ -65,11 +65,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         target: The queue to fill.
-        recipe: Of the Curator queue.
-        lock_path: Of the Curator queue, with the chroot; None: it has none.
-        limit: Max items to move; None: all.
-        ttl: Seconds that the messages live in Queuey; None: as the queue says.
-        partition: The partition for all messages; None: Queuey chooses one for each.
+        recipe: The recipe of the Curator queue.
+        lock_path: The parent of the queue's locks, with the chroot; None if the queue has no lock path.
+        limit: Max items to move; all if None.
+        ttl: Seconds that the messages live in Queuey; the queue's TTL if None.
+        partition: The partition for all messages; if None, Queuey chooses one for each message.
         node_limit: Max bytes of a transaction at the servers.
         dry_run: Only count.
     """
@@ -85,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A node that stays where it is, and why."""
+    """A node that was not moved, and the reason."""
 
     name: str
     reason: str
@@ -95,12 +95,12 @@ class Drained(msgspec.Struct):
     """The result of a drain, as ``--json`` prints it.
 
     Attributes:
-        items: Nodes that were moved, or with ``dry_run`` would be.
-        messages: Messages in them.
-        held: Nodes that are left because others hold their locks.
-        left: Number of nodes that are left because of their content.
-        samples: Some of these.
-        dry_run: Nothing was moved.
+        items: Number of nodes that were moved, or with ``dry_run`` would be.
+        messages: Number of messages in these nodes.
+        held: Number of nodes that were not moved because consumers hold their locks.
+        left: Number of nodes that were not moved because of their content.
+        samples: Some of the nodes counted in ``left``.
+        dry_run: True if nothing was moved.
     """
 
     items: int = 0
@@ -112,7 +112,7 @@ class Drained(msgspec.Struct):
 
 
 class StagedItem(msgspec.Struct, frozen=True, array_like=True):
-    """An item that was taken out of the queue: everything needed to post it, or to put it back."""
+    """An item that was removed from the queue, with everything needed to post it or to put it back."""
 
     name: str
     data: bytes
@@ -120,7 +120,7 @@ class StagedItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a staged node. Its request is the same whenever it is posted."""
+    """The content of a staged node. Each post of it sends the same request."""
 
     target: Target
     recipe: Recipe
@@ -144,13 +144,12 @@ class Unfit(Exception):
 
 
 def examine(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
-    """Returns an item that can be moved, or raises Unfit. ``most``: max bytes of a node."""
     try:
         messages = names.messages(data)
     except BadItem as error:
         raise Unfit(str(error)) from error
     if not all(messages):
-        raise Unfit("holds an empty message, which Queuey does not keep")
+        raise Unfit("holds an empty message, which Queuey does not accept")
     if len(messages) > BATCH_MESSAGES:
         raise Unfit(f"holds {len(messages)} messages, and a request to Queuey takes {BATCH_MESSAGES}")
     if len(data) > most:
@@ -172,7 +171,6 @@ def outgoing(staged: Staged) -> Iterator[Outgoing]:
 
 
 def headers_of(child: Child | None) -> Mapping[str, str]:
-    """Returns headers for the parts of a node's name that have no field in Queuey."""
     if child is None:
         return {}
     if child.priority is not None:
@@ -196,7 +194,7 @@ def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 class Drain:
-    """One run; see the module. ``patience``: seconds to wait for locks that others hold."""
+    """One run of a drain; see the module. ``patience`` is the time to wait for locks of consumers, in seconds."""
 
     def __init__(
         self,
@@ -217,12 +215,12 @@ class Drain:
         self._latest: Receipt | None = None
 
     async def run(self) -> Drained:
-        """Moves everything, or shows what it would move.
+        """Moves all messages; with ``dry_run`` only counts them.
 
         Raises:
-            CuratorError: There is no such queue, or a drain to another queue has to be completed first.
-            CoordinationError: ZooKeeper failed. Nothing is lost or doubled: run it again.
-            ClientError: Queuey failed; the same holds.
+            CuratorError: The queue does not exist, or a drain to another queue has to be completed first.
+            CoordinationError: ZooKeeper failed. No message is lost or duplicated: run the drain again.
+            ClientError: Queuey failed. No message is lost or duplicated: run the drain again.
         """
         await self._client.info(self._plan.target.queue)
         await self._place.names()
@@ -249,11 +247,15 @@ class Drain:
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.found.items)
 
     async def _move_available(self) -> tuple[int, bool]:
-        """Moves the items that are there now; returns how many locks others hold, and True if anything went on."""
+        """Moves the items that are not locked.
+
+        Returns:
+            The number of locked items, and whether any item was moved or skipped.
+        """
         names = await self._place.names()
         children = [child for child in self._names.in_order(names) if child.name not in self._left]
         for name in sorted(set(names) - {child.name for child in children} - self._left):
-            self._leave(name, f"is no name of a {self._names.recipe}'s node; --recipe chooses another recipe")
+            self._leave(name, f"is not the name of a node of a {self._names.recipe}; use --recipe for another recipe")
         locked = await self._locked()
         free = [child for child in children if child.name not in locked]
         before = self.found.items + len(self._left) + len(self._gone)
@@ -276,25 +278,25 @@ class Drain:
         return set(names or ())
 
     async def _read(self, children: list[Child]) -> list[Item]:
-        found = []
+        items = []
         now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
             if node is None:
                 self._gone.add(child.name)
                 continue
             try:
-                found.append(examine(self._names, child, node.data, node.version, now=now, most=most))
+                items.append(examine(self._names, child, node.data, node.version, now=now, most=most))
             except Unfit as why:
                 self._leave(child.name, str(why))
-        return found
+        return items
 
     def _overhead(self, name: str) -> int:
-        """Bytes of a transaction that stages one item, without its data; rather too many."""
+        """Returns an upper bound for the bytes of a transaction that stages one item, without its data."""
         change: Change = (*self._taking(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode([])))
         return size(change) + 2 * len(name.encode()) + 64
 
     def _taking(self, name: str, version: int) -> tuple[Operation, ...]:
-        """Returns the operations that take an item out of the queue: always the same number."""
+        """Returns the operations that remove an item from the queue; their number is the same for all items."""
         path = self._place.child(name)
         taking: tuple[Operation, ...] = (Check(path, version), Delete(path))
         if self._plan.lock_path is None:
@@ -317,7 +319,7 @@ class Drain:
             next(tries)
             taking = [self._taking(item.child.name, item.version) for item in batch]
             staging = Create(path, self._encode(batch))
-            change: Change = (*(each for one in taking for each in one), staging)
+            change: Change = (*(operation for operations in taking for operation in operations), staging)
             (outcome,) = await self._place.link.apply([change])
             if not isinstance(outcome, Rejection):
                 break
@@ -327,10 +329,9 @@ class Drain:
             await self._post(path, staged, batch)
 
     async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
-        """Removes from a batch the item for which its transaction failed."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
-            # Servers remove empty containers, which is what Curator makes of parents.
+            # Curator creates parents as containers, which servers remove when they are empty.
             await make(self._place.link, filter(None, (self._place.drained, self._plan.lock_path)))
             return
         item = batch.pop(index)
@@ -338,7 +339,6 @@ class Drain:
             self._gone.add(item.child.name)
 
     async def _post(self, path: str, staged: Staged, batch: list[Item]) -> None:
-        """Posts a staged node and removes it; if it is refused, its items are moved one by one."""
         try:
             receipts = await self._client.send_many(
                 staged.target.queue,
@@ -362,21 +362,20 @@ class Drain:
         self.found.messages += len(receipts)
 
     async def _put_back(self, path: str, staged: Staged) -> None:
-        """Undoes a staging: each item is there again under its name."""
         back = [Create(self._place.child(item.name), item.data) for item in staged.items]
         for _ in attempts("the queue"):
             (outcome,) = await self._place.link.apply([(Delete(path), *back)])
             if not isinstance(outcome, Rejection) or outcome.at == 0:
-                return  # if the node is gone, another drain has done it
+                return  # without the node, another drain has put the items back
             if outcome.why is not RejectionReason.NO_NODE:
                 raise CuratorError(
-                    f"Queuey refuses what lies in {path!r}, and it cannot be put back, because "
+                    f"Queuey refuses the messages in {path!r}, and they cannot be put back, because "
                     f"{back[outcome.at - 1].path!r} exists again. Raise max_body of the service and run it again."
                 )
             await make(self._place.link, [self._place.path])
 
     async def _complete(self) -> None:
-        """Posts the nodes that an earlier drain has staged; raises CuratorError if they were for another queue."""
+        """Posts the nodes that an interrupted drain has staged; raises CuratorError if they were for another queue."""
         link, drained = self._place.link, self._place.drained
         (names,) = await link.children([drained])
         for name in sorted(names or ()):

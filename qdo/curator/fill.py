@@ -1,17 +1,17 @@
-"""Moves the messages of a queue of Queuey to a Curator queue, each once, also if the process is killed at any step.
+"""Moves the messages of a Queuey queue to a Curator queue, each exactly once, even if the process is killed.
 
 The steps of a batch::
 
     claim     up to 100 messages, for a minute
     put       one transaction creates an item for each and writes their receipts into a node beside the queue
-    confirm   the messages are acknowledged
+    ack       the messages are acknowledged
 
-Messages are claimed and not read by time, because a queue of jobs keeps acknowledged messages for readers by time, and
-because claims keep other workers away. A fill that begins first acknowledges the receipts that another one has left.
-The transaction demands the version of that node, so that of two fills of one queue one ends with an error.
+Messages are claimed rather than read by time, because a job queue keeps acknowledged messages for readers by time, and
+because claims exclude other workers. A new fill first acknowledges the receipts that an interrupted one has left.
+The transaction checks the version of that node, so if two fills of one queue run, one of them fails.
 
-A transaction is sent only while its claims last for longer than the session of ZooKeeper: a process that stood still
-for longer than its claims has lost its session as well, and creates nothing.
+A transaction is sent only while its claims outlast the ZooKeeper session. So a process that was paused for longer than
+its claims has lost its session as well, and creates nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from queuey.client import AsyncClient, Claimed, Message
 
 BATCH = 100
 CLAIM = 60.0
-"""Timeout of a claim, in seconds; a killed fill's messages come back after that."""
+"""Timeout of a claim, in seconds. Messages of a killed fill return to the queue after it."""
 SPARE = 5.0
-"""Min seconds that a claim has to last for beyond the session of ZooKeeper."""
+"""Min time between the end of the ZooKeeper session and the end of a claim, in seconds."""
 ASIDE = 3600.0
-"""Timeout of the claim of a message that does not fit into a node, in seconds; the rest is moved meanwhile."""
+"""Timeout of the claim of a message that does not fit into a node, in seconds; other messages are moved meanwhile."""
 LOOK = 1.0
-"""Timeout of one wait for messages that are still claimed, in seconds."""
+"""Timeout of one wait for claimed messages, in seconds."""
 
 
 class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +45,9 @@ class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: The queue to empty.
-        recipe: Of the Curator queue.
-        priority: For messages that name none; for the recipe ``priority``.
-        limit: Max messages to move; None: all.
+        recipe: The recipe of the Curator queue.
+        priority: Default priority of messages, for the recipe ``priority``.
+        limit: Max messages to move; all if None.
         node_limit: Max bytes of a transaction at the servers.
         dry_run: Only count.
     """
@@ -64,12 +64,13 @@ class Filled(msgspec.Struct):
     """The result of a fill, as ``--json`` prints it.
 
     Attributes:
-        messages: Messages that were moved, or with ``dry_run`` would be.
-        twice: Of these, how many another worker got as well, because the fill was interrupted for longer than a claim.
-        remaining: Messages in the queue afterwards that are not acknowledged: claimed by others, or not due yet.
-        left: Number of messages that are left because of their content.
-        samples: Some of these, by their ids.
-        dry_run: Nothing was moved.
+        messages: Number of messages that were moved, or with ``dry_run`` would be.
+        twice: Number of moved messages that another worker got as well, because the fill was interrupted for longer
+            than a claim.
+        remaining: Number of unacknowledged messages in the queue afterwards: claimed by others, or not due yet.
+        left: Number of messages that were not moved because of their content.
+        samples: Some of the messages counted in ``left``, by id.
+        dry_run: True if nothing was moved.
     """
 
     messages: int = 0
@@ -81,14 +82,13 @@ class Filled(msgspec.Struct):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """The content of the node beside the queue: receipts of messages whose items exist."""
+    """The content of the node beside the queue: receipts of messages that have items."""
 
     source: Target
     receipts: tuple[str, ...] = ()
 
 
 def body_of(message: Message) -> bytes:
-    """Returns the bytes of a message: text in UTF-8, a JSON value in its shortest form."""
     body = message.body
     if isinstance(body, bytes):
         return body
@@ -96,16 +96,16 @@ def body_of(message: Message) -> bytes:
 
 
 def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> str:
-    """Returns the prefix of the name of a message's node.
+    """Returns the name of a message's node, without the sequence.
 
     Args:
-        recipe: Of the queue.
-        message: Its headers may name a priority or an id, as a drain writes them.
-        priority: For a message without one.
-        now: Seconds since 1970; a message that can be claimed is due.
+        recipe: The recipe of the queue.
+        message: A message. Its headers may contain a priority or an id, as a drain writes them.
+        priority: The priority if the headers have none.
+        now: Seconds since 1970, the time of delivery in a delay queue.
 
     Raises:
-        InvalidArgument: The headers do not fit such a queue.
+        InvalidArgument: The headers are not valid for the recipe.
     """
     names = RECIPES[recipe]
     if names is PRIORITY:
@@ -113,7 +113,7 @@ def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> st
         try:
             return PRIORITY.prefix(int(text))
         except ValueError as error:
-            raise InvalidArgument(f"its header {PRIORITY_HEADER} is {text!r}, which is no number") from error
+            raise InvalidArgument(f"its header {PRIORITY_HEADER} is {text!r}, not a number") from error
     if names is DELAY:
         return DELAY.prefix(int(now * 1000))
     if names is IDS:
@@ -122,14 +122,14 @@ def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> st
 
 
 class Fill:
-    """One run; see the module.
+    """One run of a fill; see the module.
 
     Args:
         place: The Curator queue.
-        client: Of Queuey.
-        plan: Its options.
+        client: A client of Queuey.
+        plan: The options.
         told: Called with the progress.
-        patience: Seconds to wait for messages that are claimed, after the last one that was moved.
+        patience: Time to wait for claimed messages after the last moved one, in seconds.
         clock: Returns the seconds since 1970.
         ticks: A monotonic clock in seconds.
     """
@@ -153,12 +153,12 @@ class Fill:
         self._aside: dict[str, Claimed] = {}
 
     async def run(self) -> Filled:
-        """Moves everything, or shows what it would move.
+        """Moves all messages; with ``dry_run`` only counts them.
 
         Raises:
-            CuratorError: A fill from another queue has to be completed first, or another fill is under way.
-            CoordinationError: ZooKeeper failed. Nothing is lost or doubled: run it again.
-            ClientError: Queuey failed; the same holds.
+            CuratorError: A fill from another queue has to be completed first, or another fill is running.
+            CoordinationError: ZooKeeper failed. No message is lost or duplicated: run the fill again.
+            ClientError: Queuey failed. No message is lost or duplicated: run the fill again.
         """
         size = (await self._jobs.size()).size
         if self._plan.dry_run:
@@ -180,7 +180,7 @@ class Fill:
             began = self._ticks()
             claimed = await self._jobs.receive(room, ttl=CLAIM, wait=LOOK if waited else 0)
             if not claimed:
-                # Those of a fill that was killed come back when their claims end, and a moment later.
+                # Messages of a killed fill return to the queue shortly after their claims end.
                 counts = await self._jobs.counts()
                 if waited > self._patience or counts.claimed + counts.waiting <= len(self._aside):
                     return
@@ -195,7 +195,7 @@ class Fill:
         return BATCH if self._plan.limit is None else min(BATCH, self._plan.limit - self.found.messages)
 
     async def _begin(self) -> None:
-        """Acknowledges the messages that an earlier fill has put, and makes the nodes."""
+        """Acknowledges the messages that an interrupted fill has put, and creates the nodes."""
         place = self._place
         beginning = msgspec.msgpack.encode(Progress(self._plan.source))
         await make(place.link, [place.path])
@@ -213,30 +213,29 @@ class Fill:
         await self._confirm(progress.receipts)
 
     async def _move(self, claimed: list[Claimed], began: float) -> None:
-        """Moves messages whose claim was requested at the instant ``began``."""
+        """Moves messages whose claim was requested at ``began``, a time of the monotonic clock."""
         creates: list[Create] = []
         moved: list[Claimed] = []
         room = self._plan.node_limit
         later: list[Claimed] = []
-        for one in claimed:
-            create = self._item(one)
+        for claim in claimed:
+            create = self._item(claim)
             if create is None:
-                await self._put_aside(one)
+                await self._put_aside(claim)
                 continue
-            weight = OVERHEAD + len(create.path) + len(create.data) + len(one.receipt) + 16
+            weight = OVERHEAD + len(create.path) + len(create.data) + len(claim.receipt) + 16
             if weight > room:
-                later.append(one)
+                later.append(claim)
                 continue
             room -= weight
             creates.append(create)
-            moved.append(one)
+            moved.append(claim)
         if later:
             await self._jobs.release(later)
         if moved:
             await self._put(creates, moved, began)
 
     def _item(self, one: Claimed) -> Create | None:
-        """Returns the item of a message; None: it does not fit, which is recorded."""
         message = one.message
         try:
             prefix = prefix_of(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
@@ -247,7 +246,7 @@ class Fill:
         data = RECIPES[self._plan.recipe].data(body)
         # The transaction writes the receipt as well.
         if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
-            self._leave(message.id, f"has {len(body)} bytes, which do not fit into a node; see --node-limit")
+            self._leave(message.id, f"has {len(body)} bytes, too many for a node; see --node-limit")
             return None
         return Create(self._place.child(prefix), data, sequence=True)
 
@@ -276,7 +275,6 @@ class Fill:
             self.found.twice += len(await self._jobs.ack(receipts))
 
     async def _put_aside(self, one: Claimed) -> None:
-        """Keeps a message out of the way until the rest was moved."""
         self._aside[one.message.id] = one
         await self._jobs.renew([one], ASIDE)
 

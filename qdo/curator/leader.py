@@ -9,11 +9,11 @@ States of a contender::
                       └──────(LOST: the session has ended; or the node was removed)──────────────────────────┘
     any ──close──► closed (final)
 
-A contender leads in the state ``leading`` alone. While it is suspended, others may already lead: it must change
-nothing. After LOST it stands again by itself, with a new node behind all others.
+A contender leads only in the state ``leading``. While it is suspended, another one may already lead, so it must not
+change anything. After LOST it enters the election again by itself, with a new node behind all others.
 
-A program that stands still (a long pause, SIGSTOP) learns late that its session has ended. What must never happen
-after that belongs into a transaction with a check that :attr:`LeaderElection.fence` still exists.
+A program that was paused (SIGSTOP, for example) learns late that its session has ended. Protect writes that only the
+leader may do: put them into a transaction that checks that :attr:`LeaderElection.fence` still exists.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "clos
 ANSWER = 30.0
 """Timeout of :meth:`LeaderElection.participants`, in seconds."""
 CLOSING = 3.0
-"""Timeout of :meth:`LeaderElection.close`, in seconds. The node is removed after that, too, once ZooKeeper answers."""
+"""Timeout of :meth:`LeaderElection.close`, in seconds. The node is removed even later, once ZooKeeper answers."""
 
 log = logging.getLogger("qdo.curator")
 
 
 class Recipe(enum.Enum):
-    """The recipe whose nodes a contender makes: all contenders on one path use the same.
+    """The recipe of a contender's nodes. All contenders on one path must use the same recipe.
 
-    The two do not exclude each other. Each recipe sorts the nodes of the other behind its own, so that a LeaderSelector
-    and a LeaderLatch on one path both lead.
+    The two recipes do not exclude each other. Each sorts the nodes of the other behind its own, so a LeaderSelector
+    and a LeaderLatch on one path would both lead.
 
     Example:
         >>> from qdo.curator.leader import Recipe
@@ -65,11 +65,11 @@ class Recipe(enum.Enum):
 
 
 class Participant(NamedTuple):
-    """A contender as all see it.
+    """A contender as others see it.
 
     Attributes:
-        name: What it called itself. A LeaderSelector without an id has the address of its machine here.
-        leading: Its node is the first.
+        name: The name that it chose. A LeaderSelector without an id has the address of its machine here.
+        leading: True if its node is the first.
         node: Name of its node.
     """
 
@@ -79,7 +79,7 @@ class Participant(NamedTuple):
 
 
 def in_turn(children: Iterable[str], recipe: Recipe) -> list[str]:
-    """Sorts nodes as Curator does: by what follows the last appearance of the recipe's word, as text.
+    """Sorts nodes as Curator does: by the text that follows the last occurrence of the recipe's prefix.
 
     Example:
         >>> from qdo.curator.leader import Recipe, in_turn
@@ -89,16 +89,16 @@ def in_turn(children: Iterable[str], recipe: Recipe) -> list[str]:
     word = recipe.value
 
     def turn(name: str) -> str:
-        _, found, behind = name.rpartition(word)
-        return behind if found else name
+        _, prefix, suffix = name.rpartition(word)
+        return suffix if prefix else name
 
     return sorted(children, key=turn)
 
 
 class LeaderElection:
-    """A contender for the lead at a path; see the module for its states.
+    """A contender in the election at a path; see the module for its states.
 
-    Compatible with Curator 5.9: a path may have contenders of both languages, of one recipe.
+    Compatible with Curator 5.9: contenders in both languages may use one path, if they use the same recipe.
 
     Example:
         With a client of kazoo that is started::
@@ -110,19 +110,19 @@ class LeaderElection:
             election.close()
 
     Args:
-        client: A KazooClient, started by the caller, who stops it as well.
-        path: Of the election, without the nodes in it; made if it is missing.
-        name: Other contenders see it.
+        client: A KazooClient, started and stopped by the caller.
+        path: Path of the election, the parent of the contenders' nodes. It is created if it is missing.
+        name: The name that other contenders see.
         recipe: ``Recipe.SELECTOR`` or ``Recipe.LATCH``; the same for all contenders.
-        changed: Called with the new state after each change, in the election's own thread. What it raises is logged.
+        changed: Called with the new state after each change, in the election's own thread. Its exceptions are logged.
 
     Raises:
-        InvalidArgument: The path is none.
+        InvalidArgument: The path is not valid.
 
     Attributes:
-        client: As given.
-        path: Of the election.
-        name: As given.
+        client: The client.
+        path: Path of the election.
+        name: The name of this contender.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class LeaderElection:
         self._listeners = [] if changed is None else [changed]
         self._state: LeaderState = "new"
         self._news = Signal()
-        """The state, the connection or a watched node has changed."""
+        """Notified when the state, the connection or a watched node has changed."""
         self._link: Link | None = None
         self._node = ""
         self._withdrawals: set[asyncio.Task[None]] = set()
@@ -150,23 +150,23 @@ class LeaderElection:
 
     @property
     def state(self) -> LeaderState:
-        """A state of the module."""
+        """One of the states in the module's diagram."""
         return self._state
 
     @property
     def leading(self) -> bool:
-        """This contender leads."""
+        """True while this contender leads."""
         link = self._link
         return self._state == "leading" and link is not None and link.state == "connected"
 
     @property
     def fence(self) -> str | None:
-        """Path of the node that makes it the leader; None while it does not lead."""
+        """Path of this contender's node while it leads, else None."""
         node = self._node
         return f"{self.path}/{node}" if self.leading else None
 
     def start(self) -> None:
-        """Begins to stand.
+        """Enters the election.
 
         Raises:
             InvalidArgument: It was started before.
@@ -177,28 +177,28 @@ class LeaderElection:
         """Waits until this contender leads or is closed; returns whether it leads.
 
         Args:
-            timeout: Seconds; None: without an end.
+            timeout: Seconds; waits without limit if None.
         """
         return run(self._wait(timeout))
 
     def listen(self, changed: Callable[[LeaderState], object]) -> None:
-        """Adds a function that is called as ``changed`` is."""
+        """Adds a function that is called with each new state, as ``changed`` is."""
         self._listeners.append(changed)
 
     def unlisten(self, changed: Callable[[LeaderState], object]) -> None:
-        """Removes a function."""
+        """Removes a function that :meth:`listen` added."""
         with contextlib.suppress(ValueError):
             self._listeners.remove(changed)
 
     def close(self) -> None:
-        """Gives the lead up and stands no more. Idempotent, never raises."""
+        """Leaves the election. Idempotent, never raises."""
         until = time.monotonic() + CLOSING
         run(self._close())
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(until - time.monotonic())
 
     def participants(self) -> tuple[Participant, ...]:
-        """Returns all contenders, the leader first, as ZooKeeper has them now.
+        """Reads all contenders from ZooKeeper, the leader first.
 
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
@@ -206,7 +206,6 @@ class LeaderElection:
         return run(within(ANSWER, self._participants()))
 
     def _notify(self) -> None:
-        """Calls the listeners, which may wait, with each state."""
         state: LeaderState = "waiting"
         while state != "closed":
             state = self._states.get()
@@ -214,14 +213,14 @@ class LeaderElection:
                 try:
                     changed(state)
                 except Exception:
-                    log.exception("what was to hear of the election at %s failed", self.path)
+                    log.exception("a listener of the election at %s failed", self.path)
 
     async def _participants(self) -> tuple[Participant, ...]:
         async with lent(self.client) as link:
             names = await self._in_turn(link)
             nodes = zip(names, await link.read(f"{self.path}/{name}" for name in names), strict=True)
-        found = [(name, node.data.decode("utf-8", "replace")) for name, node in nodes if node is not None]
-        return tuple(Participant(text, not index, name) for index, (name, text) in enumerate(found))
+        contenders = [(name, node.data.decode("utf-8", "replace")) for name, node in nodes if node is not None]
+        return tuple(Participant(text, not index, name) for index, (name, text) in enumerate(contenders))
 
     async def _start(self) -> None:
         if self._state != "new":
@@ -270,18 +269,18 @@ class LeaderElection:
                         self._become("waiting")
                         start(self._withdraw(prefix), self._withdrawals)
             except SessionLost:
-                """It stands again in the next one, once there is one."""
+                """The next session begins with a new node."""
             except CoordinationError as error:
-                log.warning("the election at %s is tried again: %r", self.path, error)
+                log.warning("retrying the election at %s: %r", self.path, error)
             if self._withdrawals:
                 await asyncio.wait(self._withdrawals)
             await asyncio.sleep(TRY_AGAIN)
 
     async def _stand(self, link: Link, prefix: str) -> None:
-        """Makes a node, waits for the lead and keeps it; returns when the node is gone.
+        """Creates a node, waits for the lead and keeps it; returns when the node is gone.
 
         Raises:
-            CoordinationError: Not CoordinationLost: the node keeps its place while the connection is broken.
+            CoordinationError: ZooKeeper refused. Not CoordinationLost: the node keeps its place without a connection.
         """
         node = await insist(link, partial(self._enter, link, prefix))
         while True:
@@ -289,7 +288,7 @@ class LeaderElection:
             names = await insist(link, partial(self._in_turn, link))
             if node not in names:
                 return
-            # Behind others it watches the one before its own, else its own.
+            # It watches the node before its own, or its own if that is the first.
             before = names[max(0, names.index(node) - 1)]
             (watched,) = await insist(link, partial(link.read, [f"{self.path}/{before}"], watch=True))
             if watched is None:
@@ -302,7 +301,7 @@ class LeaderElection:
             await news.wait()
 
     async def _enter(self, link: Link, prefix: str) -> str:
-        """Makes a node, unless that was done and its answer lost; returns its name."""
+        """Creates a node, unless an earlier attempt did and its answer was lost; returns its name."""
         create = Create(f"{self.path}/{prefix}", self.name.encode(), ephemeral=True, sequence=True)
         while not (mine := [name for name in await self._in_turn(link) if name.startswith(prefix)]):
             (outcome,) = await link.apply([(create,)])
@@ -317,8 +316,8 @@ class LeaderElection:
         return in_turn(names or (), self._recipe)
 
     async def _withdraw(self, prefix: str) -> None:
-        """Removes the node, as soon as ZooKeeper answers. Only a client that was stopped leaves it to its session."""
-        for _ in range(2):  # A request that was under way when the session ended may have been made in the next one.
+        """Removes the node as soon as ZooKeeper answers. If the client was stopped, the node ends with its session."""
+        for _ in range(2):  # A request sent when the session ended may be applied in the next one.
             try:
                 async with lent(self.client) as link:
                     await insist(link, partial(self._remove, link, prefix))
@@ -326,7 +325,7 @@ class LeaderElection:
                 reason = error
             else:
                 return
-        log.info("the node of a contender at %s is left to the end of its session: %r", self.path, reason)
+        log.info("the node of a contender at %s stays until its session ends: %r", self.path, reason)
 
     async def _remove(self, link: Link, prefix: str) -> None:
         names = [name for name in await self._in_turn(link) if name.startswith(prefix)]

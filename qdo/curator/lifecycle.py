@@ -1,4 +1,4 @@
-"""The states of a queue object, from its making to its end."""
+"""The states of a queue object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     ("suspended", "close"): "closed",
     ("lost", "close"): "closed",
 }
-"""Other events change nothing."""
+"""State and event -> next state. Other events change nothing."""
 
 REASONS: Mapping[State, str] = {
     "latent": "was not started; call start() first",
@@ -36,7 +36,7 @@ log = logging.getLogger("qdo.curator")
 
 
 class Lifecycle:
-    """The state of a queue object, and what changes it.
+    """The state of a queue object, and its transitions.
 
     ::
 
@@ -45,29 +45,29 @@ class Lifecycle:
                             └────────► lost ◄──────────┘          close: from any state to closed
 
     ==========  ============================  ======================================================================
-    state       begins when                   what holds in it
+    state       begins when                   behaviour
     ==========  ============================  ======================================================================
-    latent      the object is made            nothing is done yet; puts are refused
+    latent      the object is created         idle; puts are refused
     started     ``start()`` is called, or     messages are taken and puts are sent
                 the connection is back
                 within the session
-    suspended   the connection breaks         no message is begun; messages in hand are finished, and their ends wait
-                                              for the connection; foreground puts wait for it; background puts that
-                                              were sent and not answered are reported, others go later
-    lost        the session has ended         final: nothing is taken or put any more, the ends of messages in hand are
-                                              refused, and so other consumers take them again
+    suspended   the connection breaks         no message is begun; messages in hand are handled, and removed once the
+                                              connection is back; foreground puts wait for it; background puts that
+                                              were sent and not answered are reported as failed, others are sent later
+    lost        the session has ended         final: nothing is taken or put; messages in hand cannot be removed, so
+                                              other consumers take them again
     closed      ``close()`` is called         final: puts are refused, no message is begun, those in hand are finished
     ==========  ============================  ======================================================================
 
-    Kazoo begins another session by itself when one has ended. A queue object never uses it.
+    Kazoo begins a new session by itself when one has ended. A queue object never uses the new session.
 
     Args:
-        name: Of the queue, for errors.
-        heard: Called with ``suspended``, ``reconnected`` and ``lost`` in the event loop: it must not wait.
+        name: Name of the queue, for errors.
+        heard: Called with ``suspended``, ``reconnected`` and ``lost`` in the event loop, so it must not block.
 
     Attributes:
-        state: The present one.
-        changed: The state has changed, or something else that work of the queue waits for.
+        state: The present state.
+        changed: Notified when the state changes, or anything else that tasks of the queue wait for.
     """
 
     def __init__(self, name: str, heard: Callable[[Event], None] | None = None) -> None:
@@ -87,11 +87,10 @@ class Lifecycle:
             try:
                 self._heard(event)
             except Exception:
-                log.exception("the function that was to hear of %r failed", event)
+                log.exception("the function on_state failed for %r", event)
         return True
 
     def hear(self, state: LinkState) -> None:
-        """Called with a state of the link."""
         events: Mapping[str, Event] = {"connected": "reconnected", "suspended": "suspended", "lost": "lost"}
         self.happened(events[state])
 

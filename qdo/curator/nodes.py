@@ -1,4 +1,4 @@
-"""The nodes of a queue: their names, as each of Curator's recipes writes them, and their data.
+"""The nodes of a queue: their names in each of Curator's recipes, and their data.
 
 =========================  ====================================================  ====================================
 recipe                     name                                                  order
@@ -10,19 +10,19 @@ DistributedIdQueue         ``queue-|`` + id + ``|`` + sequence                  
 SimpleDistributedQueue     ``qn-`` + sequence                                    sequence
 =========================  ====================================================  ====================================
 
-* The sequence is ZooKeeper's count of the nodes that were ever created under the queue's node, in ten digits.
-  ZooKeeper keeps it in 32 bits with a sign. After 2147483647 it names some nodes ``-2147483648`` and so on, eleven
-  characters, and may use a number twice. Here negative sequences come after all others, as they are younger.
-* A priority is a number of 32 bits with a sign, in eight upper-case hex digits as two's complement; ``0`` stands before
-  those below zero and ``1`` before the others, so that the names of smaller priorities sort first.
-* An epoch is the instant from which a message may be taken, in ms since 1970, in at least eight upper-case hex digits.
+* The sequence is ZooKeeper's count of the nodes ever created under the queue's node, in ten digits. ZooKeeper keeps it
+  as a signed 32-bit number. After 2147483647 it names some nodes ``-2147483648`` and so on, eleven characters, and may
+  use a number twice. Here negative sequences sort after all others, because they are newer.
+* A priority is a signed 32-bit number, in eight upper-case hex digits as two's complement. The digit before it is ``0``
+  for a negative priority and ``1`` for others, so that the names of smaller priorities sort first.
+* An epoch is the earliest time of delivery, in ms since 1970, in at least eight upper-case hex digits.
 * In ids ``/`` and ``|`` are replaced by ``_``.
-* Curator forgets the priority or the epoch of a message whose handling failed and names it as in a plain queue. So a
-  priority queue may hold names without priority, which come before all others, and a delay queue names without epoch,
-  which are due at once.
-* Any other name is none of the queue's: it stays as it is.
+* Curator drops the priority or the epoch of a failed message and names it as in a plain queue. So a priority queue may
+  have names without priority, which sort before all others, and a delay queue names without epoch, which are due at
+  once.
+* A node with any other name does not belong to the queue and is left alone.
 
-A node of a SimpleDistributedQueue holds one message as it is. The other four write one or more in an envelope:
+A node of a SimpleDistributedQueue holds one message as it is. The other four write one or more messages in an envelope:
 
 =========  =======  ===========================================================
 offset     size     what
@@ -31,10 +31,10 @@ offset     size     what
 4          1        0x01: a message follows; 0x02: the end
 5          4        length of the message in bytes, a signed big-endian number
 9          length   the message
-…                   the last three again for each further message, then 0x02
+…                   the last three fields again for each further message, then 0x02
 =========  =======  ===========================================================
 
-A node may hold no message. What follows the end is not looked at, as Curator does not look at it either.
+A node may hold no message. Bytes after the end are ignored, as in Curator.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ LEAST_PRIORITY = -(2**31)
 MOST_PRIORITY = 2**31 - 1
 MOST_EPOCH = 2**63 - 1
 FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""Characters that ZooKeeper allows in no name, those beyond 16 bits among them."""
+"""Characters that ZooKeeper does not allow in names, including all beyond 16 bits."""
 LONGEST_ID = 1024
-"""Max characters of an id; Curator has no limit, ZooKeeper one for the whole request."""
+"""Max characters of an id. Curator has no limit; ZooKeeper limits the whole request."""
 
 _BITS = 2**32
 
 
 def _is(kind: type, value: object) -> bool:
-    """Checks a type for callers that are checked by no tool."""
+    """Checks a type at run time, for callers without a type checker."""
     return isinstance(value, kind)
 
 
@@ -66,12 +66,12 @@ class Child(NamedTuple):
     """One node of a queue.
 
     Attributes:
-        name: Of the node, without its parents.
+        name: Name of the node, without its parents.
         prefix: The name without the sequence. A message that is put back under it keeps priority, epoch and id.
         sequence: The node's number under its parent, from -2147483648 to 2147483647.
-        priority: Of a priority queue's node; None: the name has none.
-        epoch: Of a delay queue's node, in ms since 1970; 0 for all others and where the name has none.
-        id: Of an id queue's node, with ``_`` for ``/`` and ``|``; None: the name has none.
+        priority: The priority in the name, or None.
+        epoch: The epoch in the name, in ms since 1970, or 0.
+        id: The id in the name, with ``_`` for ``/`` and ``|``, or None.
     """
 
     name: str
@@ -82,18 +82,18 @@ class Child(NamedTuple):
     id: str | None = None
 
     def rank(self) -> tuple[int, int, int]:
-        """Sorts nodes of one queue in the order in which they are taken, also after the sequence became negative."""
+        """Returns a sort key: the order in which nodes of one queue are taken, even when sequences are negative."""
         priority = LEAST_PRIORITY - 1 if self.priority is None else self.priority
         return priority, self.epoch, self.sequence % _BITS
 
 
 class Names:
-    """The nodes of one recipe: the names, and the messages in each.
+    """The nodes of one recipe: their names, and the messages in each node.
 
     Args:
         recipe: The recipe's name.
-        item: What the names of its nodes begin with.
-        further: Pattern of what stands between that and the sequence; some names have nothing there.
+        item: Prefix of the names of its nodes.
+        further: Pattern of the optional text between the prefix and the sequence.
     """
 
     def __init__(self, recipe: str, item: str = "queue-", further: str = "") -> None:
@@ -102,7 +102,7 @@ class Names:
         self._pattern = re.compile(f"{item}(?:{further})?(?P<sequence>[0-9]{{10}}|-[0-9]{{9,10}})")
 
     def parse(self, name: str) -> Child | None:
-        """Returns the parts of a name; None: it is none of the recipe's.
+        """Returns the parts of a name, or None if it is not a name of this recipe.
 
         Example:
             >>> PRIORITY.parse("queue-1000000050000000007").priority
@@ -124,21 +124,19 @@ class Names:
         )
 
     def in_order(self, names: Iterable[str]) -> list[Child]:
-        """Returns the nodes in the order in which they are taken; names that are none of the recipe's are left out.
+        """Returns the nodes in the order in which they are taken, without names of other recipes.
 
         Example:
-            >>> found = PRIORITY.in_order(["queue-1000000010000000000", "queue-0FFFFFFFF0000000001"])
-            >>> [child.priority for child in found]
+            >>> children = PRIORITY.in_order(["queue-1000000010000000000", "queue-0FFFFFFFF0000000001"])
+            >>> [child.priority for child in children]
             [-1, 1]
         """
         return sorted((child for name in names if (child := self.parse(name)) is not None), key=Child.rank)
 
     def messages(self, data: bytes) -> list[bytes]:
-        """Returns the messages of a node; see :func:`decode`."""
         return decode(data)
 
     def data(self, message: bytes) -> bytes:
-        """Returns the data of a node with one message."""
         return encode([message])
 
 
@@ -157,7 +155,7 @@ class SimpleNames(PlainNames):
 
 class PriorityNames(Names):
     def prefix(self, priority: int) -> str:
-        """Raises InvalidArgument if the priority does not fit into 32 bits.
+        """Returns the prefix for a priority; raises InvalidArgument if it does not fit into 32 bits.
 
         Example:
             >>> PRIORITY.prefix(-1)
@@ -172,7 +170,7 @@ class PriorityNames(Names):
 
 class DelayNames(Names):
     def prefix(self, epoch: int) -> str:
-        """Raises InvalidArgument if the epoch is not above 0, or does not fit into 64 bits.
+        """Returns the prefix for an epoch; raises InvalidArgument if it is not above 0 or does not fit into 64 bits.
 
         Example:
             >>> DELAY.prefix(1795329600001)
@@ -185,7 +183,7 @@ class DelayNames(Names):
 
 class IdNames(Names):
     def prefix(self, identifier: str) -> str:
-        """Raises InvalidArgument: see :meth:`fixed`.
+        """Returns the prefix for an id; raises InvalidArgument as :meth:`fixed` does.
 
         Example:
             >>> IDS.prefix("orders/17")
@@ -197,12 +195,12 @@ class IdNames(Names):
         """Returns an id with ``_`` for ``/`` and ``|``.
 
         Raises:
-            InvalidArgument: It is empty, too long, or has characters that ZooKeeper allows in no name.
+            InvalidArgument: The id is empty, too long, or has characters that ZooKeeper does not allow in names.
         """
         if not _is(str, identifier) or not 0 < len(identifier) <= LONGEST_ID:
             raise InvalidArgument(f"an id is a text of 1 to {LONGEST_ID} characters, not {str(identifier)[:50]!r}")
         if match := FORBIDDEN.search(identifier):
-            raise InvalidArgument(f"ZooKeeper takes no {match[0]!r} in a name; choose another id than {identifier!r}")
+            raise InvalidArgument(f"ZooKeeper allows no {match[0]!r} in a name; choose another id than {identifier!r}")
         return identifier.replace("/", "_").replace("|", "_")
 
 
@@ -218,25 +216,25 @@ RECIPES: Final[dict[str, Names]] = {
     "id": IDS,
     "simple": SIMPLE,
 }
-"""The recipes by the names that commands have for them."""
+"""Option value of the commands -> recipe."""
 
 
 VERSION = 0x00010001
 MESSAGE = 0x01
 END = 0x02
 OVERHEAD = 5
-"""Number of bytes of a node beside its messages and their heads."""
+"""Number of bytes of a node besides its messages and their headers."""
 HEAD = 5
 """Number of bytes before each message: the opcode and the length."""
 AROUND = 1024
-"""Max bytes of a request beside paths and data."""
+"""Max bytes of a request besides paths and data."""
 
 _VERSION = struct.Struct(">i")
 _HEAD = struct.Struct(">Bi")
 
 
 def encode(messages: Iterable[bytes]) -> bytes:
-    """Returns the bytes of a node with these messages.
+    """Returns the data of a node with these messages.
 
     Example:
         >>> encode([b"m0"]).hex(" ")
@@ -252,7 +250,7 @@ def decode(data: bytes) -> list[bytes]:
     """Returns the messages of a node.
 
     Raises:
-        BadItem: These are not bytes that Curator's queues write. The error keeps them and says where they differ.
+        BadItem: The data is not an envelope of Curator. The error holds the data and names the wrong byte.
 
     Example:
         >>> decode(encode([b"one", b""]))
@@ -264,27 +262,27 @@ def decode(data: bytes) -> list[bytes]:
     if version != VERSION:
         raise BadItem(f"version 0x{version & 0xFFFFFFFF:08X} at byte 0 is not 0x{VERSION:08X}", data)
     messages: list[bytes] = []
-    at = _VERSION.size
-    while (opcode := data[at : at + 1]) != bytes([END]):
+    offset = _VERSION.size
+    while (opcode := data[offset : offset + 1]) != bytes([END]):
         if not opcode:
-            raise BadItem(f"the data ends at byte {at} without the opcode 0x{END:02X}", data)
+            raise BadItem(f"the data ends at byte {offset} without the opcode 0x{END:02X}", data)
         if opcode[0] != MESSAGE:
-            raise BadItem(f"opcode 0x{opcode[0]:02X} at byte {at} is neither 0x{MESSAGE:02X} nor 0x{END:02X}", data)
-        if len(data) < at + HEAD:
-            raise BadItem(f"the data ends in the length of the message at byte {at}", data)
-        _, length = _HEAD.unpack_from(data, at)
-        begin, at = at + HEAD, at + HEAD + length
+            raise BadItem(f"opcode 0x{opcode[0]:02X} at byte {offset} is neither 0x{MESSAGE:02X} nor 0x{END:02X}", data)
+        if len(data) < offset + HEAD:
+            raise BadItem(f"the data ends in the length of the message at byte {offset}", data)
+        _, length = _HEAD.unpack_from(data, offset)
+        begin, offset = offset + HEAD, offset + HEAD + length
         if length < 0:
             raise BadItem(f"the message at byte {begin} has a length of {length}", data)
-        if len(data) < at:
+        if len(data) < offset:
             raise BadItem(f"the message at byte {begin} has {len(data) - begin} of its {length} bytes", data)
-        messages.append(data[begin:at])
+        messages.append(data[begin:offset])
     return messages
 
 
 def largest(limit: int, path: str, prefix: str) -> int:
     """Returns the max bytes of a node that can be put, and put back by its consumers.
 
-    ``limit``: max bytes of a request at the servers, ``jute.maxbuffer``.
+    ``limit`` is the max bytes of a request at the servers, ``jute.maxbuffer``.
     """
     return limit - AROUND - 8 * len(f"{path}/{prefix}".encode())

@@ -1,4 +1,4 @@
-"""The options of Curator's queues."""
+"""The options of the queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 ErrorMode: TypeAlias = Literal["requeue", "delete"]
 
 NODE_LIMIT = 0xFFFFF
-"""Max bytes of a request at a server of ZooKeeper where ``jute.maxbuffer`` is not set."""
+"""Max bytes of a request at a ZooKeeper server, unless ``jute.maxbuffer`` is set."""
 LEAST_LIMIT = 16 * 1024
 FOREVER = Retry(attempts=0, base=1.0, cap=60.0)
 MOST_THREADS = 64
@@ -27,11 +27,11 @@ MOST_THREADS = 64
 
 @dataclass(frozen=True)
 class Serializer(Generic[T]):
-    """How messages become bytes and back.
+    """Converts messages to bytes and back.
 
     Attributes:
         serialize: Returns the bytes of a message.
-        deserialize: Returns the message of some bytes; raises any error for those of no message.
+        deserialize: Returns the message in bytes; raises any error if they do not hold a message.
 
     Example:
         >>> import json
@@ -43,44 +43,44 @@ class Serializer(Generic[T]):
     deserialize: Callable[[bytes], T]
 
     def write(self, messages: Iterable[T], most: int) -> bytes:
-        """Returns the bytes of a node with these messages.
+        """Returns the data of a node with these messages.
 
         Raises:
-            InvalidArgument: There is none, one cannot be serialized, or there are more bytes than ``most``. Then the
-                messages are not read to their end.
+            InvalidArgument: There are no messages, one cannot be serialized, or the node has more bytes than ``most``;
+                then the iterable is not exhausted.
         """
         parts: list[bytes] = []
         size = OVERHEAD
         for message in messages:
             try:
-                part = self.serialize(message)
+                data = self.serialize(message)
             except Exception as error:
                 raise InvalidArgument(f"a message, {type(message).__name__}, cannot be serialized: {error}") from error
-            if not isinstance(part, bytes):
-                raise InvalidArgument(f"a message was serialized as {type(part).__name__}; a serializer returns bytes")
-            parts.append(part)
-            size += HEAD + len(part)
+            if not isinstance(data, bytes):
+                raise InvalidArgument(f"a message was serialized as {type(data).__name__}; a serializer returns bytes")
+            parts.append(data)
+            size += HEAD + len(data)
             if size > most:
                 raise InvalidArgument(
                     f"a node of {size:,} bytes is too large for ZooKeeper, {most:,} fit. Put fewer or smaller messages "
                     "at a time, or raise jute.maxbuffer on the servers and node_limit here"
                 )
         if not parts:
-            raise InvalidArgument("there is no message to put")
+            raise InvalidArgument("no messages were given to put")
         return encode(parts)
 
     def read(self, data: bytes) -> list[T]:
         """Returns the messages of a node.
 
         Raises:
-            BadItem: It holds something else.
+            BadItem: The data is not an envelope of messages that can be deserialized.
         """
         try:
             return [self.deserialize(message) for message in decode(data)]
         except BadItem:
             raise
         except BaseException as error:
-            # Native code raises others as well, and a thread of the queue must not end with a message.
+            # Native code may raise any BaseException, and a bad message must not end a thread of the queue.
             raise BadItem(f"the serializer cannot read a message: {type(error).__name__}: {error}", data) from error
 
 
@@ -89,9 +89,9 @@ def _same(value: bytes) -> bytes:
 
 
 BYTES: Serializer[bytes] = Serializer(_same, _same)
-"""Messages are bytes."""
+"""For messages that are bytes."""
 TEXT: Serializer[str] = Serializer(str.encode, bytes.decode)
-"""Messages are texts, in UTF-8."""
+"""For messages that are texts, encoded in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -99,33 +99,32 @@ class QueueOptions(Generic[T]):
     """The options of a queue. The defaults are Curator's where it has them.
 
     Attributes:
-        client: A started ``kazoo.client.KazooClient``. The queue uses it and neither starts nor stops it.
-        consumer: Is called with each message, in a thread of the queue; None: the queue is only put into.
-        serializer: How messages become bytes and back.
-        path: The queue's node, such as ``/queues/orders``. ``start()`` makes it if it is missing.
-        lock_path: The node that holds the locks of messages in hand, which all consumers of the queue have to use, and
-            no other queue. A message is removed when its consumer has returned, and is handed out again if its consumer
-            dies.
-        delete_first: Instead of a lock path: each message is removed before the consumer is called, and lost if that
-            fails. Curator does so wherever there is no lock path; here it has to be asked for.
-        max_items: Nodes that the queue may have; puts wait for room. Several producers may exceed it by a tenth of the
-            room each. None: any number.
+        client: A started ``kazoo.client.KazooClient``. The queue neither starts nor stops it.
+        consumer: Called with each message, in a thread of the queue. If None, the queue is only put into.
+        serializer: Converts messages to bytes and back.
+        path: Path of the queue's node, such as ``/queues/orders``. ``start()`` creates it if it is missing.
+        lock_path: The node for the locks of messages in hand. All consumers of the queue have to use it, and no other
+            queue. A message is removed when its consumer has returned, and delivered again if its consumer dies.
+        delete_first: Remove each message before the consumer is called, without a lock path. The message is lost if the
+            consumer fails. In Curator this is the default without a lock path; here it has to be set.
+        max_items: Max nodes of the queue; puts wait for room. Each of several producers may exceed it by a tenth of the
+            room. No limit if None.
         put_in_background: Puts return before the message is stored; :meth:`~qdo.curator.DistributedQueue.flush_puts`
-            waits and tells of failures. None: unless ``max_items`` is set.
-        final_flush: Seconds that ``close()`` waits for puts in the background.
-        threads: How many messages may be in hand at a time, 1 to 64. Only one thread keeps the order.
-        error_mode: The fate of a message for which the consumer raised an error: ``requeue`` puts its node back
-            behind those of the same priority, epoch or id; ``delete`` removes it.
-        election: Messages are taken only while this contender leads, which keeps the order among several consumers. It
-            has the same client. Close the queue before the election. None: consumers take messages side by side.
+            waits for them and raises their errors. If None, puts do so unless ``max_items`` is set.
+        final_flush: Seconds that ``close()`` waits for background puts.
+        threads: Number of threads, and so of messages in hand at a time, 1 to 64. Only one thread keeps the order.
+        error_mode: What to do when the consumer raises an error: ``requeue`` puts the message's node back behind
+            nodes of the same priority, epoch or id; ``delete`` removes it.
+        election: Take messages only while this contender leads, which keeps the order among several consumers. It must
+            have the same client. Close the queue before the election. If None, all consumers take messages.
         retry: How long a failed message stays locked before it is put back, and after how many attempts in this process
-            it is removed instead: by default never.
-        node_limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
-        answer_timeout: Seconds that a put in the foreground waits for its answer.
-        on_state: Is called with ``suspended``, ``reconnected`` and ``lost``, in the thread of the event loop, which all
-            queues of the process share: it must not wait, and so it does not close the queue itself.
-        on_error: Is called with every error that has no caller: BadItem, ConsumerFailed and errors of coordination in a
-            thread of the queue, PutFailed in that of the event loop. They are logged as ``qdo.curator`` as well.
+            it is removed instead; never by default.
+        node_limit: Max bytes of a request at the servers, ``jute.maxbuffer``.
+        answer_timeout: Seconds that a foreground put waits for its answer.
+        on_state: Called with ``suspended``, ``reconnected`` and ``lost``, in the thread of the event loop, which all
+            queues of the process share. So it must not block, and cannot close the queue itself.
+        on_error: Called with every error that has no caller: BadItem, ConsumerFailed and coordination errors in a
+            thread of the queue, PutFailed in the thread of the event loop. They are also logged as ``qdo.curator``.
 
     Raises:
         InvalidArgument: A value cannot be used.
@@ -170,28 +169,27 @@ class QueueOptions(Generic[T]):
         if self.lock_path is not None:
             check_path("lock_path", self.lock_path)
             if self.lock_path == self.path:
-                raise InvalidArgument(f"lock_path is another node than path, which is {self.path!r} too")
+                raise InvalidArgument(f"lock_path has to be another node than path, and both are {self.path!r}")
             if self.delete_first:
-                raise InvalidArgument("with a lock_path messages are not deleted first; leave one of the two out")
+                raise InvalidArgument("lock_path and delete_first exclude each other; leave one of them out")
         if self.election is not None and self.election.client is not self.client:
             raise InvalidArgument(
                 f"the election at {self.election.path} has another client than the queue {self.path}. Give both the "
-                "same one, so that no message is taken when the session of the lead has ended"
+                "same one, so that no message is taken after the leader's session has ended"
             )
         if self.consumer is not None and self.lock_path is None and not self.delete_first:
             raise InvalidArgument(
                 f"a consumer of {self.path!r} needs a lock_path, so that a message is not lost with it. To have each "
-                "message removed before the consumer is called, say delete_first=True"
+                "message removed before the consumer is called, set delete_first=True"
             )
 
     @property
     def in_background(self) -> bool:
-        """Puts return before the message is stored."""
         return self.max_items is None if self.put_in_background is None else self.put_in_background
 
 
 def check_path(name: str, path: str) -> None:
-    """Raises InvalidArgument for an invalid path of a queue."""
+    """Raises InvalidArgument if a path is not valid or below ``/zookeeper``."""
     parts = path.split("/")
     usable = len(parts) > 1 and not parts[0] and not {"", ".", ".."} & set(parts[1:]) and not FORBIDDEN.search(path)
     if not usable:

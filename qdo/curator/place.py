@@ -1,13 +1,13 @@
-"""Where a queue lies that is moved or looked at, a connection to it, and its items, of which none is taken.
+"""Access to a queue that is drained, filled or peeked at: its paths, a connection, and its items.
 
 ::
 
     /apps/orders              the queue, with a child for each item
-    /apps/qdo-drain-orders    what a drain has taken out of it and not posted yet
-    /apps/qdo-fill-orders     what a fill has put into it and not acknowledged yet
+    /apps/qdo-drain-orders    batches that a drain has removed from the queue and not posted yet
+    /apps/qdo-fill-orders     receipts of messages that a fill has put and not acknowledged yet
 
-The names of the other two begin otherwise than the queue's, because Curator's QueueSharder takes each node for a part
-of a queue that begins with ``queue-``.
+These names do not begin with the queue's name, because Curator's QueueSharder treats every node that begins with
+``queue-`` as a shard of the queue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOW = 50
 
 
 class QueuePlace(NamedTuple):
-    """A queue in ZooKeeper; ``path`` is counted from the root of the servers, ``shown`` as the caller gave it."""
+    """A queue in ZooKeeper; ``path`` begins at the root of the servers, ``shown`` is the path that the caller gave."""
 
     link: ZooKeeperLink
     path: str
@@ -40,12 +40,12 @@ class QueuePlace(NamedTuple):
 
     @property
     def drained(self) -> str:
-        """The parent of the nodes that a drain has staged."""
+        """Path of the parent of a drain's staged nodes."""
         return self._beside("drain")
 
     @property
     def filled(self) -> str:
-        """The node with the receipts that a fill has to acknowledge."""
+        """Path of the node with the receipts that a fill has to acknowledge."""
         return self._beside("fill")
 
     def _beside(self, what: str) -> str:
@@ -56,7 +56,7 @@ class QueuePlace(NamedTuple):
         return f"{self.path}/{name}"
 
     async def names(self) -> list[str]:
-        """Returns the names of all children, in no order; raises CuratorError if there is no such node."""
+        """Returns the names of all children, unordered; raises CuratorError if the queue does not exist."""
         (names,) = await self.link.children([self.path])
         if names is None:
             raise CuratorError(
@@ -66,17 +66,16 @@ class QueuePlace(NamedTuple):
         return names
 
     async def read(self, names: list[str]) -> list[NodeData | None]:
-        """Returns items; None for those that are gone."""
         return await self.link.read([self.child(name) for name in names])
 
 
 def note_of(path: str, data: bytes, kind: type[T]) -> T:
-    """Decodes a node that a drain or a fill has written beside a queue; raises CuratorError."""
+    """Decodes a node that a drain or a fill has written beside a queue; raises CuratorError if that fails."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise CuratorError(
-            f"The node {path!r} does not hold what this version of qdo writes there: {error}. If another version was "
+            f"The node {path!r} is not in the format of this version of qdo: {error}. If another version was "
             "interrupted, run that one again; otherwise keep a copy of the node, remove it, and run this again."
         ) from error
 
@@ -87,11 +86,11 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
 
     Args:
         url: ``zookeeper://host:port,host:port/chroot?option=value``.
-        path: Of the queue, within the chroot.
-        session_timeout: Seconds; None: the default.
+        path: Path of the queue, within the chroot.
+        session_timeout: Seconds; the default timeout if None.
 
     Raises:
-        InvalidArgument: The URL or the path cannot be used.
+        InvalidArgument: The URL or the path is not valid.
         CoordinationLost: No server answers.
     """
     checked_path("path", path)
@@ -115,16 +114,16 @@ class PeekedItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item, as ``--json`` prints it.
 
     Attributes:
-        name: Of the node.
-        sequence: Its number.
-        priority: Of a priority queue's item.
-        due: Of a delay queue's item, seconds since 1970.
-        id: Of an id queue's item.
-        locked: A consumer has it.
-        bytes: What the node holds.
-        count: How many messages it holds.
-        messages: The beginning of each message, as text; of the first hundred.
-        error: Why the data cannot be read; empty: it can.
+        name: Name of the node.
+        sequence: Number of the node.
+        priority: Priority in the name, or None.
+        due: Earliest time of delivery in the name, in seconds since 1970, or None.
+        id: Id in the name, or None.
+        locked: True if a consumer holds it.
+        bytes: Length of the node's data.
+        count: Number of messages in the node.
+        messages: The beginnings of the first hundred messages, as text.
+        error: Why the data cannot be decoded; empty if it can.
     """
 
     name: str
@@ -143,10 +142,10 @@ class Peeked(msgspec.Struct, frozen=True, kw_only=True):
     """A queue, as ``--json`` prints it.
 
     Attributes:
-        path: Of the queue.
-        items: Number of its nodes.
-        others: Number of nodes beside them whose names the recipe does not know.
-        staged: Batches that an interrupted drain has taken out and not posted.
+        path: Path of the queue.
+        items: Number of items.
+        others: Number of nodes with names of other recipes.
+        staged: Number of batches that an interrupted drain has removed and not posted.
         first: The first items, in the order in which they are taken.
     """
 
@@ -164,18 +163,18 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
         place: The queue.
         recipe: ``queue``, ``priority``, ``delay``, ``id`` or ``simple``.
         limit: Max items.
-        lock_path: Of the queue, with the chroot; None: it has none.
+        lock_path: The parent of the queue's locks, with the chroot; None if the queue has no lock path.
 
     Raises:
-        CuratorError: There is no such queue.
-        CoordinationError
+        CuratorError: The queue does not exist.
+        CoordinationError: ZooKeeper did not answer or refused.
     """
     names = RECIPES[recipe]
-    there = await place.names()
-    children = names.in_order(there)
+    existing = await place.names()
+    children = names.in_order(existing)
     paths = [place.drained] if lock_path is None else [place.drained, lock_path]
     staged, *locked = await place.link.children(paths)
-    held = {name for each in locked for name in each or ()}
+    held = {name for locks in locked for name in locks or ()}
     first: list[PeekedItem] = []
     for start in range(0, min(limit, len(children)), WINDOW):
         window = children[start : min(limit, start + WINDOW)]
@@ -186,7 +185,11 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
             if node is not None
         ]
     return Peeked(
-        path=place.shown, items=len(children), others=len(there) - len(children), staged=len(staged or ()), first=first
+        path=place.shown,
+        items=len(children),
+        others=len(existing) - len(children),
+        staged=len(staged or ()),
+        first=first,
     )
 
 

@@ -1,4 +1,4 @@
-"""Putting messages into a queue: at once or in the background, within bounds."""
+"""Puts messages into a queue, in the foreground or in the background, with bounded memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from qdo.tasks import start
 MOST_PENDING = 10_000
 """Max background puts that are not answered yet."""
 MOST_PENDING_BYTES = 32 * 1024 * 1024
-"""Max bytes of those."""
+"""Max bytes of the background puts that are not answered yet."""
 AT_ONCE = 2
-"""Max transactions under way. Later puts wait, and then go together in the next one."""
+"""Max concurrent transactions. Later puts wait, and are sent together in the next one."""
 MOST_FAILURES = 100
-"""Max failed background puts whose messages are kept until they are asked for; further ones are counted."""
+"""Max failed background puts whose messages are kept for the next flush; further failures are only counted."""
 TRUST = 10
 """Ratio of the room in a queue to the puts after which its nodes are counted again."""
 LOOK_AGAIN = 0.1
@@ -33,10 +33,10 @@ LOOK_AGAIN = 0.1
 
 
 class Put(NamedTuple):
-    """A put in the background that is not answered yet.
+    """A background put that is not answered yet.
 
     Attributes:
-        number: In the order of the puts; failures come in any order, and are told in that one.
+        number: Sequence number. Failures arrive in any order, and are reported in the order of puts.
     """
 
     number: int
@@ -47,14 +47,14 @@ class Put(NamedTuple):
 class Puts:
     """Sends puts, in the foreground or in the background.
 
-    Between the program and the event loop lies a bounded buffer: any thread adds puts in the background, without a turn
-    of the loop for each, and the loop sends them.
+    Background puts go through a bounded buffer: any thread adds to it without waiting for the event loop, which sends
+    them in batches.
 
     Args:
-        lifecycle: Of the queue.
-        link: To its session.
-        options: Of the queue.
-        report: Called with every put in the background that failed, in the event loop.
+        lifecycle: The queue's lifecycle.
+        link: A link to the queue's session.
+        options: The queue's options.
+        report: Called with every failed background put, in the event loop.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Puts:
         self._at_once = min(MOST_BYTES, options.node_limit - AROUND)
         self._report = report
         self._changed = threading.Condition()
-        """Guards what follows, but for the last two."""
+        """Guards the attributes below, except ``_tasks`` and ``_room``."""
         self._pending = 0
         self._pending_bytes = 0
         self._waiting: deque[Put] = deque()
@@ -79,12 +79,12 @@ class Puts:
         self._room = 0
 
     def put(self, prefix: str, messages: Sequence[Any], data: bytes, timeout: float | None) -> bool:
-        """Creates a node; returns False if there was no room in ``timeout`` seconds (None: waits for ever).
+        """Creates a node; returns False if there was no room in ``timeout`` seconds. Waits without limit if it is None.
 
         Raises:
             QueueStopped: The queue was not started, or has ended.
-            CoordinationLost: It may have been stored or not. Only in the foreground.
-            SessionLost, CoordinationRefused: It was not stored. Only in the foreground.
+            CoordinationLost: Only in the foreground: the node may have been created or not.
+            SessionLost, CoordinationRefused: Only in the foreground: the node was not created.
         """
         self._lifecycle.require()
         until = None if timeout is None else time.monotonic() + timeout
@@ -96,10 +96,10 @@ class Puts:
             return True
         with self._changed:
             while self._full(len(data)):
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
+                remaining_seconds = None if until is None else until - time.monotonic()
+                if remaining_seconds is not None and remaining_seconds <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(remaining_seconds)
                 self._lifecycle.require()
             self._pending += 1
             self._pending_bytes += len(data)
@@ -111,10 +111,10 @@ class Puts:
         return True
 
     def flush(self, timeout: float | None) -> bool:
-        """Waits until all puts in the background are answered; returns False after ``timeout`` seconds.
+        """Waits until all background puts are answered; returns False after ``timeout`` seconds.
 
         Raises:
-            PutFailed: Some have failed since the last call. The error has their messages, in the order of the puts.
+            PutFailed: Some puts have failed since the last call. The error has their messages, in the order of puts.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: not self._pending, timeout)
@@ -123,22 +123,21 @@ class Puts:
         if failed:
             messages = [message for failure in failures for message in failure.messages]
             first = failures[0]
-            raise PutFailed(f"{failed} puts failed, the first one so: {first}", messages, failed) from first
+            raise PutFailed(f"{failed} puts failed. The first error: {first}", messages, failed) from first
         return done
 
     def send(self) -> None:
-        """Sends waiting puts, in order, as far as they may go now; in the event loop, also when that has changed."""
+        """Sends waiting puts, in order, while transactions are allowed. Call it in the event loop."""
         self._sending = False
         while len(self._tasks) < AT_ONCE and self._link.state != "suspended" and (batch := self._next()):
             start(self._store(batch), self._tasks).add_done_callback(lambda _: self.send())
 
     async def stored(self) -> None:
-        """Waits until no put is under way."""
         while self._pending:
             await self._lifecycle.changed.next.wait()
 
     def wake(self) -> None:
-        """Has puts that wait for room look at the state of the queue."""
+        """Makes puts that wait for room check the state of the queue."""
         with self._changed:
             self._changed.notify_all()
 
@@ -146,21 +145,19 @@ class Puts:
         return self._pending >= MOST_PENDING or (self._pending > 0 and self._pending_bytes + size > MOST_PENDING_BYTES)
 
     async def _found_room(self, most: int, until: float | None) -> bool:
-        """Waits until the queue has fewer nodes than ``most``; returns False if it has more in time."""
         while self._room <= 0:
             nodes = await within(self._options.answer_timeout, count(self._link, self._path))
             self._room = -(-(most - nodes - self._pending) // TRUST)
             if self._room <= 0:
-                left = LOOK_AGAIN if until is None else min(LOOK_AGAIN, until - time.monotonic())
-                if left <= 0:
+                pause = LOOK_AGAIN if until is None else min(LOOK_AGAIN, until - time.monotonic())
+                if pause <= 0:
                     return False
-                await asyncio.sleep(left)
+                await asyncio.sleep(pause)
                 self._lifecycle.require()
         self._room -= 1
         return True
 
     def _next(self) -> list[Put]:
-        """Returns the puts of the next transaction, empty if no put waits."""
         batch: list[Put] = []
         with self._changed:
             room = self._at_once
@@ -189,7 +186,7 @@ class Puts:
             self._pending -= len(batch)
             self._pending_bytes -= sum(len(put.create.data) for put in batch)
             if error is not None:
-                lost = " It may have been stored all the same." if isinstance(error, CoordinationLost) else ""
+                lost = " The messages may have been stored nevertheless." if isinstance(error, CoordinationLost) else ""
                 for put in batch:
                     failure = PutFailed(f"a put into {self._path} failed: {error}.{lost}", list(put.messages))
                     failure.__cause__ = error

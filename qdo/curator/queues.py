@@ -1,4 +1,4 @@
-"""The four queues whose nodes are envelopes: what they have in common, what their names add, and their builder."""
+"""The four queues whose nodes hold envelopes: their common base class, their subclasses, and their builder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("qdo.curator")
 
 
 class Running(NamedTuple):
-    """What a queue has from its start on; a put-only one has no consumption."""
+    """The parts of a started queue; a put-only queue has no consumption."""
 
     link: BorrowedLink
     puts: Puts
@@ -38,10 +38,10 @@ class Running(NamedTuple):
 
 
 class CuratorQueue(Generic[T]):
-    """The common part of the four queues. A queue object is used once: started, and closed.
+    """The base class of the four queues. A queue object can be started and closed once.
 
     Args:
-        options: See there.
+        options: The options of the queue; see :class:`~qdo.curator.options.QueueOptions`.
         refresh: See :class:`~qdo.curator.backlog.Backlog`.
     """
 
@@ -58,7 +58,7 @@ class CuratorQueue(Generic[T]):
 
     @property
     def path(self) -> str:
-        """The queue's node."""
+        """Path of the queue's node."""
         return self._options.path
 
     @property
@@ -67,31 +67,31 @@ class CuratorQueue(Generic[T]):
         return self._lifecycle.state
 
     def start(self) -> None:
-        """Makes the queue's nodes if they are missing, and begins to take messages if there is a consumer.
+        """Creates the queue's nodes if they are missing, and begins to take messages if there is a consumer.
 
         Raises:
-            InvalidArgument: It was started before, or the client is not connected.
-            CoordinationError: ZooKeeper did not answer or refused; it can be started again.
+            InvalidArgument: The queue was started before, or the client is not connected.
+            CoordinationError: ZooKeeper did not answer or refused. The queue can be started again.
         """
         run(self._start())
 
     def flush_puts(self, timeout: float | None = None) -> bool:
-        """Waits until all puts in the background are stored.
+        """Waits until all background puts are stored.
 
         Args:
-            timeout: Seconds; None: as long as it takes.
+            timeout: Seconds to wait; waits without limit if None.
 
         Returns:
-            False: they are not yet.
+            False if some puts are not stored after the timeout.
 
         Raises:
-            PutFailed: Some have failed since the last call. Its ``messages`` can be put again; those whose answer was
-                lost may be stored all the same.
+            PutFailed: Some puts have failed since the last call. Its ``messages`` can be put again. Messages whose
+                answer was lost may be stored nevertheless.
         """
         return self._running is None or self._running.puts.flush(timeout)
 
     def message_count(self) -> int:
-        """Returns how many nodes the queue has now. A node may hold several messages.
+        """Returns the number of the queue's nodes. A node may hold several messages.
 
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
@@ -99,19 +99,19 @@ class CuratorQueue(Generic[T]):
         return run(within(self._options.answer_timeout, self._count()))
 
     def close(self, timeout: float = 30.0) -> bool:
-        """Ends it: puts in the background are flushed, no further message is taken, those in hand are finished.
+        """Closes the queue: flushes background puts, takes no further message, and finishes messages in hand.
 
-        A consumer may close its own queue; its message is finished afterwards. A queue may be closed again, to wait
-        once more for unfinished messages.
+        A consumer may close its own queue; its message is finished afterwards. A second call waits once more for
+        unfinished messages.
 
         Args:
             timeout: Seconds to wait for messages in hand.
 
         Returns:
-            False: there are still some, or puts that were not stored in ``final_flush`` seconds.
+            False if some messages are not finished, or some puts were not stored in ``final_flush`` seconds.
 
         Raises:
-            PutFailed: As :meth:`flush_puts`; the queue is closed all the same.
+            PutFailed: As in :meth:`flush_puts`. The queue is closed nevertheless.
         """
         run(self._close())
         flushed = True
@@ -175,7 +175,6 @@ class CuratorQueue(Generic[T]):
                 start(self._retire(self._running), self._tasks)
 
     async def _retire(self, running: Running) -> None:
-        """Gives the link back when nothing of a closed queue is under way."""
         if running.consumption is not None:
             await running.consumption.end()
             if self._options.election is not None:
@@ -192,12 +191,12 @@ class CuratorQueue(Generic[T]):
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
         self._lifecycle.require()
-        given: list[T] = []
+        kept: list[T] = []
         data = self._options.serializer.write(
-            _kept(messages, given), largest(self._options.node_limit, self.path, prefix)
+            _kept(messages, kept), largest(self._options.node_limit, self.path, prefix)
         )
         assert self._running is not None  # noqa: S101 - it was started
-        return self._running.puts.put(prefix, given, data, timeout)
+        return self._running.puts.put(prefix, kept, data, timeout)
 
     def _report(self, error: QdoError) -> None:
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
@@ -205,21 +204,21 @@ class CuratorQueue(Generic[T]):
             try:
                 self._options.on_error(error)
             except Exception:
-                log.exception("the function that was to hear of an error failed")
+                log.exception("the function on_error failed")
 
 
 def _kept(messages: Iterable[T], into: list[T]) -> Iterator[T]:
-    """Yields messages, which may have no end, and keeps those that were asked for."""
+    """Yields messages, of which there may be infinitely many, and appends those consumed to ``into``."""
     for message in messages:
         into.append(message)
         yield message
 
 
 class DistributedQueue(CuratorQueue[T]):
-    """A queue in the order in which messages were put.
+    """A queue that delivers messages in the order in which they were put.
 
-    One consumer with one thread handles messages in order, except for those that failed and were put back. With
-    several consumers each message is in the hands of one of them at a time.
+    One consumer with one thread handles messages in order, except for messages that failed and were put back. With
+    several consumers, one of them at a time holds each message.
 
     ::
 
@@ -236,12 +235,12 @@ class DistributedQueue(CuratorQueue[T]):
         client.stop()
         client.close()
 
-    Its states, which ``state`` tells and ``on_state`` hears of:
+    Its states, which ``state`` returns and ``on_state`` receives:
 
     ==========  =====================================================  ============================================
-    state       begins when                                            a message in hand then
+    state       begins when                                            a message in hand
     ==========  =====================================================  ============================================
-    latent      the object is made                                     there is none
+    latent      the object is created                                  does not exist
     started     ``start()`` is called; or ``reconnected``: the         is removed when the consumer has returned, or
                 connection is back within the session                  put back after a pause when it raised an error
     suspended   the connection breaks; no message is begun             is removed once the connection is back
@@ -258,22 +257,22 @@ class DistributedQueue(CuratorQueue[T]):
 
         Args:
             item: The message.
-            timeout: Seconds to wait for room in a queue with ``max_items``, or for room among the puts in the
-                background, of which 10,000 or 32 MiB may be under way; None: as long as it takes.
+            timeout: Seconds to wait for room in a queue with ``max_items``, or for room among background puts, of
+                which 10,000 or 32 MiB may be pending. Waits without limit if None.
 
         Returns:
-            False: there was no room in time; nothing was put.
+            False if there was no room in time; nothing was put.
 
         Raises:
-            InvalidArgument: It cannot be serialized, or is too large for a node. Nothing was put.
+            InvalidArgument: The message cannot be serialized, or is too large for a node. Nothing was put.
             QueueStopped: The queue was not started, is closed, or has lost its session. Nothing was put.
-            CoordinationLost: Without ``put_in_background`` only: whether it was stored is not known.
-            CoordinationError: Without ``put_in_background`` only: it was not stored.
+            CoordinationLost: Only without ``put_in_background``: the message may have been stored or not.
+            CoordinationError: Only without ``put_in_background``: the message was not stored.
         """
         return self._put(QUEUE.prefix(), [item], timeout)
 
     def put_multi(self, items: Iterable[T], *, timeout: float | None = None) -> bool:
-        """Puts messages in one node, which one consumer takes, removes and puts back as a whole.
+        """Puts messages in one node. A consumer takes, removes and puts back the node as a whole.
 
         Arguments, result and errors are those of :meth:`put`.
         """
@@ -281,9 +280,9 @@ class DistributedQueue(CuratorQueue[T]):
 
 
 class DistributedPriorityQueue(CuratorQueue[T]):
-    """A queue whose messages with the smallest number come first; of one number, in the order in which they were put.
+    """A queue that delivers messages by priority, the smallest number first; within a priority in the order of puts.
 
-    A message that is put while others wait may be preceded by as many as ``min_items_before_refresh`` says, see
+    Up to ``min_items_before_refresh`` waiting messages may be delivered before a newer one with a smaller number, see
     :meth:`~qdo.curator.QueueBuilder.build_priority_queue`. A failed message keeps its priority.
 
     ::
@@ -312,7 +311,7 @@ class DistributedPriorityQueue(CuratorQueue[T]):
             timeout: See :meth:`DistributedQueue.put`, also for result and errors.
 
         Raises:
-            InvalidArgument: Also for another priority.
+            InvalidArgument: Also if the priority is out of range.
         """
         return self._put(PRIORITY.prefix(priority), [item], timeout)
 
@@ -322,9 +321,9 @@ class DistributedPriorityQueue(CuratorQueue[T]):
 
 
 class DistributedDelayQueue(CuratorQueue[T]):
-    """A queue whose messages can be taken from an instant on, the earliest first.
+    """A queue that delivers each message at its time or later, the earliest first.
 
-    The consumer's clock decides. A failed message keeps its instant.
+    The consumer's clock decides. A failed message keeps its time.
 
     ::
 
@@ -348,21 +347,21 @@ class DistributedDelayQueue(CuratorQueue[T]):
 
         Args:
             item: The message.
-            delay_until_epoch: The instant from which it can be taken, in ms since 1970.
+            delay_until_epoch: The earliest time of delivery, in ms since 1970.
             timeout: See :meth:`DistributedQueue.put`, also for result and errors.
 
         Raises:
-            InvalidArgument: Also for an instant below 1 or above 2**63 - 1.
+            InvalidArgument: Also if the time is below 1 or above 2**63 - 1.
         """
         return self._put(DELAY.prefix(delay_until_epoch), [item], timeout)
 
     def put_multi(self, items: Iterable[T], delay_until_epoch: int, *, timeout: float | None = None) -> bool:
-        """Puts messages of one instant in one node; see :meth:`DistributedQueue.put_multi`."""
+        """Puts messages with the same time in one node; see :meth:`DistributedQueue.put_multi`."""
         return self._put(DELAY.prefix(delay_until_epoch), items, timeout)
 
 
 class DistributedIdQueue(CuratorQueue[T]):
-    """A queue in the order in which messages were put, whose messages have ids and can be removed by them.
+    """A queue that delivers messages in the order of puts, and can remove waiting messages by id.
 
     ::
 
@@ -388,24 +387,24 @@ class DistributedIdQueue(CuratorQueue[T]):
 
         Args:
             item: The message.
-            item_id: 1 to 1024 characters. Several messages may have the same. ``/`` and ``|`` count as ``_``.
+            item_id: 1 to 1024 characters. Several messages may have the same id. ``/`` and ``|`` count as ``_``.
             timeout: See :meth:`DistributedQueue.put`, also for result and errors.
 
         Raises:
-            InvalidArgument: Also for an id that cannot be part of a node's name.
+            InvalidArgument: Also if the id cannot be part of a node's name.
         """
         return self._put(IDS.prefix(item_id), [item], timeout)
 
     def remove(self, item_id: str) -> int:
-        """Removes the messages with an id that are in nobody's hands. Needs the lock path if the queue has one.
+        """Removes the messages with an id that no consumer holds. Needs the lock path if the queue has one.
 
         Returns:
-            How many were removed.
+            The number of removed nodes.
 
         Raises:
-            InvalidArgument: No message can have this id.
+            InvalidArgument: The id is not valid.
             QueueStopped: The queue was not started, is closed, or has lost its session.
-            CoordinationError: ZooKeeper did not answer or refused; some may have been removed.
+            CoordinationError: ZooKeeper did not answer or refused. Some messages may have been removed.
         """
         self._lifecycle.require()
         return run(within(self._options.answer_timeout, self._remove(IDS.fixed(item_id))))
@@ -415,11 +414,10 @@ class DistributedIdQueue(CuratorQueue[T]):
         link = self._running.link
         await link.open()
         (names,) = await link.children([self.path])
-        found = [child for child in IDS.in_order(names or ()) if child.id == name]
-        return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._removal, found)))
+        children = [child for child in IDS.in_order(names or ()) if child.id == name]
+        return sum(isinstance(outcome, Applied) for outcome in await link.apply(map(self._removal, children)))
 
     def _removal(self, child: Child) -> Change:
-        """Returns what removes a node unless it is locked: the lock can be made and removed then."""
         removal = Delete(f"{self.path}/{child.name}")
         if self._options.lock_path is None:
             return (removal,)
@@ -450,7 +448,7 @@ class QueueBuilder(QueueOptions[T]):
     """
 
     def build_queue(self) -> DistributedQueue[T]:
-        """Returns a queue in the order of puts, not started."""
+        """Returns a queue that delivers in the order of puts, not started."""
         return DistributedQueue(self)
 
     def build_id_queue(self) -> DistributedIdQueue[T]:
@@ -461,17 +459,17 @@ class QueueBuilder(QueueOptions[T]):
         """Returns a queue whose messages have priorities, not started.
 
         Args:
-            min_items_before_refresh: How many nodes are taken from one list of the queue before it is listed again for
-                nodes of a smaller number; it is listed only if something has changed. 0: a hundredth of the nodes that
-                were listed, at least 1.
+            min_items_before_refresh: Number of nodes taken from one listing of the queue before it is listed again,
+                if it has changed, to find nodes with a smaller number. 0 means a hundredth of the listed nodes, at
+                least 1.
 
         Raises:
-            InvalidArgument: It is negative.
+            InvalidArgument: The number is negative.
         """
         if min_items_before_refresh < 0:
             raise InvalidArgument(f"min_items_before_refresh is 0 or more, not {min_items_before_refresh}")
         return DistributedPriorityQueue(self, min_items_before_refresh)
 
     def build_delay_queue(self) -> DistributedDelayQueue[T]:
-        """Returns a queue whose messages can be taken from an instant on, not started."""
+        """Returns a queue that delivers each message at its time or later, not started."""
         return DistributedDelayQueue(self)

@@ -1,4 +1,4 @@
-"""The queue without envelopes, which ZooKeeper's own recipes have as well."""
+"""The queue without envelopes, which is also among ZooKeeper's own recipes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from qdo.errors import InvalidArgument
 from qdo.tasks import Signal, happens
 
 WAIT = 60.0
-"""Interval after which a queue is read again, in seconds, whatever the watch said."""
+"""Interval after which a queue is listed again without a change reported by the watch, in seconds."""
 
 
 class SimpleDistributedQueue:
-    """A queue of bytes, one message in each node, that programs take from themselves.
+    """A queue of bytes, one message in each node, from which programs take messages by calls.
 
-    A message is removed before it is returned: it is lost if the program dies then. Objects may be used by several
-    threads.
+    A message is removed before it is returned, so it is lost if the program dies then. An object may be used by
+    several threads.
 
     ::
 
@@ -41,11 +41,11 @@ class SimpleDistributedQueue:
 
     Args:
         client: A started ``kazoo.client.KazooClient``.
-        path: The queue's node; it is made when it is missing.
-        node_limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
+        path: Path of the queue's node. It is created if it is missing.
+        node_limit: Max bytes of a request at the servers, ``jute.maxbuffer``.
 
     Raises:
-        InvalidArgument: The path or the limit cannot be used.
+        InvalidArgument: The path or the limit is not valid.
     """
 
     def __init__(self, client: Any, path: str, *, node_limit: int = NODE_LIMIT) -> None:  # noqa: ANN401 - kazoo has no types
@@ -63,9 +63,9 @@ class SimpleDistributedQueue:
         """Puts a message at the end and waits until it is stored.
 
         Raises:
-            InvalidArgument: It is too large for a node.
-            CoordinationLost: Whether it was stored is not known.
-            CoordinationError: It was not stored.
+            InvalidArgument: The message is too large for a node.
+            CoordinationLost: The message may have been stored or not.
+            CoordinationError: The message was not stored.
         """
         if len(data) > self._largest:
             raise InvalidArgument(
@@ -75,11 +75,11 @@ class SimpleDistributedQueue:
         run(self._offer(data))
 
     def peek(self) -> bytes | None:
-        """Returns the first message and leaves it there; None: the queue is empty. Raises CoordinationError."""
+        """Returns the first message without removing it, or None if the queue is empty. Raises CoordinationError."""
         return run(self._first(remove=False))
 
     def element(self) -> bytes:
-        """Returns the first message and leaves it there.
+        """Returns the first message without removing it.
 
         Raises:
             LookupError: The queue is empty.
@@ -92,8 +92,8 @@ class SimpleDistributedQueue:
 
         Raises:
             LookupError: The queue is empty.
-            CoordinationLost: A message may have been taken.
-            CoordinationError: None was taken.
+            CoordinationLost: A message may have been removed.
+            CoordinationError: No message was removed.
         """
         return self._some(self.poll())
 
@@ -101,21 +101,21 @@ class SimpleDistributedQueue:
         """Removes and returns the first message.
 
         Args:
-            timeout: Seconds to wait for one.
+            timeout: Seconds to wait for a message.
 
         Returns:
-            None: there was none in time.
+            The message, or None if the queue was empty until the timeout.
 
         Raises:
-            CoordinationLost: A message may have been taken.
-            CoordinationError: None was taken.
+            CoordinationLost: A message may have been removed.
+            CoordinationError: No message was removed.
         """
         if timeout <= 0:
             return run(self._first(remove=True))
         return run(self._wait(timeout))
 
     def take(self) -> bytes:
-        """Removes and returns the first message; waits for one without a limit. Raises the errors of :meth:`poll`."""
+        """Removes and returns the first message; waits for one without limit. Raises as :meth:`poll` does."""
         while (data := run(self._wait(WAIT))) is None:
             pass
         return data
@@ -129,7 +129,6 @@ class SimpleDistributedQueue:
         await append(await self._connected(), self._path, SIMPLE.prefix(), data)
 
     async def _connected(self) -> Link:
-        """Returns a link to the session that the client has now; waits for a connection that broke."""
         if self._link is None or self._link.state == "lost":
             self._link = BorrowedLink(self._client)
             self._link.on_watch = lambda _: self._changes.notify()
@@ -142,22 +141,22 @@ class SimpleDistributedQueue:
         while True:
             change = self._changes.next
             data = await self._first(remove=True, watch=True)
-            left = until - time.monotonic()
-            if data is not None or left <= 0:
+            remaining_seconds = until - time.monotonic()
+            if data is not None or remaining_seconds <= 0:
                 return data
-            await happens(change, left)
+            await happens(change, remaining_seconds)
 
     async def _first(self, *, remove: bool, watch: bool = False) -> bytes | None:
-        """Uses the last list; makes another one only when nothing is left of it.
+        """Returns the first message, or None if the queue is empty.
 
-        New messages come behind those that were listed, so a list is good until it is used up.
+        Lists the queue only when the last list is used up: new messages come after all listed ones.
         """
         link = await self._connected()
         while True:
             while self._names:
                 name = self._names[0]
                 data = await self._get(link, name, remove=remove)
-                if (data is None or remove) and name in self._names:  # no other call has removed it
+                if (data is None or remove) and name in self._names:  # unless another call has removed it
                     self._names.remove(name)
                 if data is not None:
                     return data

@@ -1,4 +1,4 @@
-"""The protocol by which one message is taken from a queue and its node removed, put back or left."""
+"""The protocol that takes one message from a queue, and removes its node, puts it back or leaves it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
 
 class Untaken(enum.Enum):
-    """Why a node was not taken."""
+    """The reason why a node was not taken."""
 
-    GONE = "it is not there any more"
-    BLOCKED = "it is in the hands of another consumer"
+    GONE = "it does not exist any more"
+    BLOCKED = "another consumer holds it"
 
 
 class Taker:
-    """Deletes a node before its messages are handled: each is handled at most once, and lost if that fails.
+    """Deletes a node before its messages are handled: at most once, and lost if handling fails.
 
-    The consumer whose deletion succeeds takes the node. After CoordinationLost it may be deleted, and its messages
+    The consumer whose delete succeeds takes the node. After CoordinationLost the node may be deleted, and its messages
     lost.
 
     Attributes:
-        recoverable: A message that was taken can be put back.
+        recoverable: True if a message that was taken can be put back.
     """
 
     recoverable = False
@@ -39,38 +39,34 @@ class Taker:
         self._path = path
 
     async def begin(self) -> None:
-        """Prepares; called before messages are taken.
-
-        Raises:
-            CoordinationError: ZooKeeper did not answer or refused.
-        """
+        """Prepares to take messages; raises CoordinationError."""
 
     async def leave(self) -> None:
-        """Nothing will be taken or finished any more."""
+        """Ends taking: no method is called afterwards."""
 
     async def take(self, child: Child) -> bytes | Untaken:
-        """Returns the data of a node, which is this consumer's if it is recoverable.
+        """Returns the data of a node; a recoverable taker locks the node for this consumer.
 
         Raises:
-            CoordinationLost: It was taken or not; that shows when it is tried again.
-            SessionLost
+            CoordinationLost: The node may have been taken or not. Another call shows which.
+            SessionLost: The session has ended.
         """
         (node,) = await self._link.read([self._item(child)])
         return Untaken.GONE if node is None else node.data
 
     async def secure(self, child: Child) -> Untaken | None:
-        """Makes a node this consumer's for good, which was read and is not recoverable; else returns why not."""
+        """Deletes a node that was read, for a taker that is not recoverable; returns why it was not taken, or None."""
         (outcome,) = await self._link.apply([(Delete(self._item(child)),)])
         return Untaken.GONE if isinstance(outcome, Rejection) else None
 
     async def release(self, child: Child) -> None:
-        """Leaves a node to the next consumer; raises SessionLost."""
+        """Unlocks a node for other consumers; raises SessionLost."""
 
     async def finish(self, child: Child) -> None:
         """Removes a node that was taken and handled.
 
         Raises:
-            SessionLost: It was not removed: another consumer will take it again.
+            SessionLost: The node was not removed. Another consumer will take it again.
         """
 
     def _item(self, child: Child) -> str:
@@ -78,15 +74,15 @@ class Taker:
 
 
 class LockingTaker(Taker):
-    """Holds a lock on a node until its messages are handled, as Curator does: each is handled at least once.
+    """Locks a node until its messages are handled, as Curator does: at least once.
 
-    The lock of ``<path>/<name>`` is the ephemeral node ``<lock path>/<name>``. Beside the locks lies one further
-    ephemeral node of each consumer, its fence. Every transaction of the consumer checks that it exists, so nothing is
-    done on the strength of a lock that ended with an earlier session of the same client.
+    The lock of ``<path>/<name>`` is the ephemeral node ``<lock path>/<name>``. Beside the locks each consumer has one
+    more ephemeral node, its fence. Every transaction of the consumer checks that the fence exists, so a lock that ended
+    with an earlier session of the same client has no effect.
 
     Args:
-        link: To the session of the consumer.
-        path: Of the queue.
+        link: A link to the consumer's session.
+        path: Path of the queue.
         lock_path: The parent of the locks.
         token: Name of the fence and data of the locks, different for each consumer.
         limit: Max bytes of a request at the servers.
@@ -105,10 +101,10 @@ class LockingTaker(Taker):
         about = f"{socket.gethostname()} {os.getpid()}".encode()
         (outcome,) = await self._link.apply([(Create(self._fence.path, about, ephemeral=True),)])
         if isinstance(outcome, Rejection) and outcome.why is RejectionReason.NO_NODE:
-            raise CoordinationLost(f"the node {self._lock_path} of the locks was removed just now; start it again")
+            raise CoordinationLost(f"the lock node {self._lock_path} was removed just now; start the queue again")
 
     async def leave(self) -> None:
-        with suppress(CoordinationError):  # else it goes with the session
+        with suppress(CoordinationError):  # else it ends with the session
             await insist(self._link, lambda: self._link.apply([(Delete(self._fence.path),)]))
 
     async def take(self, child: Child) -> bytes | Untaken:
@@ -123,15 +119,15 @@ class LockingTaker(Taker):
         return data
 
     async def holder(self, child: Child) -> bool | None:
-        """Watches a node's lock; returns True if it is this consumer's own, None if it is gone.
+        """Watches a node's lock; returns whether this consumer holds it, or None if it is gone.
 
-        It is the consumer's own if the answer to the request for it was lost.
+        This consumer holds it if the answer to its request was lost.
         """
         (node,) = await self._link.read([self._lock(child)], watch=True)
         return None if node is None else node.data == self._token
 
     async def resume(self, child: Child) -> bytes | Untaken:
-        """Returns the data of a node whose lock is this consumer's already; raises SessionLost."""
+        """Returns the data of a node that this consumer has already locked; raises SessionLost."""
         data = await insist(self._link, partial(super().take, child))
         if data is Untaken.GONE:
             await self.release(child)
@@ -144,13 +140,13 @@ class LockingTaker(Taker):
         await self._end(child)
 
     async def put_back(self, child: Child) -> str | None:
-        """Moves a node to the end of those with the same prefix: of the queue, or of its priority, epoch or id.
+        """Moves a node behind all nodes with the same prefix: of the queue, or of its priority, epoch or id.
 
         Returns:
-            Its new name. None: it is where it was, because it is too large to be sent again, or it is gone.
+            The new name, or None if the node was not moved: it is too large to be sent again, or gone.
 
         Raises:
-            SessionLost: It was not moved: another consumer will take it again.
+            SessionLost: The node was not moved. Another consumer will take it again.
         """
         data = await insist(self._link, partial(super().take, child))
         if isinstance(data, Untaken) or len(data) > largest(self._limit, self._path, child.prefix):
@@ -171,16 +167,16 @@ class LockingTaker(Taker):
         if refusal.why is RejectionReason.NODE_EXISTS:
             return Untaken.BLOCKED
         await ensure(self._link, [self._lock_path])
-        raise CoordinationLost(f"the node {self._lock_path} of the locks was not there; it was made again")
+        raise CoordinationLost(f"the lock node {self._lock_path} was missing; it was created again")
 
     async def _end(self, child: Child, *wanted: Operation) -> tuple[str, ...]:
-        """Applies operations to a locked node and removes its lock, in one transaction; waits until that is certain.
+        """Applies operations to a locked node and removes its lock, in one transaction. Repeats it until answered.
 
-        A request may have been done although its answer was lost. Then the node is not there at the next try, and only
-        the lock has to be removed, if it exists.
+        A request may have been applied although its answer was lost. Then the node is gone at the next attempt, and
+        only the lock has to be removed, if it exists.
 
         Returns:
-            The paths of nodes that were made.
+            The paths of created nodes.
         """
         lock = Delete(self._lock(child))
         rest: tuple[Operation, ...] = (*wanted, lock)
@@ -193,7 +189,7 @@ class LockingTaker(Taker):
             if rest[outcome.at - 1] is not lock:
                 rest = (lock,)
             elif len(wanted) == 1:
-                rest = rest[:-1]  # somebody removed the lock by hand; the message was handled all the same
+                rest = rest[:-1]  # the lock was removed by hand; the message was handled nevertheless
             else:
                 rest = ()
         return ()

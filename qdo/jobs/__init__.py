@@ -1,6 +1,6 @@
-"""Tasks: Python functions that are called elsewhere, later, with arguments that travel in messages.
+"""Tasks: Python functions that workers call, with arguments sent in messages.
 
-A message of a task is the JSON object ``{"task": "thumb", "args": ["a.jpg"], "kwargs": {}}``. Workers claim these
+The message of a call is the JSON object ``{"task": "thumb", "args": ["a.jpg"], "kwargs": {}}``. Workers claim these
 messages (:mod:`qdo.worker.claim_source`) and call the function of that name.
 """
 

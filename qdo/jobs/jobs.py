@@ -1,4 +1,4 @@
-"""The tasks of a program: how calls are sent, and how a worker calls what messages name."""
+"""The tasks of a program: sending their calls, and calling them in a worker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class TaskOptions(TypedDict, total=False):
-    """Options of :meth:`Jobs.task`; None: not given.
+    """Options of :meth:`Jobs.task`. None means the default.
 
     Example:
         >>> from qdo import Jobs
@@ -58,19 +58,21 @@ class TaskOptions(TypedDict, total=False):
         ... def tidy_up() -> None: ...
 
     Attributes:
-        name: What travels in messages; None: the function's own name. It must stay the same while calls wait.
-        queue: Its queue; not given: the first.
-        retries: How often a call that failed is tried again; then it is a dead letter. None: as the queue's
-            ``max_deliveries`` says, which counts in any case.
-        backoff: When it is tried again; None: as the queue's ``backoff`` says.
-        timeout: How long a call may take; a number is seconds. That of a plain function needs a worker with
-            processes, because a thread cannot be stopped.
-        cron: When the service calls it, without arguments: minute, hour, day of the month, month, day of the week.
-        timezone: Of ``cron``, such as ``Europe/Berlin``; None: ``UTC``.
-        every: The service calls it so often, in place of ``cron``: at least 10 seconds; a number is seconds.
-        missed: For times at which no process of the service ran: ``skip`` (None) or ``catch_up``.
-        show_arguments: False: the worker's log and spans name the task alone, because its arguments are secret. Callers
-            that may read the queue still see them, as in the messages.
+        name: The task's name in messages; by default the function's name. Do not change it while calls wait.
+        queue: The queue for the task's calls; by default the first.
+        retries: How often a failed call is retried before it becomes a dead letter; by default only the queue's
+            ``max_deliveries`` limits it. That limit always applies.
+        backoff: The delays of retries; by default the queue's ``backoff``.
+        timeout: Max duration of a call; a number is seconds. For a plain function it needs a worker with processes,
+            because a thread cannot be stopped.
+        cron: When the service calls the task, without arguments: minute, hour, day of the month, month, day of the
+            week.
+        timezone: The time zone of ``cron``, such as ``Europe/Berlin``; by default ``UTC``.
+        every: The interval at which the service calls the task, in place of ``cron``: at least 10 seconds; a number is
+            seconds.
+        missed: What happens to times at which no process of the service ran: ``skip`` (default) or ``catch_up``.
+        show_arguments: False hides secret arguments: the worker's log and spans only name the task. Callers that may
+            read the queue still see the arguments in its messages.
     """
 
     name: str | None
@@ -86,7 +88,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Jobs:
-    """Tasks of a program, whose calls go to a queue. Workers: ``qdo work module:jobs``.
+    """The tasks of a program. Their calls are sent to a queue, and ``qdo work module:jobs`` runs them.
 
     Example:
         >>> from qdo import Jobs
@@ -98,17 +100,17 @@ class Jobs:
         >>> jobs.close()
 
     Args:
-        queue: Where calls go, and workers claim them. Of several, in order of preference, the first is where tasks go
-            that name none; at most 10. A mapping gives each of them options of its own.
-        client: Sends; None: one that the profile of the user tells where to go.
-        async_client: Sends for async code; None: the same for each event loop.
+        queue: The queue that calls are sent to and workers claim from, or up to 10 queues in order of preference. Tasks
+            without a queue use the first. A mapping gives each queue its own options.
+        client: Sends calls; by default a client of the user's profile.
+        async_client: Sends calls of async code; by default such a client for each event loop.
         options: Options of all these queues; see :class:`JobQueueOptions`.
 
     Attributes:
-        queues: The queues.
+        queues: The names of the queues.
 
     Raises:
-        InvalidArgument: There can be no such queue, or not with these options.
+        InvalidArgument: A queue name or an option is not valid.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class Jobs:
         self._async_client = async_client
         self._is_sync_only = False
         self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncClient, AsyncGenerator[None]]] = {}
-        """Clients by event loop, each with the generator that closes it at the end of its loop."""
+        """The client of each event loop, with the generator that closes it when the loop ends."""
         self._lock = threading.Lock()
 
     @overload
@@ -153,37 +155,37 @@ class Jobs:
         """Makes a task of a plain or async function.
 
         Args:
-            function: Given when it is used as ``@jobs.task``.
-            unique: Of calls that have this in common one is sent while it waits or runs. True: all arguments; a text
-                with arguments in braces, such as ``"order {order}"``; or a function that takes the arguments and
-                returns a text. None: each call is sent.
+            function: The function, when used as ``@jobs.task``.
+            unique: The name of a call. While a call waits or runs, no other with the same name is sent. True names it
+                by all arguments. A string names it by the arguments in braces, such as ``"order {order}"``. A function
+                gets the arguments and returns the name. None sends every call.
             options: See :class:`TaskOptions`.
 
         Raises:
-            InvalidArgument: Another task has the name, or there is no such queue; or an option cannot be; or a call of
-                the function would run nothing, because it is a generator or a class.
+            InvalidArgument: Another task has the name, these jobs do not have the queue, an option is not valid, or
+                calling the function would run nothing, because it is a generator or a class.
         """
         target = self.queues[0] if (queue := options.get("queue")) is None else queue
         timeout, retries = options.get("timeout"), options.get("retries")
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if target not in self.queues:
-            raise InvalidArgument(f"queue is {queue!r}: it is not one of {', '.join(self.queues)}")
+            raise InvalidArgument(f"queue is {queue!r}, which is not one of {', '.join(self.queues)}")
         if retries is not None and retries < 0:
-            raise InvalidArgument(f"retries is {retries}: it is not negative")
+            raise InvalidArgument(f"retries is {retries}: use 0 or more")
         if seconds is not None and seconds <= 0:
-            raise InvalidArgument(f"timeout is {timeout}: it is more than nothing")
+            raise InvalidArgument(f"timeout is {timeout}: use more than 0")
         retry = TaskRetry(None if retries is None else retries + 1, options.get("backoff"))
 
         def make(function: Callable[..., Any]) -> Task[..., Any, Any]:
             called = _name_of(function, options.get("name"))
             if called in self._tasks:
-                raise InvalidArgument(f"there are two tasks {called!r}: name one of them: @jobs.task(name=...)")
+                raise InvalidArgument(f"there are two tasks {called!r}: rename one of them with @jobs.task(name=...)")
             times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
             timetable = timetable_of(called, *times)
             if unique is not None:
                 check_unique(unique, function, called)
                 if timetable is not None:
-                    raise InvalidArgument(f"task {called} has a timetable, whose calls have no names: leave out unique")
+                    raise InvalidArgument(f"scheduled calls of task {called} cannot be unique: leave out unique")
             if timetable is not None:
                 check_scheduled(function, called, target)
             made = self._tasks[called] = Task(self, function, called, target, retry, seconds, unique, timetable)
@@ -196,7 +198,7 @@ class Jobs:
 
     @property
     def client(self) -> Client:
-        """The client that sends."""
+        """The client that sends calls."""
         with self._lock:
             if self._client is None:
                 self._client = Client()
@@ -204,18 +206,18 @@ class Jobs:
 
     @property
     def async_client(self) -> AsyncClient:
-        """The client that sends for the running event loop; ``asyncio.run`` closes it at its end."""
+        """The client that sends calls in the running event loop; ``asyncio.run`` closes it."""
         if self._async_client is not None:
             return self._async_client
         if self._is_sync_only:
-            raise InvalidArgument("jobs.using() has no async client: give it one of the same store, after the client")
+            raise InvalidArgument("jobs.using() has no async client: pass one of the same store as second argument")
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._clients:
-                self._clients = {each: kept for each, kept in self._clients.items() if not each.is_closed()}
+                self._clients = {other: entry for other, entry in self._clients.items() if not other.is_closed()}
                 client = AsyncClient()
                 self._clients[loop] = client, self._close_with_loop(loop, client)
-                with suppress(StopIteration):  # Begun, it is among the generators that its loop closes at the end.
+                with suppress(StopIteration):  # Once started, the generator is closed by its loop at the end.
                     self._clients[loop][1].__anext__().send(None)
             return self._clients[loop][0]
 
@@ -229,12 +231,12 @@ class Jobs:
     def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Sends calls of any of these tasks in as few requests as the service allows, one queue after another.
 
-        Unique ones are sent behind the others, one by one; one whose name another call has is left out.
+        Unique calls are sent after the others, one by one. A unique call is left out if another has its name.
         """
         messages, unique = many(calls)
         receipts: list[Receipt] = []
-        for queue, some in messages.items():
-            receipts += self.sent(queue, partial(self.client.send_many, queue, some))
+        for queue, outgoing in messages.items():
+            receipts += self.sent(queue, partial(self.client.send_many, queue, outgoing))
         sent = [send_call(self, call, {}) for call in unique]
         return [*receipts, *filter(None, sent)]
 
@@ -242,13 +244,13 @@ class Jobs:
         """Async variant of :meth:`send_many`."""
         messages, unique = many(calls)
         receipts: list[Receipt] = []
-        for queue, some in messages.items():
-            receipts += await self.asent(queue, partial(self.async_client.send_many, queue, some))
+        for queue, outgoing in messages.items():
+            receipts += await self.asent(queue, partial(self.async_client.send_many, queue, outgoing))
         sent = [await send_call_async(self, call, {}) for call in unique]
         return [*receipts, *filter(None, sent)]
 
     def sent(self, queue: str, send: Callable[[], T]) -> T:
-        """Returns the result of ``send``; if the queue does not exist, it is created first."""
+        """Calls ``send`` and returns its result. If the queue does not exist, creates it and calls ``send`` again."""
         return sending(self.client, self._queues.get(queue), send)
 
     async def asent(self, queue: str, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -256,13 +258,13 @@ class Jobs:
         return await sending_async(self.async_client, self._queues.get(queue), send)
 
     def create_queues(self) -> list[Queue]:
-        """Creates the queues that do not exist; of the others it changes the options that the code names.
+        """Creates missing queues, and sets the options given in the code on existing ones.
 
-        A worker does this when it starts, except that it overrides no value that somebody has set.
+        A worker does this when it starts, too, but does not override values that are already set.
 
         Raises:
-            NotAllowed: It takes ``admin`` for the queues.
-            InvalidRequest: A queue cannot be changed like this: its partitions only grow, and its kind stays.
+            NotAllowed: The credential lacks ``admin`` for the queues.
+            InvalidRequest: An existing queue cannot be changed like this: its kind is fixed, and partitions only grow.
         """
         return [create_queue(self.client, queue) for queue in self._queues.values()]
 
@@ -271,12 +273,13 @@ class Jobs:
         return [await create_queue_async(self.async_client, queue) for queue in self._queues.values()]
 
     def put_schedules(self) -> list[Schedule]:
-        """Makes the service call the tasks that have ``cron`` or ``every``; returns their schedules.
+        """Creates or updates the schedules of tasks with ``cron`` or ``every``, and returns them.
 
-        A worker does this when it starts, if its credential may. Schedules that are as the code says stay unchanged.
+        A worker does this when it starts, if its credential has the rights. Schedules that match the code are not
+        written.
 
         Raises:
-            NotAllowed: It takes ``admin`` and ``send`` for the queues.
+            NotAllowed: The credential lacks ``admin`` or ``send`` for the queues.
             InvalidRequest: A cron expression or time zone is invalid.
         """
         return put_schedules(self.client, self._schedules())
@@ -293,7 +296,7 @@ class Jobs:
         ]
 
     def close(self) -> None:
-        """Closes the client that was made for sending, if there is one; see :meth:`aclose`."""
+        """Closes the client that sends calls. Clients of event loops are closed by :meth:`aclose`."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -302,8 +305,8 @@ class Jobs:
         """Closes the client of the running event loop."""
         if self._async_client is not None:
             await self._async_client.close()
-        elif (kept := self._clients.get(asyncio.get_running_loop())) is not None:
-            await kept[1].aclose()
+        elif (entry := self._clients.get(asyncio.get_running_loop())) is not None:
+            await entry[1].aclose()
 
     # Handling
 
@@ -320,7 +323,7 @@ class Jobs:
 
     @contextmanager
     def using(self, client: Client, async_client: AsyncClient | None = None) -> Iterator[None]:
-        """Sends and runs calls with other clients inside, and with no others; for tests of a program."""
+        """Sends and runs calls only with these clients inside the ``with`` block; for tests of a program."""
         own = self._client, self._async_client, self._is_sync_only
         self._client, self._async_client, self._is_sync_only = client, async_client, async_client is None
         try:
@@ -329,20 +332,21 @@ class Jobs:
             self._client, self._async_client, self._is_sync_only = own
 
     def run_all(self, *, until: Literal["settled"] | None = None) -> int:
-        """Runs the calls that wait, one after another, in this process, until there is none; for tests of a program.
+        """Runs the waiting calls one after another in this process, until the queues are empty; for tests of a program.
 
-        Calls that are not due are left. When one fails, its message is released as by a worker. Their receipts have
-        results, if the queue has a ``result_ttl``.
+        Calls that are not due yet are left waiting. A failed call is released, as a worker would do. Receipts get
+        results if the queue has a ``result_ttl``.
 
         Args:
-            until: ``settled``: calls that fail are tried again at once, without their backoff, until each is done or a
-                dead letter.
+            until: With ``settled``, failed calls are retried at once, without backoff, until each is done or a dead
+                letter.
 
         Returns:
-            How many were run.
+            The number of calls that were run.
 
         Raises:
-            Exception: That of a task; if ``settled``, only of one that has failed 100 times and is to be tried again.
+            Exception: The error of a task. With ``settled`` only that of a call that has failed 100 times and would be
+                retried.
         """
         check_until(until)
         count, handler = 0, self.as_handler()
@@ -378,62 +382,61 @@ class Jobs:
 
 
 MAX_ATTEMPTS = 100
-"""Max attempts at a call until ``run_all`` gives it up."""
+"""Max attempts at a call before ``run_all`` raises its error."""
 
 
 def check_until(until: str | None) -> None:
-    """Raises InvalidArgument if ``run_all`` cannot run until then."""
     if until not in {None, "settled"}:
-        raise InvalidArgument(f"until is {until!r}: it is 'settled', or left out")
+        raise InvalidArgument(f"until is {until!r}: use 'settled', or leave it out")
 
 
 def is_endless(error: Exception, deliveries: int) -> bool:
-    """Returns whether a call has failed so often that it seems to be tried for ever; says so in its error."""
+    """Returns whether a call has failed ``MAX_ATTEMPTS`` times, and then adds a note to its error."""
     if deliveries < MAX_ATTEMPTS:
         return False
-    hint = "Limit it: @jobs.task(retries=...), or max_deliveries of its queue"
-    error.add_note(f"It has failed {deliveries} times. {hint}")
+    hint = "Limit the retries with @jobs.task(retries=...) or max_deliveries of its queue"
+    error.add_note(f"The call has failed {deliveries} times. {hint}")
     return True
 
 
 def _name_of(function: Callable[..., Any], name: str | None) -> str:
-    """Returns the name of a task; raises InvalidArgument if it has no name, or if a call would run nothing."""
-    called = name or getattr(function, "__name__", None)
-    if called is None:
-        raise InvalidArgument(f"{function!r} has no name: give it one: @jobs.task(name=...)")
+    """Returns the name of a task. Raises InvalidArgument if it has no name, or if a call would run nothing."""
+    name_of_task = name or getattr(function, "__name__", None)
+    if name_of_task is None:
+        raise InvalidArgument(f"{function!r} has no name: use @jobs.task(name=...)")
     if (why := runs_nothing(function)) is not None:
-        raise InvalidArgument(f"task {called} {why}")
-    return str(called)
+        raise InvalidArgument(f"task {name_of_task} {why}")
+    return str(name_of_task)
 
 
 class Called(NamedTuple):
-    """A task and the arguments that a message has for it."""
+    """A task and the arguments from a message."""
 
     task: Task[Any, Any, Any]
     arguments: inspect.BoundArguments
 
     def run(self) -> object:
-        """Calls a plain task; returns its result.
+        """Calls a plain task and returns its result.
 
         Raises:
-            NothingRan: It returned something to be awaited, or a generator.
+            NothingRan: The function returned an awaitable or a generator, so nothing has run.
         """
         result: object = self.task.function(*self.arguments.args, **self.arguments.kwargs)
         check_ran(result, f"task {self.task.name}")
         return result
 
     def outcome(self) -> tuple[object, BaseException | None]:
-        """Calls a plain task; returns its result and its error: a future cannot carry each one (StopIteration)."""
+        """Calls a plain task and returns its result and error. A future cannot carry every error (StopIteration)."""
         try:
             return self.run(), None
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the failure of the call
+        except BaseException as error:  # noqa: BLE001 - any error is a failure of the call
             return None, error
 
     async def awaited(self) -> object:
-        """Calls an async task; returns its result.
+        """Calls an async task and returns its result.
 
         Raises:
-            TimeLimit: It took too long.
+            TimeLimit: The call took longer than the task's timeout.
         """
         call = self.task.function(*self.arguments.args, **self.arguments.kwargs)
         result: object = await (call if self.task.timeout is None else limited(call, self.task.timeout, self.task))
@@ -443,11 +446,11 @@ class Called(NamedTuple):
 
 
 def called(tasks: Mapping[str, Task[Any, Any, Any]], message: Message) -> Called:
-    """Returns which task a message calls, and with what."""
+    """Returns the task and arguments of a message; raises UnknownTask."""
     try:
         call = msgspec.convert(message.body, Invocation)
     except msgspec.ValidationError as error:
-        raise UnknownTask(f"message {message.id} calls no task: {error}") from error
+        raise UnknownTask(f"message {message.id} does not call a task: {error}") from error
     task = tasks.get(call.task)
     if task is None:
         raise UnknownTask(f"there is no task {call.task!r} here, but {', '.join(sorted(tasks)) or 'none'}")
@@ -466,14 +469,14 @@ class PlainTasks:
     def __init__(self, tasks: Mapping[str, Task[Any, Any, Any]], keep_queues: AtStart, keep_schedules: AtStart) -> None:
         self._tasks = tasks
         self.keep_queues = keep_queues
-        """Awaited before the first claim when a worker starts."""
+        """Awaited before a worker's first claim."""
         self.prepare = keep_schedules
-        """Run beside the messages when a worker starts."""
+        """Runs in the background when a worker starts."""
         limited = [task.name for task in tasks.values() if task.timeout is not None and not task.is_async]
         self.needs_processes = ", ".join(limited)
-        """Names of plain tasks with a timeout, for which a worker needs processes."""
+        """The names of plain tasks with a timeout, which need a worker with processes."""
         self.is_mixed = len({task.is_async for task in tasks.values()}) > 1
-        """There are plain and async tasks."""
+        """Whether there are both plain and async tasks."""
 
     def call_plain(self, message: Message, _context: object) -> object:
         return called(self._tasks, message).run()
@@ -481,16 +484,14 @@ class PlainTasks:
     __call__ = call_plain
 
     def task_of(self, message: Message) -> Task[Any, Any, Any] | None:
-        """Returns the task that a message calls, or None if it calls no known task."""
         name = message.body.get("task") if isinstance(message.body, dict) else None
         return self._tasks.get(name) if isinstance(name, str) else None
 
     def names_of(self, handled: Sequence[Message]) -> list[str]:
-        """Returns the names of the tasks of messages that were handled: each of them calls a known task."""
         return [message.body["task"] for message in handled]
 
     def call_of(self, message: Message) -> ShownCall | None:
-        """Returns the call of a message for logs and spans, without arguments that are not to be shown."""
+        """Returns the call of a message for logs and spans, without hidden arguments."""
         call = shown_call(msgspec.json.encode(message.body)) if isinstance(message.body, dict) else None
         task = self.task_of(message)
         return call if call is None or (task is not None and task.show_arguments) else call._replace(arguments=HIDDEN)
@@ -509,18 +510,17 @@ class PlainTasks:
         return result
 
     def retry_of(self, message: Message, failure: Failure) -> TaskRetry | None:
-        """Returns when the call of a message is tried again; None: as the queue says."""
         return None if failure.kind == _UNKNOWN else called(self._tasks, message).task.retry
 
     def decided(self, message: Message, error: Exception, deliveries: int) -> tuple[float | None, bool]:
-        """Returns the seconds until a call is tried again (None: as the queue says), and whether it is."""
+        """Returns the seconds until a call is retried, or None if the queue decides, and whether it is retried."""
         retry = self.retry_of(message, Failure.of(error)) or TaskRetry()
         again = retry.attempts is None or deliveries < retry.attempts
         return retry.delay(deliveries, random()) if again else None, again  # noqa: S311 - spreads load
 
 
 class AsyncTasks(PlainTasks):
-    """Calls tasks of both kinds: the handler of an async worker, which calls plain ones by :meth:`call_plain`."""
+    """Calls plain and async tasks: the handler of an async worker. A mixed worker uses :meth:`call_plain`, too."""
 
     async def __call__(self, message: Message, _context: object) -> object:  # workers ask
         return await self.run_async(message)

@@ -1,7 +1,7 @@
-"""Queues of tasks: the options that the code names, and the queues of the service that are made and changed by them.
+"""Queues of tasks: creates them and sets their options as the code specifies.
 
-A worker creates what is missing, and sets an option where the queue has nothing yet: 0, a blank or none. It never
-overrides a value: two programs that name different ones would take turns.
+A worker creates missing queues, and sets options that are 0, empty or unset in the queue. It never overrides a value,
+because two programs with different values would override each other again and again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class JobQueueOptions(TypedDict, total=False):
-    """Options of the queues of :class:`~qdo.Jobs`. One that is None is left as it is.
+    """Options of the queues of :class:`~qdo.Jobs`. None leaves an option unchanged.
 
     Example:
         >>> from datetime import timedelta
@@ -44,22 +44,21 @@ class JobQueueOptions(TypedDict, total=False):
         >>> jobs.close()
 
     Attributes:
-        partitions: 1 to 200; they can only grow.
-        ttl: How long an unfinished call lives; a number is seconds. New queues have 30 days.
-        max_deliveries: How often a call is delivered, before it becomes a dead letter; 0: endlessly. New queues have
-            10.
-        backoff: When a failed call is tried again. New queues wait 1 s, then each time three times as long, up to an
+        partitions: Number of partitions, 1 to 200. It can only grow.
+        ttl: How long unfinished calls are kept; a number is seconds. New queues: 30 days.
+        max_deliveries: Max deliveries of a call before it becomes a dead letter; 0 for no limit. New queues: 10.
+        backoff: Delays of retries. New queues: 1 s, then three times as long at each retry, up to an hour.
+        dead_letter: The queue for dead letters. By default the queue's name with ``.dead`` appended.
+        on_ack: ``keep`` messages of finished calls for readers, or ``delete`` them. New queues: ``delete``.
+        on_expiry: ``drop`` calls whose TTL ends, or make them dead letters with ``dead-letter``. New queues:
+            ``dead-letter``, or ``drop`` if ``on_ack`` is ``keep``.
+        kind: ``plain``, ``dedup`` or ``ordered``. It can never be changed.
+        max_claimed: Max calls that run at the same time; 0 for no limit.
+        max_claimed_per_key: Max calls with the same message key that run at the same time; 0 for no limit, which cannot
+            be changed later.
+        result_ttl: How long results are kept, up to 7 days; a number is seconds, and 0 keeps no results. New queues: an
             hour.
-        dead_letter: The queue of dead letters; not named: the queue's name and ``.dead``.
-        on_ack: ``keep`` messages of finished calls for readers, or ``delete`` them, as in new queues.
-        on_expiry: ``drop`` calls whose TTL ends, or ``dead-letter``: they become dead letters, as in new queues whose
-            ``on_ack`` is ``delete``.
-        kind: ``plain``, ``dedup`` or ``ordered``; it never changes.
-        max_claimed: How many calls run at once; 0: no limit.
-        max_claimed_per_key: How many of one message key run at once; 0: no limit, which stays so.
-        result_ttl: How long results are kept, up to 7 days; a number is seconds, 0: none is kept. New queues keep them
-            for an hour.
-        description: The purpose of the queue, for people.
+        description: The purpose of the queue, for operators.
     """
 
     partitions: int | None
@@ -86,12 +85,12 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "on_expiry": "dead-letter",
     }
 )
-"""Options of queues that are created. Ten deliveries take about two hours with these delays: that outlasts a restart of
-what a task needs, and a task that always fails ends on the same day."""
+"""Default options of new queues. Ten deliveries take about two hours with these delays. That is longer than a restart
+of a service that a task needs, but a task that always fails ends on the same day."""
 _NOT_CREATED = "queue %s does not exist, and the credential may not create it (admin). An administrator can: %s"
 _NOT_CHANGED = "queue %s has %s, but this program names %s, and the credential may not change it (admin). %s"
-_DIFFERS = "queue %s has %s, but this program names %s: it stays. %s"
-_REFUSED = "queue %s has no %s, and cannot be given %s: %s"
+_DIFFERS = "queue %s has %s, but this program names %s: the queue is not changed. %s"
+_REFUSED = "queue %s has no %s, and the service refuses %s: %s"
 _CHANGE = "To change it, call jobs.create_queues() with admin, or: %s"
 _FIXED = "The kind never changes, and partitions only grow: name those that the queue has, or use another queue."
 
@@ -100,8 +99,8 @@ class JobQueue(NamedTuple):
     """A queue of tasks.
 
     Attributes:
-        name: Its name.
-        options: What the code names.
+        name: The name of the queue.
+        options: The options in the code.
     """
 
     name: str
@@ -113,9 +112,9 @@ class JobQueue(NamedTuple):
         return {**DEFAULTS, **({"on_expiry": "drop"} if keeps else {}), **self.options}
 
     def differing(self, row: object) -> dict[str, Any]:
-        """Returns the present values of the options that the code names otherwise."""
-        present = {name: getattr(row, name) for name in self.options}
-        return {name: value for name, value in present.items() if value != self.options[name]}
+        """Returns the queue's current values of the options that differ from the code."""
+        current = {name: getattr(row, name) for name in self.options}
+        return {name: value for name, value in current.items() if value != self.options[name]}
 
     def command(self, verb: Literal["create", "update"], values: Mapping[str, Any]) -> str:
         shown = (f"--{name.replace('_', '-')} {shlex.quote(_text(value))}" for name, value in values.items())
@@ -135,38 +134,37 @@ def _texts(values: Mapping[str, Any]) -> str:
 def job_queues(
     queues: str | Iterable[str] | Mapping[str, JobQueueOptions], shared: JobQueueOptions
 ) -> dict[str, JobQueue]:
-    """Returns the queues by name, each with the options of all and its own; raises InvalidArgument."""
+    """Returns the queues by name, each with its own options and the shared ones; raises InvalidArgument."""
     own = queues if isinstance(queues, Mapping) else {}
     for name, chosen in own.items():
         if not isinstance(chosen, Mapping):
-            raise InvalidArgument(f"queue {name}: its options are {chosen!r}, not a mapping such as {{'ttl': 3600}}")
+            raise InvalidArgument(f"queue {name}: options {chosen!r} are not a mapping such as {{'ttl': 3600}}")
     return {name: JobQueue(name, _checked(name, {**shared, **own.get(name, {})})) for name in names_of(queues)}
 
 
 def _checked(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
     accepted = JobQueueOptions.__annotations__
     if unknown := sorted(values.keys() - accepted):
-        raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. There are {', '.join(accepted)}")
+        raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. Options are {', '.join(accepted)}")
     try:
         return checked_options(values)
     except ClientError as error:
         raise InvalidArgument(f"queue {queue}: {error}") from error
 
 
-# By a program
+# Used by programs
 
 
 def create_queue(client: Client, queue: JobQueue) -> Queue:
-    """Creates a queue; of one that exists it changes the options that the code names otherwise."""
+    """Creates a queue, or sets the options in the code on an existing one."""
     while True:
         with suppress(QueueExists):
             return client.create_queue(queue.name, **queue.at_creation)
-        with suppress(QueueNotFound):  # It was deleted meanwhile.
+        with suppress(QueueNotFound):  # The queue was deleted meanwhile.
             return client.update_queue(queue.name, **queue.options)
 
 
 async def create_queue_async(client: AsyncClient, queue: JobQueue) -> Queue:
-    """Async variant of :func:`create_queue`."""
     while True:
         with suppress(QueueExists):
             return await client.create_queue(queue.name, **queue.at_creation)
@@ -175,10 +173,10 @@ async def create_queue_async(client: AsyncClient, queue: JobQueue) -> Queue:
 
 
 def sending(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
-    """Sends; if the queue does not exist, it is created and then sent to.
+    """Calls ``send``. If the queue does not exist, creates it and calls ``send`` again.
 
     Raises:
-        QueueNotFound: The credential may not create it; or it is None, because it is another program's.
+        QueueNotFound: The credential may not create the queue, or ``queue`` is None because another program owns it.
     """
     try:
         return send()
@@ -195,7 +193,6 @@ def sending(client: Client, queue: JobQueue | None, send: Callable[[], T]) -> T:
 
 
 async def sending_async(client: AsyncClient, queue: JobQueue | None, send: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Async variant of :func:`sending`."""
     try:
         return await send()
     except QueueNotFound as error:
@@ -210,16 +207,16 @@ async def sending_async(client: AsyncClient, queue: JobQueue | None, send: Calla
     return await send()
 
 
-# By a worker
+# Used by workers
 
 
 async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
-    """Creates and updates the queues of a worker's tasks as soon as the service answers, and as far as it may."""
+    """Creates and updates the queues of a worker's tasks as soon as the service responds. Logs refusals."""
     for queue in queues:
         try:
             await until_answered(lambda queue=queue: _keep(client, queue))  # type: ignore[misc]
         except ClientError as error:
-            text = "queue %s is not as this program names it (%s): %s"
+            text = "queue %s could not be created or updated with this program's options (%s): %s"
             logger.error(text, queue.name, _texts(queue.options), error)  # noqa: TRY400 - says it all
 
 
@@ -229,14 +226,14 @@ async def _keep(client: AsyncClient, queue: JobQueue) -> None:
     if row is not None:
         await _update(client, queue, queue.differing(row))
     elif not await _create(client, queue) and queue.name in lookup.absent:
-        await _keep(client, queue)  # Another program has just created it.
+        await _keep(client, queue)  # Another program has just created the queue.
 
 
 async def _create(client: AsyncClient, queue: JobQueue) -> bool:
-    """Creates a queue if it may; returns False if it exists."""
+    """Creates a queue, or logs that the credential may not. Returns False if the queue exists."""
     try:
         await client.create_queue(queue.name, **queue.at_creation)
-        logger.info("queue %s is created with %s", queue.name, _texts(queue.at_creation))
+        logger.info("queue %s was created with %s", queue.name, _texts(queue.at_creation))
     except NotAllowed:
         logger.warning(_NOT_CREATED, queue.name, queue.command("create", queue.at_creation))
     except QueueExists:
@@ -245,9 +242,9 @@ async def _create(client: AsyncClient, queue: JobQueue) -> bool:
 
 
 async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, Any]) -> None:
-    """Sets the options for which the queue has nothing; logs the other ones that differ.
+    """Sets the options that are unset in the queue, and logs the others that differ.
 
-    Each is set by itself: one that is refused keeps no other one back.
+    Sets each option in a request of its own, so that a refused option does not affect the others.
     """
     for name in [name for name, value in differing.items() if not value]:
         text = _texts({name: queue.options[name]})
@@ -259,7 +256,7 @@ async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, 
         except InvalidRequest as error:
             logger.error(_REFUSED, queue.name, name, text, error)  # noqa: TRY400 - says it all
         else:
-            logger.info("queue %s has now %s", queue.name, text)
+            logger.info("queue %s now has %s", queue.name, text)
     if unlike := {name: value for name, value in differing.items() if value}:
         _warn(_DIFFERS, queue, unlike)
 

@@ -1,4 +1,4 @@
-"""Schedules of tasks: what the code says of when they are called, and the schedules of the service that do it."""
+"""Schedules of tasks: checks the timetables in the code, and puts them into the service."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ logger = logging.getLogger("qdo.worker")
 FIELDS = 5
 """Number of fields of a cron expression."""
 MIN_INTERVAL = 10
-"""Min interval, in seconds."""
+"""Min value of ``every``, in seconds."""
 _REFUSALS = (InvalidRequest, NotAllowed, QueueNotFound)
-"""Refusals of one schedule; another one may be put."""
+"""Refusals that concern a single schedule, so that others may still be put."""
 _NOT_ALLOWED = (
-    "the credential may not see to the schedules of tasks (%s), so they are as they were. "
+    "the credential may not change the schedules of tasks (%s), so they are unchanged. "
     "Call jobs.put_schedules() with one that has admin and send for their queues: %s"
 )
 _LEFT_OVER = (
-    "schedule %s calls a task that has neither cron nor every here. If no other program wants it: "
+    "schedule %s calls a task that has neither cron nor every here. If no other program uses it, delete it: "
     "queuey schedule delete %s"
 )
 
 
 class Timetable(NamedTuple):
-    """When a task is called without anybody sending a call.
+    """The times at which the service calls a task.
 
     Attributes:
-        cron: Minute, hour, day of the month, month, day of the week; None: there is an interval.
-        timezone: Of ``cron``.
-        every: Interval in seconds; None: there is a cron expression.
-        missed: ``skip`` or ``catch_up``, for ticks while no process of the service ran.
+        cron: Minute, hour, day of the month, month, day of the week. None with ``every``.
+        timezone: The time zone of ``cron``.
+        every: The interval in seconds. None with ``cron``.
+        missed: What happens to times at which no process of the service ran: ``skip`` or ``catch_up``.
     """
 
     cron: str | None
@@ -57,39 +57,39 @@ class Timetable(NamedTuple):
 def timetable_of(
     task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
 ) -> Timetable | None:
-    """Returns the timetable of a task's options; None: it has none. Raises InvalidArgument."""
+    """Returns the timetable in a task's options, or None without ``cron`` and ``every``; raises InvalidArgument."""
     if cron is None and every is None:
         if timezone is not None or missed is not None:
             raise InvalidArgument(f"task {task} has neither cron nor every, so leave out timezone and missed")
         return None
     if cron is not None and (every is not None or len(cron.split()) != FIELDS):
-        raise InvalidArgument(f"task {task} has cron={cron!r} and every={every}: give one; cron has {FIELDS} fields")
+        raise InvalidArgument(f"task {task} has cron={cron!r} and every={every}: use one; cron has {FIELDS} fields")
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     is_whole = isinstance(seconds, int | float) and seconds >= MIN_INTERVAL and float(seconds).is_integer()
     if seconds is not None and (not is_whole or timezone is not None):
         raise InvalidArgument(
-            f"every of task {task} is {every!r}: whole seconds, {MIN_INTERVAL} at least, and without a timezone"
+            f"every of task {task} is {every!r}: use whole seconds, at least {MIN_INTERVAL}, and no timezone"
         )
     if missed not in {None, "skip", "catch_up"}:
-        raise InvalidArgument(f"missed of task {task} is {missed!r}: it is 'skip' or 'catch_up'")
+        raise InvalidArgument(f"missed of task {task} is {missed!r}: use 'skip' or 'catch_up'")
     if seconds is not None:
         return Timetable(None, None, int(seconds), missed or "skip")
     return Timetable(" ".join((cron or "").split()), timezone or "UTC", None, missed or "skip")
 
 
 def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None:
-    """Raises InvalidArgument if the task needs arguments, or no schedule can have its name."""
+    """Raises InvalidArgument if the task needs arguments, or its name is not valid for a schedule."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
-        raise InvalidArgument(f"task {task} is called at certain times, without arguments, but: {error}") from error
+        raise InvalidArgument(f"task {task} has a timetable, so it is called without arguments: {error}") from error
     if SCHEDULE_NAME.fullmatch(_name(queue, task)) is None:
-        text = "has up to 100 letters, digits and ._:@-"
-        raise InvalidArgument(f"the schedule of task {task} cannot be named {_name(queue, task)!r}: a name {text}")
+        text = "use up to 100 letters, digits and ._:@-"
+        raise InvalidArgument(f"the schedule of task {task} cannot be named {_name(queue, task)!r}: {text}")
 
 
 class TaskSchedule(NamedTuple):
-    """The schedule of a task, as the code wants it."""
+    """The schedule of a task, as specified in the code."""
 
     task: str
     queue: str
@@ -101,92 +101,89 @@ class TaskSchedule(NamedTuple):
         return _name(self.queue, self.task)
 
     def stands(self, found: Schedule) -> bool:
-        """Returns True if a schedule is as wanted, paused or not."""
-        there = Timetable(found.cron, found.timezone, found.every, found.missed)
+        """Returns whether a schedule of the service matches this one, paused or not."""
+        timetable = Timetable(found.cron, found.timezone, found.every, found.missed)
         message = {"body": msgspec.json.decode(self.body), "content_type": "application/json"}
-        return (found.queue, there, found.message) == (self.queue, self.timetable, message)
+        return (found.queue, timetable, found.message) == (self.queue, self.timetable, message)
 
     def wanted(self) -> dict[str, Any]:
-        """The schedule to put; people decide whether it is paused."""
+        """Returns the fields of the schedule to put, without ``paused``, which only operators set."""
         return {"queue": self.queue, "message": Outgoing(json=self.body), **self.timetable._asdict()}
 
 
 def put_schedules(client: Client, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
-    """Puts schedules that are not as wanted; returns all.
+    """Puts the schedules that differ from the service's, and returns all.
 
-    A refused one does not keep others from being put; then the first refusal is raised.
+    If some are refused, puts the others and then raises the first refusal.
     """
-    found, refusals = [], list[ClientError]()
-    for one in wanted:
+    schedules, refusals = [], list[ClientError]()
+    for task in wanted:
         try:
-            there = client.schedules.get(one.name)
+            schedule = client.schedules.get(task.name)
         except NotFound:
-            there = None
-        if there is None or not one.stands(there):
+            schedule = None
+        if schedule is None or not task.stands(schedule):
             try:
-                there = client.schedules.put(one.name, **one.wanted())
+                schedule = client.schedules.put(task.name, **task.wanted())
             except _REFUSALS as error:
                 refusals.append(error)
                 continue
-        found.append(there)
+        schedules.append(schedule)
     if refusals:
         raise refusals[0]
-    return found
+    return schedules
 
 
 async def put_schedules_async(client: AsyncClient, wanted: Iterable[TaskSchedule]) -> list[Schedule]:
-    """Async variant of :func:`put_schedules`."""
-    found, refusals = [], list[ClientError]()
-    for one in wanted:
+    schedules, refusals = [], list[ClientError]()
+    for task in wanted:
         try:
-            there = await client.schedules.get(one.name)
+            schedule = await client.schedules.get(task.name)
         except NotFound:
-            there = None
-        if there is None or not one.stands(there):
+            schedule = None
+        if schedule is None or not task.stands(schedule):
             try:
-                there = await client.schedules.put(one.name, **one.wanted())
+                schedule = await client.schedules.put(task.name, **task.wanted())
             except _REFUSALS as error:
                 refusals.append(error)
                 continue
-        found.append(there)
+        schedules.append(schedule)
     if refusals:
         raise refusals[0]
-    return found
+    return schedules
 
 
 async def keep_schedules(client: AsyncClient, queues: Collection[str], wanted: list[TaskSchedule]) -> None:
-    """Puts the schedules of a worker's tasks as soon as possible, and warns of those that no task has any more.
+    """Puts the schedules of a worker's tasks, with retries, and warns of schedules that no task has any more.
 
-    A worker works without them: its messages do not depend on them.
+    Runs in the background, because the worker's messages do not depend on it.
     """
     failures = 0
     while True:
         try:
             await put_schedules_async(client, wanted)
-            left = _left_over(await client.schedules.list(), queues, {one.name for one in wanted})
+            left_over = _left_over(await client.schedules.list(), queues, {task.name for task in wanted})
         except NotAllowed as error:
             if wanted:
                 logger.warning(_NOT_ALLOWED, _names(wanted), error)
             return
         except ClientError as error:
             if not (error.temporary or isinstance(error, QueueNotFound)):
-                logger.error("the schedules of tasks (%s) are not as the code says: %s", _names(wanted), error)  # noqa: TRY400 - says it all
+                logger.error("the schedules of tasks (%s) could not be put: %s", _names(wanted), error)  # noqa: TRY400 - the message is enough
                 return
             failures += 1
             if wanted and failures == 1:
-                logger.warning(
-                    "the schedules of tasks (%s) are not put yet, and are tried again: %s", _names(wanted), error
-                )
+                logger.warning("the schedules of tasks (%s) could not be put yet, retrying: %s", _names(wanted), error)
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
         else:
-            for name in left:
+            for name in left_over:
                 logger.warning(_LEFT_OVER, name, name)
             return
 
 
 def _left_over(schedules: Iterable[Schedule], queues: Collection[str], wanted: set[str]) -> list[str]:
-    ours = [one for one in schedules if one.queue in queues and one.name.startswith(_name(one.queue, ""))]
-    return [one.name for one in ours if one.name not in wanted]
+    ours = [s for s in schedules if s.queue in queues and s.name.startswith(_name(s.queue, ""))]
+    return [schedule.name for schedule in ours if schedule.name not in wanted]
 
 
 def _name(queue: str, task: str) -> str:

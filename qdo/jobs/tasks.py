@@ -1,6 +1,6 @@
-"""A task: a function that is called elsewhere, later, with arguments that travel in a message.
+"""A task: a function that workers call with arguments sent in messages.
 
-Calls may be unique: while one of a name waits or runs, no other one is sent.
+Calls may be unique: while a call waits or runs, no other call with the same name is sent.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
-"""The result of sending: a receipt, or with ``unique`` perhaps None."""
+"""The result of sending: a receipt, or None for a unique call that was not sent."""
 
 
 class Invocation(msgspec.Struct):
-    """The body of a message."""
+    """The body of a message that calls a task."""
 
     task: str
     args: list[Any] = []
@@ -42,7 +42,7 @@ class Invocation(msgspec.Struct):
 
 
 class TaskCall(NamedTuple):
-    """A call that is not sent yet.
+    """A call that has not been sent yet.
 
     Example:
         >>> from qdo import Jobs
@@ -53,9 +53,9 @@ class TaskCall(NamedTuple):
         'orders'
 
     Attributes:
-        queue: Where it goes.
-        body: The message.
-        unique: The name that one message at most has that waits or runs; None: it has none.
+        queue: The queue that the call is sent to.
+        body: The body of its message.
+        unique: The name of a unique call, or None. At most one waiting or running message has this name.
     """
 
     queue: str
@@ -64,9 +64,9 @@ class TaskCall(NamedTuple):
 
 
 class Task(Generic[P, R, S]):
-    """A function that can be called here, or sent to a queue for a worker to call.
+    """A function that can be called directly, or by a worker after a call was sent.
 
-    Made by :meth:`Jobs.task`. Calling it calls the function.
+    Made by :meth:`Jobs.task`. Calling the task calls the function.
 
     Example:
         >>> from qdo import Jobs
@@ -78,14 +78,15 @@ class Task(Generic[P, R, S]):
         (3, 'add')
 
     Attributes:
-        name: The name that travels in messages.
-        queue: Where its calls go.
+        name: The name of the task in messages.
+        queue: The queue that calls are sent to.
         function: The function.
-        retry: When a call is tried again.
-        timeout: Seconds that a call may take; None: any.
-        unique: What calls have in common of which one is sent while it waits or runs; None: nothing.
-        timetable: When it is called without anybody sending a call; None: never.
-        show_arguments: The worker's log and spans show the arguments of calls.
+        retry: When failed calls are retried.
+        timeout: Max seconds of a call, or None for no limit.
+        unique: How calls are named of which only one may wait or run; see :meth:`Jobs.task`. None if calls are not
+            unique.
+        timetable: When the service calls the task, or None.
+        show_arguments: Whether the worker's log and spans show the arguments of calls.
     """
 
     def __init__(
@@ -117,11 +118,10 @@ class Task(Generic[P, R, S]):
         return f"<Task {self.name} of {self.queue}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function, here and now."""
         return self.function(*args, **kwargs)
 
     def as_handler(self) -> NoReturn:
-        """Raises HandlerError: a worker runs all tasks of a program, and calls each with its own arguments."""
+        """Raises HandlerError, because a worker needs the :class:`~qdo.Jobs` of a program, not one task."""
         module = self.function.__module__
         names = [name for name, value in vars(sys.modules[module]).items() if value is self._jobs]
         raise HandlerError(f"{module}:{self.name} is a task: run {module}:{names[0] if names else 'jobs'}")
@@ -130,7 +130,7 @@ class Task(Generic[P, R, S]):
         """Returns a call for :meth:`send_many`.
 
         Raises:
-            InvalidArgument: The arguments do not fit the function, or are no JSON.
+            InvalidArgument: The arguments do not match the function's signature, or are not JSON.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -140,31 +140,31 @@ class Task(Generic[P, R, S]):
             body = msgspec.json.encode(Invocation(self.name, list(bound.args), bound.kwargs))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             for name, value in bound.arguments.items():
-                _check(self, name, value)  # Its error names the argument.
+                _check(self, name, value)  # raises an error that names the argument
             raise InvalidArgument(f"task {self.name}: {error}") from error
         try:
             received = self.bound(msgspec.json.decode(body, type=Invocation)).arguments
             changed = [name for name, value in bound.arguments.items() if not arrives(value, received[name])]
-        except (TypeError, ValueError, ArithmeticError) as error:  # a signalling NaN is compared with nothing
+        except (TypeError, ValueError, ArithmeticError) as error:  # a signaling NaN cannot be compared
             raise InvalidArgument(f"task {self.name}: {error}") from error
         for name in changed:
             text = f"argument {name} of task {self.name} is {bound.arguments[name]!r:.100}"
-            hint = "Declare the type of the parameter, or send what JSON can hold"
+            hint = "Declare the type of the parameter, or send a JSON value"
             raise InvalidArgument(f"{text}: it would arrive as {received[name]!r:.100}. {hint}")
         unique = None if self.unique is None else name_of(self.unique, self.name, bound)
         return TaskCall(self.queue, msgspec.Raw(body), unique)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> S:
-        """Sends a call to the queue; a worker of it calls the function.
+        """Sends a call to the queue, for a worker to call the function.
 
-        If the task is ``unique`` and a call of the same name waits or runs, nothing is sent: it returns the receipt of
-        that one if it is the very same call, else None.
+        If the task is ``unique`` and a call with the same name waits or runs, nothing is sent. Then it returns the
+        receipt of that call if it is identical, else None.
 
         Raises:
-            InvalidArgument: The arguments do not fit the function, or are no JSON.
-            ClientError: It could not be sent.
+            InvalidArgument: The arguments do not match the function's signature, or are not JSON.
+            ClientError: The call could not be sent.
         """
-        call = self.call(*args, **kwargs)  # Before a client is made: a wrong call is refused without a service.
+        call = self.call(*args, **kwargs)  # before a client is made, so that a wrong call fails without a service
         return cast("S", send_call(self._jobs, call, {}))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> S:
@@ -173,10 +173,10 @@ class Task(Generic[P, R, S]):
         return cast("S", await send_call_async(self._jobs, call, {}))
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
-        """Sends calls (see :meth:`call`) in as few requests as the service allows; unique ones one by one.
+        """Sends calls (see :meth:`call`) in as few requests as the service allows, and unique calls one by one.
 
         Returns:
-            The receipts. A unique call whose name another one has is left out.
+            The receipts. A unique call has no receipt here if another call has its name.
         """
         return self._jobs.send_many(calls)
 
@@ -197,17 +197,17 @@ class Task(Generic[P, R, S]):
         """Returns an object that sends calls with options.
 
         Args:
-            delay: Time until a worker gets it; a number is seconds.
-            at: The moment from which on a worker gets it, with a time zone, in place of ``delay``.
-            unique: While a call with this name waits or runs, no other one is sent. 1 to 255 characters without ``/``.
-                None: as the task says. Not with ``delay`` or ``at``.
-            key: The message key, by which a queue with ``max_claimed_per_key`` limits how many calls run at once. Not
-                of unique calls.
-            ttl: Seconds that the message lives; None: the queue's.
-            headers: Up to 16 small texts kept with the message.
+            delay: Time until a worker may get the call; a number is seconds.
+            at: The time at which a worker may get the call, with a time zone, in place of ``delay``.
+            unique: The name of the call. While a call with this name waits or runs, no other is sent. 1 to 255
+                characters without ``/``; by default the task's ``unique``. Not with ``delay`` or ``at``.
+            key: The message key, by which a queue with ``max_claimed_per_key`` limits how many calls run at the same
+                time. Not for unique calls.
+            ttl: Time to live of the message in seconds; by default the queue's.
+            headers: Up to 16 short strings kept with the message.
 
         Raises:
-            InvalidArgument: These options do not go together.
+            InvalidArgument: These options cannot be combined.
 
         Example:
             >>> from datetime import timedelta
@@ -221,38 +221,38 @@ class Task(Generic[P, R, S]):
         """
         if at is not None:
             if delay is not None or at.tzinfo is None:
-                raise InvalidArgument("at is a moment with a time zone, in place of a delay")
+                raise InvalidArgument("at must have a time zone, and cannot be combined with delay")
             delay = max(0.0, (at - datetime.now(UTC)).total_seconds())
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         options: dict[str, Any] = {"ttl": ttl, "headers": headers}
         if seconds is not None:
             if unique is not None or self.unique is not None:
-                raise InvalidArgument("a unique call has no delay: its name is free when it is done")
+                raise InvalidArgument("a unique call cannot have a delay: leave out delay and at")
             options["delay"] = seconds
         if key is not None:
             if unique is not None or self.unique is not None:
-                raise InvalidArgument("a unique call has no key: its name chooses its partition")
+                raise InvalidArgument("a unique call cannot have a key: its name chooses its partition")
             options["key"] = key
         return TaskSender(self, self._jobs, unique, options)
 
     @property
     def signature(self) -> inspect.Signature:
-        """The signature of the function, with its types; names that exist for type checkers only stand for any."""
+        """The signature of the function, with its types. Types imported for type checkers only accept any value."""
         names: dict[str, type] = {}
         while self._signature is None:
             try:
                 self._signature = inspect.signature(self.function, eval_str=True, locals=names)
             except NameError as error:
                 if error.name in names:
-                    raise InvalidArgument(f"task {self.name}: a type of its arguments is not known: {error}") from error
+                    raise InvalidArgument(f"task {self.name}: an argument has an unknown type: {error}") from error
                 names[str(error.name)] = _Placeholder("Any", (), {})
         return self._signature
 
     def bound(self, call: Invocation) -> inspect.BoundArguments:
-        """Returns the arguments in a message, with the types of the function; raises TypeError or ValueError."""
+        """Returns the arguments in a message, converted to the function's types; raises TypeError or ValueError."""
         signature = self.signature
-        found = signature.bind(*call.args, **call.kwargs)
-        for name, value in found.arguments.items():
+        bound_arguments = signature.bind(*call.args, **call.kwargs)
+        for name, value in bound_arguments.arguments.items():
             parameter = signature.parameters[name]
             kind: Any = Any if parameter.annotation is parameter.empty else parameter.annotation
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -260,14 +260,14 @@ class Task(Generic[P, R, S]):
             elif parameter.kind is parameter.VAR_KEYWORD:
                 kind = dict[str, kind]
             try:
-                found.arguments[name] = msgspec.convert(value, kind, str_keys=True)
+                bound_arguments.arguments[name] = msgspec.convert(value, kind, str_keys=True)
             except msgspec.ValidationError as error:
                 raise ValueError(f"argument {name}: {error}") from error
-        return found
+        return bound_arguments
 
 
 class _Placeholder(type):
-    """The class of types that a program imports for type checkers only: any value fits them."""
+    """The class of stand-ins for types that a program imports for type checkers only. They accept any value."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -277,7 +277,7 @@ class _Placeholder(type):
     def __getitem__(cls, _: object) -> type:
         return cls
 
-    __or__ = __ror__ = __getitem__  # type: ignore[assignment] # a union with it is any, too
+    __or__ = __ror__ = __getitem__  # type: ignore[assignment] # a union with it accepts any value, too
 
     def __instancecheck__(cls, _: object) -> bool:
         return True
@@ -304,9 +304,10 @@ class TaskSender(Generic[P]):
         self._options = options
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt | None:
-        """Sends a call; returns None, and sends nothing, if another one has the ``unique`` name and waits or runs.
+        """Sends a call and returns its receipt.
 
-        If the very same call has it, nothing is sent either, and the receipt is that one's.
+        If another call with its ``unique`` name waits or runs, nothing is sent. Then it returns the receipt of that
+        call if it is identical, else None.
         """
         call = self._call(*args, **kwargs)
         return send_call(self._jobs, call, self._options)
@@ -322,7 +323,7 @@ class TaskSender(Generic[P]):
 
 
 def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
-    """Sends a call; None: another one has its name."""
+    """Sends a call. Returns None if another call has its name."""
     client = jobs.client
     if call.unique is None:
         return jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
@@ -334,7 +335,6 @@ def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | 
 
 
 async def send_call_async(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
-    """Async variant of :func:`send_call`."""
     client = jobs.async_client
     if call.unique is None:
         return await jobs.asent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
@@ -360,45 +360,44 @@ def _check(task: Task[Any, Any, Any], name: str, value: object) -> None:
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        text = f"argument {name} of task {task.name} is no JSON: {error}"
-        raise InvalidArgument(f"{text}. Send what names it, such as a path or an id") from error
+        text = f"argument {name} of task {task.name} is not JSON: {error}"
+        raise InvalidArgument(f"{text}. Send a reference to it, such as a path or an id") from error
 
 
 Unique = Literal[True] | str | Callable[..., str]
-"""The common part of calls of which one is sent: all arguments (True), a text with some of them in braces, or the
-result of a function."""
+"""How unique calls are named: by all arguments (True), by a string with arguments in braces, or by a function."""
 
 _CAN_BE_NAME = re.compile(r"[^/\ud800-\udfff]{1,255}", re.DOTALL)
 
 
 def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> None:
-    """Raises InvalidArgument if no names can be made of it."""
     if unique is True or callable(unique):
         return
     if not isinstance(unique, str):
-        raise InvalidArgument(f"unique of task {task} is {unique!r}: give True, a text, or a function of its arguments")
+        raise InvalidArgument(f"unique of task {task} is {unique!r}: use True, a string or a function of its arguments")
     try:
         fields = {re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(unique) if field is not None}
     except ValueError as error:
         raise InvalidArgument(f"unique of task {task} is {unique!r}: {error}") from error
     if unknown := fields - inspect.signature(function).parameters.keys():
-        raise InvalidArgument(f"unique of task {task} is {unique!r}: it has no argument {min(unknown) or '{}'}")
+        raise InvalidArgument(f"unique of task {task} is {unique!r}: the task has no argument {min(unknown) or '{}'}")
 
 
 def name_of(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
-    """Returns the name of a call, which begins with that of its task; a hash of it if no message can be named so.
+    """Returns the name of a unique call: task and key, or a hash of these if the name would not be valid or clear.
 
-    Raises InvalidArgument: the function does not return text, or the text cannot be filled in.
+    Raises:
+        InvalidArgument: The function does not return a string, or the string cannot be formatted.
     """
     if callable(unique):
         key = unique(*bound.args, **bound.kwargs)
         if not isinstance(key, str):
-            raise InvalidArgument(f"unique of task {task} returned {key!r}: it returns a text")
+            raise InvalidArgument(f"unique of task {task} returned {key!r}: return a string")
     else:
         bound.apply_defaults()
         try:
             if unique is True:
-                # Calls with defaults given or not, and with keys in any order, have the same name.
+                # With defaults applied and keys sorted, equal calls have the same name.
                 text = msgspec.json.encode(bound.arguments, order="deterministic")
                 key = blake2b(text, digest_size=16).hexdigest()
             else:
@@ -406,7 +405,7 @@ def name_of(unique: Unique, task: str, bound: inspect.BoundArguments) -> str:
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise InvalidArgument(f"unique of task {task} is {unique!r}: {error}") from error
     name = f"{task}:{key}"
-    # The name of a task may have a colon, too: then it is unclear where it ends.
+    # If the task's name has a colon, too, the name of the call would be ambiguous.
     if ":" not in task and _CAN_BE_NAME.fullmatch(name):
         return name
     return blake2b(f"{len(task)}:{name}".encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -1,16 +1,17 @@
-"""Signs of life from a helper process, for a program whose interpreter is held up.
+"""A helper process that keeps a session alive while the program's interpreter is blocked.
 
-A handler that is busy inside of a C function, such as a regular expression that backtracks, keeps every thread of its
-process from running. A thread that keeps a session alive is no use then, so a small process does it. It is started with
-``python -m`` and gives signs of life for its program
+A handler that is busy in a C function, such as a backtracking regular expression, blocks every thread of its process,
+so a heartbeat thread does not help. A small process started with ``python -m`` sends the heartbeats instead. It does so
+only
 
-* as long as the program is there: it ends as soon as the other end of its socket is closed;
-* while the program is not stopped (SIGSTOP): a stopped program loses its session, as before;
-* for a time after the program's event loop last ran. A program that hangs for longer loses its session, too.
+* while the program exists: it ends as soon as the other end of its socket is closed;
+* while the program is not stopped (SIGSTOP): a stopped program loses its session;
+* for a limited time after the program's event loop last ran: a program that hangs for longer loses its session.
 
-It decides nothing: ownership of a partition is decided where offsets are recorded, whatever keeps the session alive.
+The helper process does not affect who owns a partition: that is checked where offsets are recorded, whatever keeps the
+session alive.
 
-:mod:`.vitals` is what both know. :mod:`.relay` stands between a program and a server of ZooKeeper; :mod:`.heartbeat`
-sends the heartbeats of a member of a service's group. Nothing here imports anything but the standard library: the
-process is small and starts soon.
+:mod:`.vitals` is the shared memory of both processes. :mod:`.relay` passes data between a program and a ZooKeeper
+server. :mod:`.heartbeat` sends the heartbeats of a member of a service's group. These modules import only the standard
+library, so that the process is small and starts quickly.
 """

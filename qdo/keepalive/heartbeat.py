@@ -1,11 +1,11 @@
-"""Sends a member's heartbeats to the service while the program's own loop cannot; see :mod:`qdo.keepalive`.
+"""Sends a member's heartbeats to the service while the program's event loop is blocked; see :mod:`qdo.keepalive`.
 
-``python -m qdo.keepalive.heartbeat <program> <vitals> <line>`` sends one when half of the session has gone since the
-last one. They name no partitions, so nothing is taken and nothing is given back. How the service is reached comes over
-the socket, a line of JSON each time that it changes: a key on a command line could be seen by others.
+``python -m qdo.keepalive.heartbeat <program> <vitals> <line>`` sends a heartbeat when half of the session timeout has
+passed since the last one. Its heartbeats name no partitions, so they neither take nor give back any. The access
+settings come over the socket, as a line of JSON each time they change: other users could see a key on a command line.
 
-A heartbeat counts from the moment at which it was sent, and only while the session is not over. ``heard`` is the
-beginning of a session of full length, so both processes know when it ends.
+A heartbeat extends the session from the moment it was sent, and only if the session has not ended. ``heard`` is the
+start of a full session timeout, so both processes know when the session ends.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from urllib.parse import urlsplit
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, ignore_signals, now
 
 RETRY = 0.2
-"""Interval in seconds between two tries while the service does not answer."""
+"""Interval between two attempts while the service does not answer, in seconds."""
 OK = 200
 
 
 class HeartbeatProcess:
-    """The process, as the program sees it.
+    """The helper process, as the program sees it.
 
     Args:
-        limit: Seconds for which the program may be held up.
-        session: Seconds of a session.
-        access: How the service is reached: ``urls``, ``headers``, ``ca``.
+        limit: Seconds for which the program may be blocked.
+        session: The session timeout in seconds.
+        access: How to reach the service: ``urls``, ``headers``, ``ca``.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(self, limit: float, session: float, access: dict[str, Any]) -> None:
@@ -49,22 +49,21 @@ class HeartbeatProcess:
             self._line.settimeout(BEGINNING)
             self._send_access()
             if self._line.recv(len(READY)) != READY:
-                raise ConnectionResetError("it ended at once")
+                raise ConnectionResetError("the helper process ended at once")
             self._undo = undo.pop_all()
 
     @property
     def session_end(self) -> float:
-        """When the session ends by the heartbeats of either process, by the clock of :func:`now`; 0: none was heard."""
+        """The end of the session after the heartbeats of both processes, by :func:`now`; 0 if none was answered."""
         begin = self._vitals.last_heard
         return 0.0 if begin is None or self._vitals.lapsed else begin + self._session
 
     def record_end(self, end: float) -> None:
-        """The program's own heartbeat was answered: the session lasts until then."""
+        """Records an answered heartbeat of the program itself: the session lasts until ``end``."""
         self._vitals.beat()
         self._vitals.heard(end - self._session)
 
     def use(self, access: dict[str, Any]) -> None:
-        """Tells the process that the service is reached in another way from now on."""
         access = access | {"session": self._session}
         if access != self._access:
             self._access = access
@@ -75,21 +74,20 @@ class HeartbeatProcess:
         self._line.sendall(json.dumps(self._access).encode() + b"\n")
 
     def close(self) -> None:
-        """Ends the process. Idempotent."""
         self._undo.close()
 
 
 def main(program: str, vitals: str, line: str) -> None:
     ignore_signals()
     shared = Vitals(int(vitals), int(program))
-    with socket.socket(fileno=int(line)) as talk, talk.makefile("r") as lines:
+    with socket.socket(fileno=int(line)) as channel, channel.makefile("r") as lines:
         access = json.loads(lines.readline())
-        with contextlib.suppress(BrokenPipeError):  # The program has gone already, which ends the loop at once.
-            talk.sendall(READY)
+        with contextlib.suppress(BrokenPipeError):  # The program has ended already, which ends the loop at once.
+            channel.sendall(READY)
         session = access["session"]
         while True:
             begin = shared.last_heard or 0.0
-            if select.select([talk], [], [], max(RETRY, begin + session / 2 - now()))[0]:
+            if select.select([channel], [], [], max(RETRY, begin + session / 2 - now()))[0]:
                 if not (text := lines.readline()):
                     return
                 access = json.loads(text)
@@ -98,7 +96,6 @@ def main(program: str, vitals: str, line: str) -> None:
 
 
 def _send(shared: Vitals, access: dict[str, Any]) -> None:
-    """Sends a heartbeat to the first server that answers it."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()
@@ -113,7 +110,6 @@ def _send(shared: Vitals, access: dict[str, Any]) -> None:
 
 
 def _ask(url: str, access: dict[str, Any], seconds: float) -> float:
-    """Sends a heartbeat to one server; returns the seconds that the session lasts from then on."""
     parts = urlsplit(url)
     assert parts.hostname is not None  # noqa: S101 - the client has used it
     if parts.scheme == "https":

@@ -1,11 +1,11 @@
-"""``python -m qdo.keepalive.relay <program> <vitals> <line> <server> <host>``: between a program and ZooKeeper.
+"""``python -m qdo.keepalive.relay <program> <vitals> <line> <server> <host>``: a relay between a program and ZooKeeper.
 
-It hands on what either says. When the program has said nothing for a third of the session's time it says in its place
-that the session is alive, between two requests; the answers go to the program, which passes over those that it did not
-ask for. It notes when the server was heard, for a program that was held up reads that late.
+It forwards data in both directions. If the program has sent nothing for a third of the session timeout, it sends a ping
+between two requests. The answers go to the program, which ignores answers to pings that it did not send. It records
+when the server was last heard, because a blocked program reads the answers late.
 
-The first line that the program sends holds the settings for TLS and the time for it; the first byte that it gets says
-that it may begin.
+The first line that the program sends holds the TLS settings and the handshake timeout. The first byte that it receives
+says that the relay is ready.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from typing import Any
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, ignore_signals, now
 
 HEAD = struct.Struct(">iii")
-"""The length of a packet, and two numbers: the server's first packet has its version and the timeout in ms, its later
-ones the number of the request that they answer, and a part of something else."""
+"""The length of a packet, and two numbers. In the server's first packet they are its version and the timeout in ms; in
+later ones the first is the number of the answered request, and the second is not used here."""
 LENGTH = struct.Struct(">i")
 EVENT = -1
-"""Number of a packet that answers no request."""
+"""Number of a packet that is not an answer."""
 
 
 class Exchange:
     """The packets of one connection. Each request is answered by one packet, in order.
 
-    It finds out when the latest request was sent that the server has answered: a session lives on for its timeout from
-    a request, not from the arrival of the answer, which may come late.
+    It finds when the latest answered request was sent. A session timeout counts from the request, not from the arrival
+    of the answer, which may be late.
 
     Attributes:
-        timeout: Seconds, as the server's first packet says; 0: the session has ended; None: it has not come.
+        timeout: The session timeout in seconds from the server's first packet; 0 if the session has ended; None before
+            that packet.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Exchange:
         self._unanswered.extend(instant for _ in self._requests.feed(data))
 
     def received(self, data: bytes) -> float | None:
-        """Returns when the latest request was sent that this answers; None: it answers none."""
+        """Returns when the latest request answered by the data was sent, or None if the data completes no answer."""
         answered = None
         for _, number, timeout in self._answers.feed(data):
             if self.timeout is None:
@@ -65,48 +66,48 @@ class Exchange:
 
 
 class PacketHeads:
-    """Finds the heads of packets in a stream of bytes."""
+    """Finds the packet heads in a stream of bytes."""
 
     def __init__(self) -> None:
         self._head = bytearray()
         self._rest = 0
 
     def feed(self, data: bytes | bytearray) -> Iterator[tuple[int, ...]]:
-        at = 0
-        while at < len(data):
+        position = 0
+        while position < len(data):
             if self._rest:
-                passed = min(self._rest, len(data) - at)
-                self._rest -= passed
+                count = min(self._rest, len(data) - position)
+                self._rest -= count
             else:
-                passed = HEAD.size - len(self._head)
-                self._head += data[at : at + passed]
+                count = HEAD.size - len(self._head)
+                self._head += data[position : position + count]
                 if len(self._head) == HEAD.size:
                     head = HEAD.unpack(self._head)
                     self._head.clear()
                     self._rest = max(0, LENGTH.size + head[0] - HEAD.size)
                     yield head
-            at += passed
+            position += count
 
 
 PING = struct.pack(">iii", 8, -2, 11)
 PIECE = 65_536
 BEATS = 3
-"""Number of pings in the time of a session."""
+"""Number of pings per session timeout."""
 IMPATIENT = 1.0
-"""Interval between two checks while nothing is sent and no session has begun, in seconds."""
+"""Interval between two checks before the session begins, in seconds."""
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True)
 class Encryption:
-    """The encryption of a connection.
+    """The TLS settings of a connection.
 
     Attributes:
-        ca: Certificates of the authorities to trust, and no others; None: those that the machine trusts.
-        cert: The program's own certificate, if the servers ask for one.
-        key: Its key; None: it is in the same file.
-        password: Of the key.
-        check_hostname: The servers' certificates must name the host.
+        ca: Certificates of the only trusted authorities, or None for those that the machine trusts.
+        cert: The program's own certificate, if the servers require one.
+        key: The key of ``cert``, or None if it is in the same file.
+        password: The password of the key.
+        check_hostname: Whether the servers' certificates must name the host.
     """
 
     ca: Path | None = None
@@ -116,7 +117,12 @@ class Encryption:
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError or ValueError if a file is missing or invalid."""
+        """Returns a TLS context.
+
+        Raises:
+            OSError: A file is missing or invalid.
+            ValueError: A setting is invalid.
+        """
         context = ssl.create_default_context(cafile=self.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
@@ -128,27 +134,27 @@ class Encryption:
 def begin(
     vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None, patience: float = BEGINNING
 ) -> socket.socket:
-    """Puts a process between this program and its server; returns the socket to use now.
+    """Starts a relay between this program and its server; returns the socket to use now.
 
-    The process owns ``server`` from now on. ``host`` is the name in the server's certificate, ``patience`` the timeout
-    of the handshake in seconds.
+    The relay owns ``server`` from now on. ``host`` is the name in the server's certificate, ``patience`` the timeout of
+    the TLS handshake in seconds.
 
     Raises:
-        OSError: The server is not to be trusted, or the process did not begin.
+        OSError: The server is not trusted, or the relay did not start.
     """
     with server:
-        ours = vitals.start(__name__, host, give=(server.fileno(),))
+        channel = vitals.start(__name__, host, give=(server.fileno(),))
     try:
-        ours.settimeout(BEGINNING)
-        ours.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")
-        said = ours.recv(PIECE)
+        channel.settimeout(BEGINNING)
+        channel.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")
+        reply = channel.recv(PIECE)
     except BaseException:
-        ours.close()
+        channel.close()
         raise
-    if said != READY:
-        ours.close()
-        raise ConnectionRefusedError(said.decode() or "the process that talks to the server ended")
-    return ours
+    if reply != READY:
+        channel.close()
+        raise ConnectionRefusedError(reply.decode() or "the relay process ended")
+    return channel
 
 
 def _absolute(path: Path) -> str:
@@ -156,21 +162,21 @@ def _absolute(path: Path) -> str:
 
 
 class Relay:
-    """Passes bytes on between the sockets of a program and its server."""
+    """Forwards bytes between the sockets of a program and its server."""
 
     def __init__(self, vitals: Vitals, program: socket.socket, server: socket.socket) -> None:
         self._vitals = vitals
         self._program = program
         self._server = server
         self._requests = bytearray()
-        """The beginning of a request that is not complete yet."""
+        """The start of an incomplete request."""
         self._out: dict[socket.socket, bytearray] = {program: bytearray(), server: bytearray()}
         self._exchange = Exchange()
         self._timeout: float | None = None
         self._said = now()
 
     def run(self) -> None:
-        """Ends when either socket is closed, or when the session's time was over before the server was heard."""
+        """Runs until either socket is closed, or the server is heard only after the session timeout."""
         while True:
             self._ping_if_idle()
             readable, writable = self._wait()
@@ -178,20 +184,19 @@ class Relay:
                 return
             if self._server in readable and not self._answer():
                 return
-            for each in writable:
-                self._send(each)
+            for end in writable:
+                self._send(end)
 
     def _wait(self) -> tuple[list[socket.socket], list[socket.socket]]:
         wait = IMPATIENT if self._timeout is None else max(0.0, self._said + self._timeout / BEATS - now())
         poll = select.poll()
         for end, data in self._out.items():
             poll.register(end, select.POLLIN | (select.POLLOUT if data else 0))
-        found = dict(poll.poll(wait * 1000 + 1))
-        readable = [each for each in self._out if found.get(each.fileno(), 0) & ~select.POLLOUT]
-        return readable, [each for each in self._out if found.get(each.fileno(), 0) & select.POLLOUT]
+        events = dict(poll.poll(wait * 1000 + 1))
+        readable = [e for e in self._out if events.get(e.fileno(), 0) & ~select.POLLOUT]
+        return readable, [e for e in self._out if events.get(e.fileno(), 0) & select.POLLOUT]
 
     def _ping_if_idle(self) -> None:
-        """Sends a ping if the program has sent nothing for long because it is held up."""
         if self._timeout is None or now() - self._said < self._timeout / BEATS:
             return
         self._said = now()
@@ -200,7 +205,6 @@ class Relay:
             self._send(self._server)
 
     def _request(self) -> bool:
-        """Passes on whole requests of the program; returns False at its end."""
         data = self._receive(self._program)
         if data is None:
             return False
@@ -219,7 +223,6 @@ class Relay:
         return True
 
     def _answer(self) -> bool:
-        """Passes on the server's answers; returns False when nothing more is to come of it."""
         data = self._receive(self._server)
         if data is None:
             return False
@@ -230,10 +233,9 @@ class Relay:
         return True
 
     def _server_heard(self, data: bytes) -> bool:
-        """Records that the server was heard; returns False if that was too late."""
         answered = self._exchange.received(data)
         if answered is None or not self._exchange.timeout:
-            return True  # without a timeout the session has ended: the program reads it and closes
+            return True  # a timeout of 0 means that the session has ended: the program reads that and closes
         self._timeout, before = self._exchange.timeout, self._vitals.last_heard or answered
         lapsed = now() - before > self._timeout
         self._vitals.heard(max(answered, before), lapsed=lapsed)
@@ -241,19 +243,18 @@ class Relay:
 
     @staticmethod
     def _receive(end: socket.socket) -> bytes | None:
-        """Returns everything that has arrived, encryption's read-ahead included; None at the end or after an error."""
-        found = bytearray()
+        """Returns all data that has arrived, including what TLS has read ahead; None at the end or after an error."""
+        received = bytearray()
         try:
             while data := end.recv(PIECE):
-                found += data
+                received += data
         except AGAIN:
-            return bytes(found)
+            return bytes(received)
         except OSError:
-            """What came before counts; the next call meets with the same."""
-        return bytes(found) or None
+            """Return the data that came before; the next call gets the error again."""
+        return bytes(received) or None
 
     def _send(self, end: socket.socket) -> None:
-        """Sends as much as possible now; a closed socket shows when it is read."""
         data = self._out[end]
         while data:
             instant = now()
@@ -270,27 +271,27 @@ class Relay:
 
 def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
     ignore_signals()
-    with socket.socket(fileno=int(line)) as talk, socket.socket(fileno=int(server)) as connection:
-        talk.settimeout(BEGINNING)
-        with talk.makefile("rb") as lines:
-            said = lines.readline()
-        if not said:
+    with socket.socket(fileno=int(line)) as channel, socket.socket(fileno=int(server)) as connection:
+        channel.settimeout(BEGINNING)
+        with channel.makefile("rb") as lines:
+            settings = lines.readline()
+        if not settings:
             return
         encryption: dict[str, Any] | None
-        encryption, patience = json.loads(said)
+        encryption, patience = json.loads(settings)
         connection.settimeout(patience)
         end: socket.socket = connection
         try:
             if encryption is not None:
                 end = Encryption(**encryption).context().wrap_socket(connection, server_hostname=host)
         except (OSError, ValueError) as error:
-            talk.sendall(str(error).encode())
+            channel.sendall(str(error).encode())
             return
         with end:
-            talk.sendall(READY)
-            talk.settimeout(0.0)
+            channel.sendall(READY)
+            channel.settimeout(0.0)
             end.settimeout(0.0)
-            Relay(Vitals(int(vitals), int(program)), talk, end).run()
+            Relay(Vitals(int(vitals), int(program)), channel, end).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Numbers in shared memory, of a program and the process that keeps its session alive."""
+"""Numbers in memory shared by a program and the helper process that keeps its session alive."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import IO, Self
 
 CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts while the machine sleeps too, is the same in all processes, and cannot be set."""
+"""A clock that keeps running while the machine sleeps, is the same in all processes, and cannot be set."""
 READY = b"+"
-"""Sent by the process when it is ready."""
+"""Sent by the helper process when it is ready."""
 BEGINNING = 10.0
-"""Timeout for its start, in seconds."""
+"""Timeout for the start of the helper process, in seconds."""
 STOPPED = "Tt"
 """States of a process that a signal or a debugger has stopped."""
 _RAN, _LIMIT, _HEARD, _LAPSED, _COUNT = range(5)
 
 
 now = partial(time.clock_gettime, CLOCK)
-"""Returns seconds since the machine was started."""
+"""Returns seconds since the machine started."""
 
 
 class Vitals:
-    """The shared numbers. Each is written by one process, in one step."""
+    """The shared numbers. Only one process writes each number, in one step."""
 
     def __init__(self, file: int, program: int) -> None:
         self.file = file
@@ -41,28 +41,27 @@ class Vitals:
 
     @classmethod
     def begin(cls, limit: float) -> Self:
-        """Makes the vitals of this program, which may be held up for ``limit`` seconds."""
         with _memory() as file:
             file.truncate(_COUNT * 8)
-            made = cls(os.dup(file.fileno()), os.getpid())
-        made._numbers[_LIMIT] = limit
-        made.beat()
-        return made
+            vitals = cls(os.dup(file.fileno()), os.getpid())
+        vitals._numbers[_LIMIT] = limit
+        vitals.beat()
+        return vitals
 
-    # The program's.
+    # Written by the program
 
     def beat(self) -> None:
-        """The event loop runs."""
         self._numbers[_RAN] = now()
 
     def start(self, module: str, *arguments: str, give: tuple[int, ...] = ()) -> socket.socket:
-        """Starts the process that runs a module; it ends by itself. Returns this program's end of their socket.
+        """Starts a helper process that runs a module; returns this program's end of the socket between them.
 
-        Either learns by the socket that the other is gone. The process gets the program's id, the descriptors of these
-        numbers, of its end of the socket and of ``give``, and then ``arguments``.
+        Each process detects the end of the other by the socket, and the helper process ends then. Its arguments are the
+        program's id, the file descriptors of these numbers, of its end of the socket and of ``give``, and then
+        ``arguments``.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The process cannot be started.
         """
         ours, theirs = socket.socketpair()
         descriptors = (self.file, theirs.fileno(), *give)
@@ -84,44 +83,39 @@ class Vitals:
         return ours
 
     def close(self) -> None:
-        """Closes the descriptor. Idempotent; the numbers can still be read."""
         file, self.file = self.file, -1
         if file >= 0:
             os.close(file)
 
-    # The other process's.
+    # Used by the helper process
 
     def heard(self, instant: float, *, lapsed: bool = False) -> None:
-        """The service was heard; too late once is too late for good."""
+        """Records that the service answered. ``lapsed`` (it answered too late) is final."""
         if lapsed:
             self._numbers[_LAPSED] = True
         self._numbers[_HEARD] = instant
 
     @property
     def running(self) -> bool:
-        """The program is there, not stopped, and ran its loop within the limit."""
+        """Whether the program exists, is not stopped, and ran its event loop within the limit."""
         return self.idle_seconds <= self.limit and os.getppid() == self.program and not _is_stopped(self.program)
 
-    # Both read.
+    # Read by both
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the event loop last ran."""
         return now() - self._numbers[_RAN]
 
     @property
     def limit(self) -> float:
-        """Max seconds for which the program may be held up."""
         return self._numbers[_LIMIT]
 
     @property
     def last_heard(self) -> float | None:
-        """When the service was last heard; None: never."""
         return self._numbers[_HEARD] or None
 
     @property
     def lapsed(self) -> bool:
-        """The service was heard too late once."""
         return bool(self._numbers[_LAPSED])
 
 
@@ -132,13 +126,11 @@ def _memory() -> IO[bytes]:
 
 
 def _is_stopped(process: int) -> bool:
-    """False where the system does not show it."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
     return False
 
 
 def ignore_signals() -> None:
-    """Ignores SIGINT, SIGTERM and SIGHUP: the process ends when the program closes the socket."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

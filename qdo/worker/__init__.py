@@ -1,1 +1,1 @@
-"""A worker: a function that is called with every message of a group's partitions, and everything around it."""
+"""The worker: calls a handler with the messages of partitions or claims, and records progress."""

@@ -1,15 +1,14 @@
-"""Messages that a worker claims: each is delivered to one worker, until one acknowledges it.
+"""Claims messages, runs them in handlers, and acknowledges or releases them.
 
 ::
 
     waiting ──begin──► running ──handled───────────────► finished (the next claim acknowledges it)
-       │                 ├─────failed──────────────────► released with the reason, given up, or passed over
-       │                 └─────too long, thread────────► given up: the run goes on and counts for nothing
+       │                 ├─────failed──────────────────► released with the reason, dead-lettered, or skipped
+       │                 └─────too long, thread────────► failed: the run goes on, but its result is discarded
        └──stop──► released at once
 
-Claims of waiting and running messages are renewed. The service decides when a released message comes again, and after
-how many deliveries it becomes a dead letter: the queue's ``backoff`` and ``max_deliveries`` are the same for all its
-workers.
+Claims of waiting and running messages are renewed. The queue's ``backoff`` decides when a released message is delivered
+again, and its ``max_deliveries`` when it becomes a dead letter. Both are the same for all workers.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ from queuey.client.lookup import rights_for
 logger = logging.getLogger("qdo.worker")
 
 MAX_CLAIMED = 1000
-"""Max messages that a worker has at a time; at least one a handler."""
+"""Max messages that a worker claims at a time."""
 MAX_WAIT = 20.0
-"""Timeout of one claim that waits, in seconds."""
+"""Max seconds for which a claim request waits for messages."""
 
 INTERVAL_POLLS = 0.5
-"""Min interval between claims that get nothing, in seconds."""
+"""Min interval between the starts of claim requests that return no messages, in seconds."""
 INTERVAL_STATES = 1.0
-"""Interval between two requests that set states, in seconds."""
+"""Interval between requests that set states, in seconds."""
 INTERVAL_AGAIN = 1.0
-"""Interval after which a message comes again whose handler was interrupted, in seconds."""
+"""Interval until a message whose handler was interrupted is delivered again, in seconds."""
 
 
 class Claims:
-    """Queues whose messages a worker claims, in order of preference; they need no coordination.
+    """Queues from which a worker claims messages, in order of preference. Claims need no coordination service.
 
     ::
 
@@ -75,13 +74,13 @@ class Claims:
         assert Worker(handle, Claims(AsyncClient(), ["orders"])).run() == 0
 
     Args:
-        client: Claims. It is its maker's to close, except after :meth:`~qdo.Worker.run`.
+        client: Sends the requests. The caller closes it, but :meth:`~qdo.Worker.run` does so itself.
         queues: 1 to 10 names. While the first has messages, the others wait.
-        ttl: Seconds, 2 to 43,200, after which the messages of a worker that has died go to another. Messages that are
-            being handled are renewed.
+        ttl: Duration of a claim, 2 to 43,200 seconds. After it the messages of a dead worker go to another. Claims of
+            messages that are being handled are renewed.
 
     Raises:
-        InvalidArgument: They cannot be claimed from, or not for that long.
+        InvalidArgument: A queue name, the number of queues, or ``ttl`` is not valid.
     """
 
     def __init__(self, client: AsyncClient, queues: Iterable[str], *, ttl: float = 30.0) -> None:
@@ -93,16 +92,16 @@ class Claims:
 
 
 class ClaimSource:
-    """Claims messages; acknowledges them when they were handled, and releases those that failed."""
+    """A :class:`qdo.worker.sources.Source` that claims messages."""
 
     def __init__(self, claims: Claims, handling: Handling) -> None:
         settings = handling.settings
         if settings.by is not None:
-            raise InvalidArgument("by keeps an order, which claims do not: leave it out")
+            raise InvalidArgument("claims do not keep the order of messages: leave out by")
         self._claims = claims
         self._jobs = claims.jobs
         self._handling = handling
-        # The queue decides after how many deliveries a message is a dead letter.
+        # The queue's max_deliveries limits the attempts.
         self._settings = replace(settings, retry=replace(settings.retry, attempts=0))
         self._retry_of = handling.retry_of
         self._runner = handling.runner
@@ -112,16 +111,16 @@ class ClaimSource:
         self._waiting: deque[AsyncJob] = deque()
         self._running: dict[MessageRun, list[AsyncJob]] = {}
         self._finished: dict[MessageRun, int] = {}
-        """How many messages of a run that goes on are finished."""
+        """Number of finished messages of each active run."""
         self._overdue: deque[tuple[str, int, str]] = deque(maxlen=MAX_CLAIMED)
-        """Messages that were handled after their claims were over, and so may come again; the latest ones."""
+        """The latest messages that were handled after their claims had expired, and so may be delivered again."""
         self._leaked: dict[MessageRun, None] = {}
-        """Runs of threads that do not end."""
+        """Runs whose threads hang."""
         self._settling: set[asyncio.Task[None]] = set()
         self._preparing: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._refused: float | None = None
-        """Since when the service has refused to give messages, by the loop's clock."""
+        """When the service began to refuse claims, by the loop's clock."""
         self._stopping = False
         self._quiet = asyncio.Event()
 
@@ -131,7 +130,7 @@ class ClaimSource:
         rights = await until_answered(lambda: rights_for(client, names))
         if lacking := [name for name in names if "work" not in rights[name]]:
             raise MissingRights(
-                f"the credential may not claim from {', '.join(lacking)}: a key needs read and claim (docs/access.md)"
+                f"the credential may not claim from {', '.join(lacking)}: give it read and claim (docs/access.md)"
             )
         if self._handling.keep_queues is not None:
             await self._handling.keep_queues(client)
@@ -142,37 +141,36 @@ class ClaimSource:
 
     async def take(self) -> bool:
         self._dispatch()
-        most = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free) * self._batch_size.messages)
-        if not most:
+        limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free) * self._batch_size.messages)
+        if not limit:
             return False
         wait = min(MAX_WAIT, self._claims.ttl / 3)
         begun = asyncio.get_running_loop().time()
-        claiming = asyncio.ensure_future(self._jobs.take(most, ttl=self._claims.ttl, wait=wait))
-        asked = asyncio.ensure_future(self._handling.stop_requested.wait())
+        claiming = asyncio.ensure_future(self._jobs.take(limit, ttl=self._claims.ttl, wait=wait))
+        stopping = asyncio.ensure_future(self._handling.stop_requested.wait())
         try:
-            await asyncio.wait({claiming, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
                 claimed = claiming.result()
-                again = [job for job in claimed if _key(job) in self._overdue] if self._overdue else []
-                self._acknowledge(again)
-                jobs = [job for job in claimed if job not in again]
+                handled = [job for job in claimed if _key(job) in self._overdue] if self._overdue else []
+                self._acknowledge(handled)
+                jobs = [job for job in claimed if job not in handled]
                 for job in jobs:
-                    job.held_claim.delay_if_left = 0.0  # As long as no handler has begun it.
+                    job.held_claim.delay_if_left = 0.0  # until a handler starts on it
                 self._waiting.extend(jobs)
                 self._failures, self._refused = 0, None
-                if not claimed:  # A service that does not hold claims open is not asked all the time.
-                    early = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
-                    await happens(self._handling.stop_requested, max(0.0, early))
+                if not claimed:  # Limits the rate if the service does not hold claim requests open.
+                    pause = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
+                    await happens(self._handling.stop_requested, max(0.0, pause))
         except ClientError as error:
             await self._pause_after(error)
         finally:
-            await cancel(claiming, asked)
+            await cancel(claiming, stopping)
         self._dispatch()
         return True
 
     @property
     def _free(self) -> int:
-        """How many more runs may begin."""
         return self._runner.slots - len(self._running) - len(self._leaked)
 
     async def _pause_after(self, error: ClientError) -> None:
@@ -191,7 +189,7 @@ class ClaimSource:
         await happens(self._handling.stop_requested, pause)
 
     def wake(self) -> None:
-        """No-op: a claim that waits is for handlers that are free."""
+        """Does nothing: a waiting claim request already serves all free handlers."""
 
     # Handling
 
@@ -201,7 +199,7 @@ class ClaimSource:
             self._begin(self._take_run(share))
 
     def _take_run(self, most: int) -> list[AsyncJob]:
-        """Returns jobs that share a partition and the number of their delivery; one that failed before goes alone."""
+        """Returns jobs with the same partition and delivery number, or a single job that was delivered before."""
         first = self._waiting[0]
         most = most if first.deliveries == 1 else 1
 
@@ -213,11 +211,11 @@ class ClaimSource:
         for _ in jobs:
             self._waiting.popleft()
         if lost := [job for job in jobs if job.lost]:
-            logger.warning("%d jobs of %s were not begun: their claims were over", len(lost), first.queue)
-            # A renewal under way may bring a claim back, and then nobody else would get the message.
+            logger.warning("%d jobs of %s were not started: their claims have expired", len(lost), first.queue)
+            # Released, because a renewal under way may restore a claim, and then no other worker would get the message.
             self._in_background(self._jobs.leave(lost))
         if cancelled := [job for job in jobs if job.cancelled and job not in lost]:
-            logger.info("%d jobs of %s were not begun: they are cancelled", len(cancelled), first.queue)
+            logger.info("%d jobs of %s were not started: they are cancelled", len(cancelled), first.queue)
             self._in_background(self._jobs.leave(cancelled))
         return [job for job in jobs if job not in lost and job not in cancelled]
 
@@ -257,24 +255,24 @@ class ClaimSource:
                 self._failed(rest.pop(0), failure, run.new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
-            elif rest and (said := run.new_state()) is not None:
-                self._in_background(self._pass_on(rest[0], said))
+            elif rest and (state := run.new_state()) is not None:
+                self._in_background(self._pass_on(rest[0], state))
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
         self._update_quiet()
         self._handling.changed()
 
     def _acknowledge_handled(self, run: MessageRun, jobs: Sequence[AsyncJob], first: int, last: int) -> None:
-        """Acknowledges those of the jobs of a run from ``first`` up to ``last``, exclusive, with their results."""
-        for number in range(first, last) if run.results else ():
-            jobs[number].held_claim.result = run.results.pop(number, None)
+        """Acknowledges the jobs from index ``first`` up to ``last``, exclusive, with their results."""
+        for index in range(first, last) if run.results else ():
+            jobs[index].held_claim.result = run.results.pop(index, None)
         self._acknowledge(jobs[first:last])
 
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
         for job in takewhile(lambda job: job.lost, jobs):
             self._overdue.append(_key(job))
             self._handling.count_message("overdue", job.queue, job.message)
-            text = "the claim of %r was over before %s had handled it; an async handler must not block the event loop"
+            text = "the claim of %r expired before %s had handled it; an async handler must not block the event loop"
             logger.warning(text, job, self._handling.call_of(job.message) or "the handler")
         self._jobs.finish(jobs)
 
@@ -291,26 +289,25 @@ class ClaimSource:
                 self._in_background(self._leave(job, said))
                 handling.end(decision, failure)
             case RetryLater() | DeadLetterIt() if job.cancelled:
-                text = "attempt %d failed, and was the last one, because the job is cancelled: %s"
+                text = "attempt %d failed, and is not retried because the job is cancelled: %s"
                 handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, said=said))
             case RetryLater():
                 delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
                 handling.retrying(place, message, failure, delay or 0.0)
-                text = "attempt %d failed, it is delivered again: %s"
+                text = "attempt %d failed, the job will be delivered again: %s"
                 handling.report(logging.WARNING, place, message, failure, text, job.deliveries)
                 self._in_background(self._release(job, failure, delay, said=said))
             case SkipMessage():
                 handling.given_up(place, message, failure, "skipped")
                 self._acknowledge([job])
             case DeadLetterIt():
-                text = "given up after %d attempts, it becomes a dead letter: %s"
+                text = "given up after %d attempts, the job becomes a dead letter: %s"
                 handling.report(logging.ERROR, place, message, failure, text, job.deliveries)
                 handling.given_up(place, message, failure, "dead")
                 self._in_background(self._release(job, failure, retry=False, said=said))
 
     async def _pass_on(self, job: AsyncJob, said: tuple[int, bytes] | None) -> None:
-        """Sets the last state of a job that is not handled any more."""
         if said is not None:
             await self._set_states([(None, job.claimed, said[1])])
 
@@ -331,7 +328,7 @@ class ClaimSource:
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:
-            logger.warning("%r could not be released, so its claim has to expire first: %s", job, error)
+            logger.warning("%r could not be released, so it waits until its claim expires: %s", job, error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         start(work, self._settling).add_done_callback(lambda _: self._update_quiet())
@@ -353,29 +350,29 @@ class ClaimSource:
         while True:
             await asyncio.sleep(INTERVAL_STATES)
             self._pass_on_cancellations()
-            said = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
-            states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in said if state is not None]
+            latest = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
+            states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in latest if state is not None]
             if states:
                 await self._set_states(states)
 
     def _pass_on_cancellations(self) -> None:
-        """Asks the handlers of jobs to stop that an operator has cancelled, as renewals have said."""
+        """Asks the handlers of cancelled jobs to stop. Renewals of claims report the cancellations."""
         for run, jobs in self._running.items():
-            for number, job in enumerate(jobs):
-                if job.cancelled and number not in run.to_stop:
+            for index, job in enumerate(jobs):
+                if job.cancelled and index not in run.to_stop:
                     logger.info("%r is cancelled: its handler is asked to stop", job)
-                    run.ask_to_stop(number)
+                    run.ask_to_stop(index)
 
     async def _set_states(self, states: Sequence[tuple[MessageRun | None, Claim, bytes]]) -> None:
-        """Nothing depends on states: where they cannot be set, that is logged, and those of active runs come again."""
+        """Sends states to the service. Failures are logged; after temporary ones, states of active runs are resent."""
         try:
             await self._jobs.set_states([(claim, msgspec.json.decode(state)) for _, claim, state in states])
         except InvalidRequest as error:
             if len(states) == 1:
                 logger.warning("the service refuses a state: %s", error)
-            else:  # One of them, such as that of a message that was purged.
-                for one in states:
-                    await self._set_states([one])
+            else:  # One state was refused, perhaps because its message was purged.
+                for state in states:
+                    await self._set_states([state])
         except (ClientError, RecursionError) as error:
             logger.warning("states could not be set: %s", error)
             for run, _, _ in states:
@@ -383,7 +380,6 @@ class ClaimSource:
                     run.state_seen = None
 
     def _look_at_runs(self, now: float) -> None:
-        """Acknowledges what active runs have handled, and gives up runs that take too long."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
             age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)
@@ -396,7 +392,7 @@ class ClaimSource:
         self._metrics.oldest = max(ages)
 
     def _stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
-        """Stops a run that takes too long; if that cannot be, its message goes to another worker."""
+        """Stops a run that takes too long. If that is impossible, its message is released for another worker."""
         if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
         run.stop()
@@ -434,10 +430,10 @@ class ClaimSource:
 
     async def close(self) -> None:
         self._stopping = True
-        left = [jobs[run.handled :] for run, jobs in self._running.items()]
-        for begun, *_ in filter(None, left):
+        unfinished = [jobs[run.handled :] for run, jobs in self._running.items()]
+        for begun, *_ in filter(None, unfinished):
             begun.held_claim.delay_if_left = INTERVAL_AGAIN
-        await self._jobs.leave([*self._waiting, *chain.from_iterable(left)])
+        await self._jobs.leave([*self._waiting, *chain.from_iterable(unfinished)])
         await self._jobs.settle()
         await cancel(*self._settling, *self._preparing)
 

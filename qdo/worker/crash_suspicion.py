@@ -1,24 +1,25 @@
-"""Messages that may have ended a worker: how they are found, and given up.
+"""Finds messages that crash their worker, and gives them up.
 
-A message that crashes its worker, or holds it up until its session ends, leaves no error. So that it
-does not end every worker in turn, the offset's record says whether the owner before released the partition. This costs
-nothing while no session is lost::
+A message that crashes its worker, or blocks it until its session expires, leaves no error. It must not end every worker
+in turn. So the record of the offset shows whether the previous owner released the partition. This costs nothing while
+no session is lost::
 
     ordinary ──lost──► watched ──lost with a run──► suspected ──lost, and again──► last attempt ──lost──► given up
         ▲                │  ▲                           │                              │
         └─enough handled─┘  └───────────ended───────────┴──────────────────────────────┘
 
 ordinary      Only offsets are recorded.
-watched       One write before each run records the offset, the last message of the run, and how many sessions are lost
-              if this one is, too. Runs are as long as ever. It ends after as many messages as could be in flight.
-suspected     The messages of a run that was lost are handled one by one, other partitions beside them. The note is then
-              about a single message: another loss is an attempt at it, together with those before.
-last attempt  The worker handles nothing else, and the note says so. When the message has ended, that is recorded before
-              another one begins.
+watched       A write before each run records the offset, the last message of the run, and the number of lost sessions
+              if this session is lost, too. Runs are not shortened. The watch ends after as many messages as could have
+              been in flight.
+suspected     The messages of a lost run are handled one by one, in parallel with other partitions. Now the note names a
+              single message, and another loss counts as an attempt at this message, in addition to the earlier ones.
+last attempt  The worker handles no other message, and the note records this. The end of the attempt is recorded before
+              another message starts.
 
-Several partitions of a worker may have a suspected message, and one of them is the cause: a message is given up only if
-it is lost when it is the only one. An owner that hands the partition back records the note without its own attempt. The
-next owner goes on from there: being handed over costs no attempt, and does not end the watch.
+Several partitions of a worker may have suspected messages, but only one of them crashes it. So a message is given up
+only if the worker is lost while it handles no other message. An owner that releases the partition records the note
+without its own attempt. So a hand-over costs no attempt and does not end the watch.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from queuey.client import Message, order_of
 
 
 class CrashSuspicion:
-    """The suspicion about one partition while one worker owns it. Pure: it decides and does nothing.
+    """Decides how to handle the messages of one partition while one worker owns it. Does no I/O.
 
     Args:
-        found: The offset when the partition was taken.
-        first: The message behind that offset.
-        watch: Number of messages that are watched.
-        attempts: Max attempts at a message; 0: no limit.
+        found: The recorded offset when the worker acquired the partition.
+        first: The first message after that offset.
+        watch: Number of messages to watch.
+        attempts: Max attempts at a message; 0 for no limit.
     """
 
     def __init__(self, found: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
@@ -54,14 +55,14 @@ class CrashSuspicion:
         return self._left <= 0
 
     def suspected(self, message: Message) -> bool:
-        """Returns True for a message that may have been in flight when a session was lost that had noted it."""
-        found = self._found
-        return found is not None and found.lost > 0 and order_of(message.id) <= order_of(found.until)
+        """Returns whether a message may have been in flight when a session that recorded it was lost."""
+        note = self._found
+        return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
 
     def lost(self, message: Message) -> int:
-        """Returns how many attempts at a message have ended with their worker, as far as known."""
-        found = self._found
-        return found.lost if found is not None and self._single and found.until == message.id else 0
+        """Returns the number of attempts at a message in which the worker was lost, as far as recorded."""
+        note = self._found
+        return note.lost if note is not None and self._single and note.until == message.id else 0
 
     def attempt(self, message: Message) -> int:
         """Returns the number of the next attempt, or of the last one if the message is given up."""
@@ -70,11 +71,10 @@ class CrashSuspicion:
         return lost if given_up else lost + 1
 
     def last(self, message: Message) -> bool:
-        """Returns True if the worker may handle nothing else beside this message."""
+        """Returns whether the worker may not handle other messages at the same time."""
         return self.suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
     def begin(self, messages: Sequence[Message]) -> HandlingNote:
-        """Returns the note to record before these messages begin."""
         self._begun = messages
         return HandlingNote(messages[-1].id, self._lost_before(messages[0]) + 1, self.last(messages[0]))
 
@@ -82,7 +82,6 @@ class CrashSuspicion:
         self._left -= messages
 
     def ended(self) -> HandlingNote | None:
-        """Returns the note to record when no message is being handled."""
         if self.over:
             return None
         if not self._begun or self.suspected(self._begun[0]):
@@ -90,15 +89,15 @@ class CrashSuspicion:
         return HandlingNote(self._begun[-1].id, 0)
 
     def _lost_before(self, message: Message) -> int:
-        """Returns the number of lost sessions, the one that caused the watch included."""
+        """Returns the number of lost sessions, including the one that caused the watch."""
         return self._found.lost if self._found is not None and self.suspected(message) else 1
 
 
 class HungAttempts:
-    """Attempts that did not end, until their partition has messages here again.
+    """Attempts that did not end, kept until this worker gets messages of their partition again.
 
     Attributes:
-        notes: The attempts.
+        notes: The attempt of each partition.
     """
 
     def __init__(self) -> None:
@@ -112,8 +111,8 @@ class HungAttempts:
         return True
 
     def take_over(self, partition: Partition, found: CommittedOffset) -> CommittedOffset:
-        """Removes a partition's attempt and returns the offset as if that had been recorded beside it."""
-        hung, noted = self.notes.pop(partition, None), found.note
-        if hung is None or (noted is not None and noted.until == hung.until and noted.lost >= hung.lost):
+        """Removes the attempt of a partition and returns the offset as if the attempt had been recorded with it."""
+        hung, recorded = self.notes.pop(partition, None), found.note
+        if hung is None or (recorded is not None and recorded.until == hung.until and recorded.lost >= hung.lost):
             return found
         return msgspec.structs.replace(found, note=hung)

@@ -1,4 +1,4 @@
-"""The messages of partitions that a group shares out: gives them to handlers, and deals with the results."""
+"""Runs the messages of a group's partitions in handlers, and records the results."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from queuey.client import ClientError, Message
 logger = logging.getLogger("qdo.worker")
 
 _HELD_RUNS = 5
-"""Max batches that are held in all; beyond that only single messages are fetched, for partitions without any."""
+"""Max batches held in memory. Beyond that only one message per free handler is fetched."""
 _PAUSE_SECONDS = 0.5
-"""Interval after a note could not be recorded."""
+"""Interval before a partition continues after a handling note could not be recorded, in seconds."""
 _NOTING_SECONDS = 2.0
-"""Timeout to record that no message is being handled, before a partition is released, in seconds."""
+"""Timeout to record the handling notes before partitions are released, in seconds."""
 _HAND_BACK = 0.8
-"""Ratio of the time for a revocation in which running messages may be finished; the rest is for the commit."""
+"""Ratio of ``revoke_timeout`` for finishing running messages; the rest is for the commit."""
 _RECORDING_SECONDS = 5.0
-"""Timeout to record progress when the worker ends, after the time for finishing, in seconds."""
+"""Timeout to record progress when the worker ends, after the time for finishing messages, in seconds."""
 _LEEWAY_SECONDS = 1.0
-"""Min seconds beyond both, so that the worker releases the partition, and not the consumer at the end of its time."""
+"""Min seconds beyond both timeouts, so that the worker releases the partitions before the consumer gives up."""
 _MAX_SHOWN = 5
-"""Max partitions that a line of the log names."""
+"""Max partitions named in a log record."""
 
 
 class Dispatcher(PartitionListener):
-    """Runs the messages of a consumer's partitions, in turn between them, as far as there are free handlers.
+    """A :class:`qdo.worker.sources.Source` that runs the messages of a consumer's partitions, round-robin.
 
-    It commits everything before the first unfinished message of each. A source; see :class:`qdo.worker.sources.Source`.
+    It commits the offset before the first unfinished message of each partition.
     """
 
     def __init__(self, consumer: AsyncConsumer, handling: Handling) -> None:
@@ -65,7 +65,7 @@ class Dispatcher(PartitionListener):
                 "a worker commits handled messages, so its consumer must not commit by itself: leave out commit_every"
             )
         self.busy: set[Partition] = set()
-        """Partitions that are to get no more messages now; see :meth:`_update_busy`."""
+        """Partitions that must not be polled now; see :meth:`_update_busy`."""
         settings = handling.settings
         self._runner = handling.runner
         self._settings = settings
@@ -77,18 +77,18 @@ class Dispatcher(PartitionListener):
         self._key = key_by(settings.by) if settings.by is not None else None
         self._batch_size = BatchSize(settings.slice, settings.batch)
         self._works: dict[Partition, PartitionWork] = {}
-        """Each also when its results do not count any more, until its partition may take messages again."""
+        """The work on each partition. Discarded work stays until its partition accepts messages again."""
         self._leaked: dict[PartitionWork, None] = {}
-        """Work whose handlers do not end, of partitions that take messages again."""
+        """Discarded work with hanging handlers, whose partitions accept messages again."""
         self._hung = HungAttempts()
         self._runnable: deque[PartitionWork] = deque()
         self._exclusive: PartitionWork | None = None
-        """Its running message is at its last attempt: no other message may run beside it."""
+        """The work whose running message is at its last attempt; no other message may run at the same time."""
         self._running = 0
         self._held = 0
         self._halted = False
         self._drained: float | None = None
-        """When the messages in flight are to be finished, by the loop's clock, once it drains."""
+        """Deadline for the messages in flight, by the loop's clock. None until the worker drains."""
         self._finished = True
         """False after a loss of messages in flight or of offsets, until partitions are assigned again."""
         self._joined = False
@@ -111,7 +111,7 @@ class Dispatcher(PartitionListener):
         try:
             batches = await self._consumer.poll(most, None, skip=self.busy)
         except ClientError as error:
-            logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
+            logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - the message is enough
             await happens(self._handling.stop_requested, REFUSED_PAUSE)
             return True
         for partition, messages in batches:
@@ -155,7 +155,7 @@ class Dispatcher(PartitionListener):
             await asyncio.sleep(self._settings.lag_seconds)
             try:
                 self._metrics.lag = await self._consumer.lag()
-            except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
+            except Exception as error:  # noqa: BLE001 - a failed measurement must not end the worker
                 logger.warning("the lag could not be measured: %s", error)
 
     # The life of partitions
@@ -176,7 +176,7 @@ class Dispatcher(PartitionListener):
                 async with asyncio.timeout_at(recording):
                     await self._consumer.ownership.flush([row], recording)
         except (TimeoutError, QdoError):
-            logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - no news
+            logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - expected
             self._leave_unfinished()
         self._moved("revoked", [row])
 
@@ -218,14 +218,14 @@ class Dispatcher(PartitionListener):
         if how == "assigned":
             self._metrics.owned = len(self._consumer.assignment)
         else:
-            # Each ends independently, so the remaining ones are counted by the next round of _watch_runs.
-            self._metrics.lag = {each: lag for each, lag in self._metrics.lag.items() if each not in gone}
+            # Partitions end one by one, so _watch_runs counts the remaining ones.
+            self._metrics.lag = {place: lag for place, lag in self._metrics.lag.items() if place not in gone}
 
     # Handling
 
     @property
     def room(self) -> int:
-        """Number of messages worth fetching now; 0: all handlers have enough to do."""
+        """Number of messages to fetch now; 0 if all handlers are busy or messages are waiting."""
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._runnable:
             return 0
@@ -248,14 +248,14 @@ class Dispatcher(PartitionListener):
         self._queue(work)
 
     def dispatch(self) -> None:
-        """Begins as many runs as there are places for, as long as ownership is certain."""
+        """Starts runs while there are free handlers and the ownership of partitions is certain."""
         while self._runnable and self._running < self._runner.slots and not self._halted and self._consumer.connected:
             if self._exclusive is not None:
                 return
             work = self._runnable[0]
             if work.alone:
-                if any(each.runs for each in self._counting()):
-                    return  # nothing else begins before it can be the only one
+                if any(other.runs for other in self._counting()):
+                    return  # nothing else starts until this work can run alone
                 self._exclusive = work
             self._runnable.popleft()
             work.queued = False
@@ -265,10 +265,10 @@ class Dispatcher(PartitionListener):
                 self._queue(work)
 
     def note_progress(self) -> None:
-        """Records the progress of active runs, so that handled messages need not wait for the end of their run.
+        """Records the progress of active runs before they end, and stops handlers that take too long.
 
-        For messages with keys, it is unknown while their run goes on. Handlers that do not return are logged after a
-        minute, and again each time that this has doubled.
+        With keys, progress is recorded only at the end of a run. Handlers that do not return are logged after a minute,
+        and again whenever that time has doubled.
         """
         now = asyncio.get_running_loop().time()
         runs = self._runs
@@ -284,10 +284,10 @@ class Dispatcher(PartitionListener):
                 self._note(work, run.messages[run.handled - 1].id, 0)
 
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
-        """Stops a handler that takes too long, or gives its partition to another worker.
+        """Stops a handler that takes too long. If that is impossible, hands its partition over to another worker.
 
-        It is a failed attempt in any case. If the partition is being released, or was lost, other messages may begin
-        instead, also those of this partition if it comes back.
+        The attempt counts as failed in both cases. If the partition is being released or was lost, other messages may
+        start in its place, also those of this partition if it is assigned again.
         """
         stopped = is_stopped(self._runner, run, age, self._settings.stalled_after)
         if work.discarded or not stopped:
@@ -319,14 +319,14 @@ class Dispatcher(PartitionListener):
             await self._consumer.ownership.note(work.row, attempt)
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
-        if not work.discarded:  # else it went to others meanwhile, and this is another session perhaps
+        if not work.discarded:  # otherwise the partition has moved, and this may be another session
             self._remove([work])
             self._consumer.rejoin()
 
     async def finish(self, rows: Collection[OwnedPartition], deadline: float) -> bool:
-        """Finishes the messages in flight of some partitions, until a deadline of the loop's clock.
+        """Finishes the messages in flight of partitions, until a deadline by the loop's clock.
 
-        Returns False if some were not finished: their results do not count.
+        Returns False if messages were not finished. Their results are discarded.
         """
         works = self._counting(rows)
         self._shut(works)
@@ -346,7 +346,6 @@ class Dispatcher(PartitionListener):
         return not unfinished
 
     async def until_ended(self, deadline: float) -> None:
-        """Waits, until a deadline of the loop's clock, for runs whose results do not count; logs those that go on."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 for work in (*self._works.values(), *self._leaked):
@@ -356,15 +355,15 @@ class Dispatcher(PartitionListener):
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
     def discard(self, rows: Collection[OwnedPartition]) -> bool:
-        """Ignores the results of some partitions from now on; returns True if messages of them were in flight."""
+        """Discards the results of partitions from now on. Returns whether messages will be handled again."""
         works = self._counting(rows)
-        in_hand = any(work.unfinished for work in works)
+        unfinished = any(work.unfinished for work in works)
         self._remove(works)
         self._readmit(rows)
-        return in_hand
+        return unfinished
 
     def _readmit(self, rows: Collection[OwnedPartition]) -> None:
-        """Accepts messages again of partitions that were handed over, as of others that were lost."""
+        """Turns handed-over partitions into lost ones, which can accept messages again."""
         for row in rows:
             work = self._works.get(row.partition)
             if work is not None and work.row is row and work.state == "handed over":
@@ -372,7 +371,7 @@ class Dispatcher(PartitionListener):
                 self._readmit_lost(work)
 
     def _readmit_lost(self, work: PartitionWork) -> None:
-        """Accepts messages again of a partition that was lost if nothing runs but handlers that cannot be stopped."""
+        """Accepts messages of a lost partition again if only handlers that cannot be stopped are running."""
         if work.state == "lost" and self._works.get(work.partition) is work and all(run.leaked for run in work.runs):
             self._forget(work)
             if not work.quiet:
@@ -384,18 +383,17 @@ class Dispatcher(PartitionListener):
             self._update_busy(work.partition)
 
     async def _finish(self, work: PartitionWork, deadline: float) -> None:
-        """Waits for the messages in flight, then handles those in the gaps between done ones."""
+        """Waits for the messages in flight, then handles the messages in the gaps before handled ones."""
         await work.until_quiet()
         before = work.partition_queue.count
-        more = not self._halted and work.fill(deadline)
-        self._held -= before - work.partition_queue.count  # dropped messages are held no more
-        if more:
+        has_gaps = not self._halted and work.fill(deadline)
+        self._held -= before - work.partition_queue.count  # without the dropped messages
+        if has_gaps:
             self._queue(work)
             self.dispatch()
             await work.until_quiet()
 
     def _settle_active_runs(self, work: PartitionWork) -> None:
-        """Records the progress of active runs; later results do not count."""
         for run in work.runs:
             if run.settled:
                 continue
@@ -405,7 +403,7 @@ class Dispatcher(PartitionListener):
             self._grown(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
-        """Ignores results of partitions from now on; those with messages in flight stay busy until these have ended."""
+        """Discards results of partitions from now on. Partitions with messages in flight stay busy until these end."""
         for work in works:
             if work.discarded:
                 continue
@@ -416,14 +414,14 @@ class Dispatcher(PartitionListener):
             self._update_busy(work.partition)
             self._readmit_lost(work)
         if works:
-            # As long as any work is runnable no messages are fetched, and none begins without a session.
+            # Discarded work must not stay runnable: while any work is, nothing is fetched.
             self._runnable = deque(work for work in self._runnable if not work.discarded)
-            # Other partitions may have waited for the messages in flight of these.
+            # Other partitions may have waited for the messages in flight of these partitions.
             self.dispatch()
             self._changed()
 
     def _handlers_ended(self, work: PartitionWork) -> None:
-        """A lost partition accepts messages again now; one that was handed over, when it is assigned again."""
+        """Accepts messages of a lost partition again. A handed-over one has to be assigned again first."""
         self._leaked.pop(work, None)
         if work.state == "lost" and self._works.get(work.partition) is work:
             self._forget(work)
@@ -438,9 +436,9 @@ class Dispatcher(PartitionListener):
         return [(work, run) for work in (*self._works.values(), *self._leaked) for run in work.runs]
 
     def _counting(self, rows: Collection[OwnedPartition] | None = None) -> list[PartitionWork]:
-        gone = None if rows is None else set(rows)
+        chosen = None if rows is None else set(rows)
         works = self._works.values()
-        return [each for each in works if not each.discarded and (gone is None or each.row in gone)]
+        return [work for work in works if not work.discarded and (chosen is None or work.row in chosen)]
 
     def _update_busy(self, partition: Partition) -> None:
         work = self._works.get(partition)
@@ -456,7 +454,6 @@ class Dispatcher(PartitionListener):
         self._update_busy(work.partition)
 
     def _go_on(self, work: PartitionWork) -> None:
-        """Something of a partition may be handled that could not."""
         self._queue(work)
         self.dispatch()
         self._changed()
@@ -473,9 +470,8 @@ class Dispatcher(PartitionListener):
         future.add_done_callback(partial(self._ended, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Runs messages of a watched partition, with a note of them for the next owner."""
-        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # it has had its last attempt
-            return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
+        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # the message has had its last attempt
+            return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin(run.messages), RunResult(0)
         try:
             await self._consumer.ownership.note(work.row, note)
@@ -489,14 +485,13 @@ class Dispatcher(PartitionListener):
                 await self._consumer.ownership.note(work.row, suspicion.ended())
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
-            # Mostly the partition is another member's by now, and this worker will hear of it.
+            # Usually another member owns the partition by now, and this worker will be notified.
             await work.pause(_PAUSE_SECONDS)
         if suspicion.over:
             work.suspicion = None
         return ran
 
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        """A run has ended; an error in here reaches only the worker's log."""
         try:
             self._record_result(work, run, outcome(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
@@ -518,7 +513,7 @@ class Dispatcher(PartitionListener):
         self._changed()
 
     async def _remove_own_attempts(self, works: Iterable[PartitionWork]) -> None:
-        """Removes this owner's attempts from the notes: a hand-over is no fault of a message, unless it hangs."""
+        """Removes this owner's attempts from the notes, except hung ones: a hand-over is not a failed attempt."""
         hung = self._hung.notes
         writes = [
             self._consumer.ownership.note(work.row, hung.get(work.partition) or work.note_without_own_attempt)
@@ -527,9 +522,9 @@ class Dispatcher(PartitionListener):
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTING_SECONDS):
-                for failed in await asyncio.gather(*writes, return_exceptions=True):
-                    if isinstance(failed, Exception):
-                        logger.warning("the running messages could not be recorded: %s", failed)
+                for result in await asyncio.gather(*writes, return_exceptions=True):
+                    if isinstance(result, Exception):
+                        logger.warning("the running messages could not be recorded: %s", result)
 
     def _settle(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         failure = ran.failure
@@ -543,7 +538,7 @@ class Dispatcher(PartitionListener):
         if failure is not None and held is not None:
             self._failed(work, held, failure)
         elif failure is not None and failure.effect == "exit":
-            # Of no message: when all of them were handled and their process died then, they count, and another follows.
+            # The failure belongs to no message. If a child died after the last message, the effect is "fail".
             self._end(StopTheWorker("error"), failure)
         self._queue(work)
 
@@ -576,7 +571,6 @@ class Dispatcher(PartitionListener):
                 work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
-        """Publishes a dead letter, unless the partition is to be released before it is stored."""
         if await work.publish_dead_letter(self._consumer.client, self._handling, held, failure):
             self._given_up(work, held, failure, "dead")
             self._go_on(work)

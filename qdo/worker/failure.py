@@ -1,6 +1,6 @@
-"""Failures of handlers, and the decision about the message.
+"""Failures of handlers, and the decision about the failed message.
 
-A failure is a value that threads and processes can hand on. What becomes of the message is decided by a pure function.
+A failure is a value that threads and processes can pass on. :func:`decide` is a pure function.
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ from queuey.terminal.task_calls import ShownCall
 
 _MAX_TEXT_CHARS = 2_000
 _MAX_TRACE_CHARS = 20_000
-"""Max characters of a traceback. Texts of errors may hold a whole document; each attempt logs them."""
+"""Max characters of a traceback. Error texts may hold whole documents, and each attempt logs them."""
 
 Effect = Literal["fail", "stop", "exit"]
-"""``fail``: one attempt has failed. ``stop``: the handler asked the worker to stop. ``exit``: the worker must end."""
+"""The effect of a failure.
+
+``fail``: an attempt has failed. ``stop``: the handler asked the worker to stop. ``exit``: the worker must end."""
 
 
 class StopWorker(Exception):
-    """Raised by a handler: the worker ends cleanly, and this message counts as not handled."""
+    """A handler raises this to end the worker cleanly. The message counts as not handled."""
 
 
 class WorkerLost(Exception):
-    """A worker was handling the message when its session was lost: it crashed, or was held up for too long."""
+    """A worker lost its session while it handled the message, because it crashed or was blocked for too long."""
 
 
 class ExitCode:
-    """How a worker's process ends, for its supervisor. 2 is left to the command line: wrong usage."""
+    """Exit codes of a worker's process. The command line uses 2 for wrong usage."""
 
     ENDED = 0
-    """Code after a signal, ``stop()`` or ``StopWorker``; all messages in flight were finished and recorded."""
+    """Code after a signal, ``stop()`` or ``StopWorker``, if all messages in flight were finished and recorded."""
     FAILED = 1
-    """Code after an unhandled error, a second signal, or a refusal for good by the service or the coordination."""
+    """Code after an unhandled error, a second signal, or a permanent refusal by the service or the coordination."""
     MESSAGE_FAILED = 3
-    """Code when a message failed at last and the settings say to stop then; it is not marked as handled."""
+    """Code after a message failed for good and ``on_failure`` is ``stop``. The message is not marked as handled."""
     UNFINISHED = 4
-    """Code after a stop when handlers or commits did not end in time; messages will be handled again."""
+    """Code after a stop if handlers or commits did not end in time. Messages will be handled again."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a handler failed.
+    """The error of a failed handler.
 
     Example:
         >>> from qdo import Failure
@@ -58,10 +60,10 @@ class Failure(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: The error's class, with its module unless it is built in.
-        text: The error's message, at most 2,000 characters of it.
-        trace: The traceback as text, at most 20,000 characters of it; empty if there is none.
+        text: The error's message, shortened to about 2,000 characters.
+        trace: The traceback as text, shortened to about 20,000 characters, or empty if it is unknown.
         kinds: The names of the class and of all its bases, with and without their modules.
-        effect: What the worker does: ``fail``, ``stop`` or ``exit``.
+        effect: The effect on the worker: ``fail``, ``stop`` or ``exit``.
     """
 
     kind: str
@@ -74,13 +76,13 @@ class Failure(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException, *, interrupts: bool = False) -> Failure:
         """Describes an error.
 
-        Whatever a handler raises is a failed attempt, also errors that are not an ``Exception``, such as ``sys.exit``
-        or the panic of an extension in Rust: such a message must not block its partition for ever, and a library must
-        not end the worker. A handler that cannot be used ends the worker, because it would fail on every message.
+        Every error of a handler is a failed attempt, also if it is not an ``Exception``, such as ``SystemExit`` or the
+        panic of a Rust extension. Otherwise such a message would block its partition forever, or a library could end
+        the worker. A handler that cannot be used ends the worker, because it would fail on every message.
 
         Args:
             error: The error.
-            interrupts: ``KeyboardInterrupt`` may have been raised by Ctrl-C, so it ends the worker.
+            interrupts: ``KeyboardInterrupt`` ends the worker, because it may come from Ctrl-C.
         """
         kind = type(error)
         if isinstance(error, StopWorker):
@@ -89,7 +91,7 @@ class Failure(msgspec.Struct, frozen=True):
             effect = "exit"
         else:
             effect = "exit" if interrupts and isinstance(error, KeyboardInterrupt) else "fail"
-        names = [name for each in kind.__mro__[:-1] for name in (each.__qualname__, _full_name(each))]
+        names = [name for base in kind.__mro__[:-1] for name in (base.__qualname__, _full_name(base))]
         text, trace = _cut(_text(error), _MAX_TEXT_CHARS), _cut(_trace(error), _MAX_TRACE_CHARS)
         return cls(_full_name(kind), text, trace, tuple(dict.fromkeys(names)), effect)
 
@@ -101,12 +103,12 @@ class RunResult(NamedTuple):
     """The result of a run.
 
     Attributes:
-        handled: Number of messages handled, from the front.
-        failure: Of the message after those; None: the run was complete or was cut short.
-        quick: Number of handled messages that took less than the shortest time that is distinguished.
-        seconds: Sum of their times.
-        slow: The time of each of the rest, in seconds.
-        slow_at: The index of each of these among the messages.
+        handled: Number of handled messages, from the first on.
+        failure: The failure of the next message, or None if the run was complete or was cut short.
+        quick: Number of handled messages that were too quick to be timed separately.
+        seconds: Total time of these quick messages.
+        slow: The times of the other handled messages, in seconds.
+        slow_at: The indexes of these slow messages in the run.
     """
 
     handled: int
@@ -117,7 +119,6 @@ class RunResult(NamedTuple):
     slow_at: tuple[int, ...] = ()
 
     def followed_by(self, ran: RunResult) -> RunResult:
-        """Returns the result of both runs as one."""
         return RunResult(
             self.handled + ran.handled,
             ran.failure,
@@ -128,10 +129,10 @@ class RunResult(NamedTuple):
         )
 
     def by_task(self, tasks: Sequence[str]) -> dict[str, RunResult]:
-        """Returns the part of each task; quick messages share their time evenly, because it is measured as one sum.
+        """Splits the result by task. Quick messages get equal shares of their total time.
 
         Args:
-            tasks: Names of the tasks of the handled messages, in their order.
+            tasks: The task name of each handled message.
         """
         slow: dict[str, list[float]] = {task: [] for task in tasks}
         for index, seconds in zip(self.slow_at, self.slow, strict=True):
@@ -150,7 +151,7 @@ def _full_name(kind: type[BaseException]) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Leaves out the middle of a text that is too long: a traceback ends with the text of its error."""
+    """Cuts out the middle of a long text, because a traceback ends with the error."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} [{len(text) - most} characters left out] {text[-(most // 2) :]}"
@@ -159,19 +160,19 @@ def _cut(text: str, most: int) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001 - an error that cannot say what it is must not become another one
+    except BaseException:  # noqa: BLE001 - an error whose text fails must not hide the error itself
         return ""
 
 
 def _trace(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001 - as above: the traceback ends with the text
+    except BaseException:  # noqa: BLE001 - as above, because the traceback ends with the text
         return "".join(traceback.format_tb(error.__traceback__))
 
 
 class TaskRetry(NamedTuple):
-    """When the call of a task is tried again; None: as the queue says."""
+    """The retry options of a task. None leaves the decision to the queue."""
 
     attempts: int | None = None
     backoff: Backoff | None = None
@@ -181,26 +182,27 @@ class TaskRetry(NamedTuple):
 
 
 class RetryLater(NamedTuple):
-    """Try it again after a pause; messages that must come after it wait."""
+    """Retry the message after a pause. Messages that must come after it wait."""
 
     seconds: float
 
 
 class DeadLetterIt(NamedTuple):
-    """Make it a dead letter, then go on."""
+    """Store a dead letter, then continue with the next message."""
 
 
 class SkipMessage(NamedTuple):
-    """Go on without it; the reason is for the log."""
+    """Skip the message; the reason is for the log."""
 
     reason: str
 
 
 class StopTheWorker(NamedTuple):
-    """End the worker; the message counts as not handled.
+    """End the worker. The message counts as not handled.
 
     Attributes:
-        why: ``asked``: by the handler. ``message``: by the settings. ``error``: it cannot go on.
+        why: ``asked`` if the handler raised StopWorker, ``message`` if the settings end the worker after a failed
+            message, or ``error`` if the worker cannot continue.
     """
 
     why: Literal["asked", "message", "error"]
@@ -210,7 +212,7 @@ Decision = RetryLater | DeadLetterIt | SkipMessage | StopTheWorker
 
 
 def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int, draw: float) -> Decision:
-    """Returns what becomes of a message after ``attempt`` attempts; ``draw`` is a random number from 0 to 1."""
+    """Returns what to do with a message after ``attempt`` failed attempts; ``draw`` is a random number from 0 to 1."""
     if failure.effect != "fail":
         return StopTheWorker("asked" if failure.effect == "stop" else "error")
     retry = settings.retry
@@ -227,15 +229,15 @@ def _at_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
         case "stop":
             return StopTheWorker("message")
         case "skip":
-            return SkipMessage("the settings say so")
+            return SkipMessage("on_failure is skip")
     if holds_dead(queue, settings.dead_queue) and not settings.bury_dead:
-        return SkipMessage("it lies in a queue of dead letters already")
+        return SkipMessage("it is already in a dead-letter queue")
     return DeadLetterIt()
 
 
 CallOf = Callable[[Message], ShownCall | None]
-"""Returns the task that a message calls, with what may be shown of its arguments."""
+"""Returns the task that a message calls, with the arguments that may be logged."""
 
 
 def calls_nothing(_message: Message) -> None:
-    """The calls of a handler without tasks."""
+    """Returns None, for a handler without tasks."""

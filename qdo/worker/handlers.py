@@ -1,6 +1,6 @@
-"""The functions that a program gives a worker: the handler, the factory of its context, and hooks around messages.
+"""The functions that a program gives a worker: the handler, the factory of its context, and middleware.
 
-Handler and factory are found by their names; :class:`Middleware` is what others want to do around messages.
+Loads handlers and factories by name, and checks that they can be called.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from qdo.worker.worker import Worker
 
 Handler = Callable[[Message, Any], object] | Callable[[Message, Any], Awaitable[object]]
-"""``handle(message, context)``: returning means done, raising means not. What it returns is the result of a job."""
+"""``handle(message, context)``: the message is done if it returns and failed if it raises. A job keeps its result."""
 
 
 class HasHandler(Protocol):
-    """Tasks, which have a handler when all of them are defined; see :class:`qdo.Jobs`."""
+    """An object that makes a handler, such as :class:`qdo.Jobs` once all tasks are defined."""
 
     def as_handler(self) -> Handler:
-        """Returns the function for a worker."""
+        """Returns the handler."""
 
 
 Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
-"""Called once. Its result is entered before the first message and left after the last; handlers get its value."""
+"""Called once. Its result is entered before the first message and exited after the last. Handlers get the value."""
 
 
 TaskOf = Callable[[Message], Any]
-"""Returns the task that a message calls, with its ``timeout`` and ``is_async``, or None if it calls no known task."""
+"""Returns the task that a message calls, with its ``timeout`` and ``is_async``, or None if there is no such task."""
 
 
 present_delivery: ContextVar[Delivery] = ContextVar("delivery")
-"""The delivery of the message that is being handled here."""
+"""The delivery of the message that this thread or task handles."""
 
 
 def delivery() -> Delivery:
-    """Returns the partition of the message that the caller is handling, and the number of the attempt.
+    """Returns the partition and attempt number of the message that the caller is handling.
 
     Example:
         >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery
@@ -63,7 +63,7 @@ def delivery() -> Delivery:
         0
 
     Raises:
-        LookupError: The caller is not a handler, or not in the thread or task in which it was called.
+        LookupError: The caller is not a handler, or runs in another thread or task than the handler.
     """
     return present_delivery.get()
 
@@ -72,21 +72,20 @@ MAX_STATE = 4096
 """Max bytes of a state, as JSON."""
 
 state_setter: ContextVar[Callable[[bytes], None]] = ContextVar("state_setter")
-"""Called with the state, as JSON, of the message that is being handled here."""
+"""Called with the state, as JSON, of the message that this thread or task handles."""
 
 
 def set_state(state: object) -> None:
-    """Reports how far the caller has come with its message: ``queuey jobs`` shows it.
+    """Reports the progress of the caller with its message, which ``queuey jobs`` shows.
 
-    The worker sends the last state once a second, and before it releases a message whose handling has failed. Only
-    workers that claim their messages send it. Where no message is being handled, as when a test calls a task, nothing
-    is done.
+    The worker sends the last state once a second, and before it releases a failed message. Only workers that claim
+    messages send states. It does nothing if no message is being handled, as in a test that calls a task.
 
     Args:
         state: Any JSON value of up to 4,096 bytes.
 
     Raises:
-        InvalidArgument: It is longer, or no JSON.
+        InvalidArgument: The state is longer, or not JSON.
 
     Example:
         >>> from qdo import Jobs, set_state
@@ -102,24 +101,23 @@ def set_state(state: object) -> None:
     except ValueError as error:
         raise InvalidArgument(f"the state is {error}") from error
     if len(text) > MAX_STATE:
-        raise InvalidArgument(f"a state has at most {MAX_STATE} bytes of JSON, and this one {len(text)}")
+        raise InvalidArgument(f"the state is longer than {MAX_STATE} bytes of JSON: it has {len(text)}")
     set_text = state_setter.get(None)
     if set_text is not None:
         set_text(text)
 
 
 def load_handler(name: str) -> Handler:
-    """Returns the handler of ``module:function``, or of the tasks of ``module:jobs``; raises HandlerError."""
-    found: Handler = handler_of(find(name))
-    check_handler(found, name)
-    return found
+    """Returns the handler named ``module:function`` or ``module:jobs``; raises HandlerError."""
+    handler: Handler = handler_of(find(name))
+    check_handler(handler, name)
+    return handler
 
 
 def traced(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plain or async; what as_handler() returns
-    """Returns a handler that runs in a span of its message's trace, if tracing is on; else itself.
+    """Returns the handler, or if tracing is enabled, a wrapper that handles each message in a span of its trace.
 
-    The span names the task that a message calls, if the handler has tasks; ``tasks`` has them if it is only one of
-    their methods.
+    The span names the task that the message calls. ``tasks`` has the tasks if the handler is one of its methods.
     """
     if not tracing.enabled():
         return handler
@@ -146,13 +144,12 @@ def handler_of(found: Any) -> Any:  # noqa: ANN401 - is judged later
 
 
 def load_context(name: str) -> Context:
-    found: Context = find(name, "context")
-    check_context(found, name)
-    return found
+    factory: Context = find(name, "context")
+    check_context(factory, name)
+    return factory
 
 
 def check_handler(handler: object, name: str = "") -> None:
-    """Raises HandlerError unless it can be called with a message and a context."""
     text = name or repr(handler)
     if (why := runs_nothing(handler)) is not None:
         raise HandlerError(f"{text} {why}")
@@ -164,16 +161,16 @@ def check_context(factory: object, name: str = "") -> None:
 
 
 def name_of(handler: object, what: str) -> str:
-    """Returns the ``module:function`` by which another process finds the same object; raises HandlerError."""
+    """Returns the name, ``module:function``, by which another process can import the object; raises HandlerError."""
     name = f"{getattr(handler, '__module__', '')}:{getattr(handler, '__qualname__', '')}"
     if name.startswith("__main__:"):
-        raise HandlerError(f"the {what} is defined in the program itself; processes need one in a module")
+        raise HandlerError(f"the {what} is defined in the main program: move it to a module that processes can import")
     try:
         same = find(name, what) is handler
     except HandlerError:
         same = False
     if not same:
-        raise HandlerError(f"processes need a {what} with a name, module:function, and {handler!r} has none")
+        raise HandlerError(f"processes import the {what} by its name, module:function, and cannot find {handler!r}")
     return name
 
 
@@ -181,9 +178,9 @@ def find(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever ha
     """Returns the object named ``module:name``; raises HandlerError."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        raise HandlerError(f"a {what} is named module:function, not {name!r}")
+        raise HandlerError(f"not a valid name of a {what}: {name!r}. Use module:function")
     try:
-        found: Any = importlib.import_module(module_name)
+        named: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
@@ -191,23 +188,23 @@ def find(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever ha
         raise HandlerError(f"module {module_name!r} needs {missing!r}, which is not installed") from error
     except Exception as error:
         raise HandlerError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    for part in path.split("."):
+    for attribute in path.split("."):
         try:
-            found = getattr(found, part)
+            named = getattr(named, attribute)
         except AttributeError as error:
-            close = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"; is {close[0]!r} meant?" if close else ""
+            close = difflib.get_close_matches(attribute, dir(named), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
             raise HandlerError(f"module {module_name!r} has no {path!r}{hint}") from error
-    return found
+    return named
 
 
 def _check_call(found: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
     if not callable(found):
-        raise HandlerError(f"{name} cannot be called; it must be a {form}")
+        raise HandlerError(f"{name} cannot be called: it must be a function {form}")
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):
-        return  # made in C: the call will show it
+        return  # implemented in C: only a call can show it
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
@@ -218,7 +215,7 @@ logger = logging.getLogger("qdo.worker")
 
 
 class Middleware:
-    """Hooks around messages. Any object with some of these methods is a middleware.
+    """Hooks around messages. Any object with at least one of these methods is a middleware.
 
     Example:
         >>> from qdo import Middleware
@@ -226,33 +223,33 @@ class Middleware:
         ...     def failed(self, message, delivery, failure):
         ...         print(f"{delivery.partition}: attempt {delivery.attempt} failed with {failure}")
 
-    Hooks are plain functions. If one raises, that is logged and counted, and the worker continues without it:
-    no hook can lose a message or prevent its handling.
+    Hooks are plain functions. Errors of hooks are logged and counted, and the worker continues. So a hook cannot lose a
+    message or prevent its handling.
 
-    ``before`` and ``after`` are called where the handler is: in its thread, or in the loop. With processes they are
-    called in the worker's own process. All other methods are called in the loop and must not block it.
+    ``before`` and ``after`` are called where the handler is called: in its thread, or in the loop. With processes they
+    are called in the worker's own process. All other methods are called in the loop and must not block it.
     """
 
     def started(self, worker: Worker) -> None:
-        """The worker has joined its group and begins."""
+        """Called when the worker has joined its group, before it takes messages."""
 
     def stopped(self, worker: Worker) -> None:
-        """The worker has left its group."""
+        """Called when the worker has left its group."""
 
     def before(self, message: Message, delivery: Delivery) -> None:
-        """The handler is about to be called."""
+        """Called before the handler."""
 
     def after(self, message: Message, delivery: Delivery) -> None:
-        """The handler has returned; called in reverse order, and not after a failure."""
+        """Called after the handler has returned, but not after a failure. Middlewares are called in reverse order."""
 
     def failed(self, message: Message, delivery: Delivery, failure: Failure) -> None:
-        """An attempt has failed."""
+        """Called after a failed attempt."""
 
     def retrying(self, message: Message, delivery: Delivery, failure: Failure, seconds: float) -> None:
-        """There will be another attempt after so long."""
+        """Called when a failed message will be retried after ``seconds``."""
 
     def dead(self, message: Message, delivery: Delivery, failure: Failure) -> None:
-        """The message was given up: it is a dead letter now, or was skipped."""
+        """Called when a message is given up: it is skipped, or becomes a dead letter."""
 
 
 Hook = Callable[..., None]
@@ -261,24 +258,24 @@ _NAMES = ("started", "stopped", "before", "after", "failed", "retrying", "dead")
 
 
 class Hooks:
-    """The hooks of several middlewares, in their order. ``hook_failed`` gets the name of each hook that raised.
+    """The hooks of several middlewares, in order. ``hook_failed`` is called with the name of each hook that raised.
 
     Raises:
-        InvalidArgument: A hook cannot be called, or is async; or an object has none.
+        InvalidArgument: A hook is not a plain function, or an object does not have hooks.
     """
 
     def __init__(self, middleware: Iterable[object], hook_failed: Callable[[str], None]) -> None:
         self._hook_failed = hook_failed
         self._hooks: dict[str, list[Hook]] = {name: [] for name in _NAMES}
-        for one in middleware:
-            found = {name: hook for name in _NAMES if (hook := _hook(one, name)) is not None}
-            if not found and not isinstance(one, Middleware):
-                raise InvalidArgument(f"{one!r} has none of the hooks {', '.join(_NAMES)}")
-            for name, hook in found.items():
+        for instance in middleware:
+            hooks = {name: hook for name in _NAMES if (hook := _hook(instance, name)) is not None}
+            if not hooks and not isinstance(instance, Middleware):
+                raise InvalidArgument(f"{instance!r} has none of the hooks {', '.join(_NAMES)}")
+            for name, hook in hooks.items():
                 self._hooks[name].append(hook)
         self._hooks["after"].reverse()
         self.around = bool(self._hooks["before"] or self._hooks["after"])
-        """A middleware has hooks for single messages."""
+        """Whether a middleware has ``before`` or ``after``."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
         for hook in self._hooks[name]:
@@ -294,5 +291,5 @@ def _hook(one: object, name: str) -> Hook | None:
     if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
         return None
     if not callable(hook) or inspect.iscoroutinefunction(hook):
-        raise InvalidArgument(f"{name} of {one!r} is no plain function")
+        raise InvalidArgument(f"{name} of {one!r} is not a plain function")
     return hook  # type: ignore[no-any-return]

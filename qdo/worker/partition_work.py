@@ -1,4 +1,4 @@
-"""The work of this worker on one partition, from its first message until it is handed back or lost.
+"""The work of this worker on one partition, from its first message until the partition is released or lost.
 
 ::
 
@@ -6,12 +6,12 @@
       │               │                  │
       └───────────────┴──────cancel──────┴──► lost, or handed over
 
-closed       Messages in flight are finished and count; no other begins.
-filling      Messages before a done one are handled, so that the done one need not be repeated elsewhere. One that
-             failed is tried again if its time comes soon enough.
-lost         Results do not count. A thread cannot be stopped: the partition takes no messages here until it has ended,
-             or its message has failed because it takes too long.
-handed over  Likewise, because a handler does not end, and until the partition has gone; then it is lost.
+closed       Messages in flight are finished and their results count. No other message starts.
+filling      Unfinished messages before a done one are handled, so that the next owner need not repeat the done one.
+             Failed ones are retried if their pause ends before the deadline.
+lost         Results are discarded. A running thread cannot be stopped, so the partition accepts no messages here until
+             the thread has ended or its message has failed because it took too long.
+handed over  Like lost, after a handler that hangs. The partition still has to move to another worker; then it is lost.
 
 **Messages.** A message is in one of these states::
 
@@ -21,8 +21,8 @@ handed over  Likewise, because a handler does not end, and until the partition h
        │                 ▼
        └───again────── held ────finish──► done
 
-While a message is held, whatever must come after it waits: in an :class:`OrderedQueue` everything, in a
-:class:`KeyedQueue` the messages with its key. A queue's ``end`` is the id up to which everything is done.
+A held message makes later messages wait: in an :class:`OrderedQueue` all of them, in a :class:`KeyedQueue` those with
+its key. A queue's ``end`` is the id up to which all messages are done.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from queuey.client import AsyncClient, Message, RetryPolicy, deadletters
 from queuey.client.deadletters import Cause
 
 _DEAD_PAUSES = RetryPolicy(base=0.5, cap=30.0)
-"""Pauses after a dead letter could not be stored."""
+"""Pauses between attempts to store a dead letter."""
 
 
 class FailedMessage(NamedTuple):
-    """A failed message whose fate is not decided yet."""
+    """A failed message that is held until it is retried, skipped or stored as a dead letter."""
 
     message: Message
     attempt: int
@@ -59,14 +59,14 @@ class FailedMessage(NamedTuple):
 
 
 class OrderedQueue:
-    """One message after another.
+    """The messages of a partition, handled one after another.
 
     Attributes:
-        end: The id up to which everything is done; None: nothing yet.
+        end: The id up to which all messages are done, or None if no message is done.
     """
 
     done_behind = False
-    """Messages are done that cannot be recorded, because one before them is not: here there are none."""
+    """Whether messages after an unfinished one are done. Always False here, because messages are handled in order."""
 
     def __init__(self) -> None:
         self._messages: Sequence[Message] = ()
@@ -82,12 +82,12 @@ class OrderedQueue:
 
     @property
     def waiting(self) -> bool:
-        """Something may be handled, now or after what is running."""
+        """Whether there are messages that are not done."""
         return self._at < len(self._messages)
 
     @property
     def full(self) -> bool:
-        """No more messages are to be added now: they would only take memory."""
+        """Whether adding more messages now would only use memory."""
         return self._at < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -96,11 +96,11 @@ class OrderedQueue:
 
     @property
     def first(self) -> Message | None:
-        """The next message, if it may be handled now."""
+        """The next message, or None if no message may be handled now."""
         return None if self._running or self._held or not self.full else self._messages[self._at]
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns a run of messages that may be handled now."""
+        """Returns a run of up to ``most`` messages, or None if no message may be handled now."""
         if self.first is None:
             return None
         self._running = True
@@ -111,7 +111,7 @@ class OrderedQueue:
         return MessageRun(self._messages[self._at : self._at + most], self._attempt)
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
-        """Ends a run: the first ``handled`` messages are done; with ``failed`` the next one is held, and returned."""
+        """Ends a run whose first ``handled`` messages are done. With ``failed`` holds the next one and returns it."""
         self._running = False
         if handled:
             self._advance(handled)
@@ -129,12 +129,13 @@ class OrderedQueue:
         self._advance(1)
 
     def leave(self, held: FailedMessage) -> None:
-        """The held message is not tried again here."""
+        """Leaves a held message to the next owner."""
 
     def keep_gap_fillers(self) -> set[str]:
-        """Drops all waiting messages that no done message waits for: here all of them.
+        """Drops the waiting messages that are not before a done message. Here these are all.
 
-        Called when nothing is running, and again when a message is left. Returns the ids of what is left to do.
+        Called when no message is running, and again whenever a message is left. Returns the ids of the messages that
+        remain to be handled.
         """
         self._messages = self._messages[: self._at]
         return set()
@@ -146,16 +147,18 @@ class OrderedQueue:
 
 
 class KeyedQueue:
-    """Several messages at a time, those with one key one after another; methods are as in :class:`OrderedQueue`.
+    """The messages of a partition, handled in parallel but in order for each key.
+
+    The methods are those of :class:`OrderedQueue`.
 
     Args:
         key: Returns a message's key.
-        parallel: Max runs at the same moment.
+        parallel: Max runs at the same time.
         window: Max messages from the first unfinished one on.
     """
 
     first: Message | None = None
-    """The only message that may be handled next: here there are several."""
+    """Always None, because several messages may be next."""
 
     def __init__(self, key: Key, parallel: int, window: int) -> None:
         self._key = key
@@ -163,11 +166,11 @@ class KeyedQueue:
         self._window = window
         self._prefix = ContiguousOffset()
         self._chains: dict[Hashable, deque[Message]] = {}
-        """The messages of each key that are not done, without those that are running or held."""
+        """The messages of each key that are neither done nor running nor held."""
         self._ready: deque[Hashable] = deque()
-        """Keys of which nothing is running or held, in the order in which they are to be served."""
+        """Keys without running or held messages, in the order in which they are served."""
         self._attempts: dict[Hashable, int] = {}
-        """The attempt that the first message of a key is at, if it is not the first."""
+        """The number of the next attempt at the first message of a key, if that message has failed before."""
         self._left: set[str] = set()
         self._waiting = 0
         self._running = 0
@@ -186,12 +189,12 @@ class KeyedQueue:
 
     @property
     def waiting(self) -> bool:
-        """Messages are neither done, nor running, nor held."""
+        """Whether there are messages that are neither done nor running nor held."""
         return self._waiting > 0
 
     @property
     def full(self) -> bool:
-        """The window is used up, or there is as much to do as can be done at once."""
+        """Whether the window is full, or half of it is waiting."""
         return len(self._prefix) >= self._window or self._waiting >= max(1, self._window // 2)
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -207,7 +210,7 @@ class KeyedQueue:
                 chain.append(message)
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns a fair share: whole keys, until there are enough messages."""
+        """Returns a run with a fair share of the waiting messages, gathered key by key."""
         if self._running >= self._parallel or not self._ready:
             return None
         first = self._ready[0]
@@ -240,7 +243,7 @@ class KeyedQueue:
         return held
 
     def again(self, held: FailedMessage) -> None:
-        """The held message is tried before all others that wait."""
+        """Queues a held message for its next attempt, before all waiting messages."""
         self._chains[held.key].appendleft(held.message)
         self._waiting += 1
         self._attempts[held.key] = held.attempt + 1
@@ -284,8 +287,8 @@ class KeyedQueue:
 class ContiguousOffset:
     """Messages in their order, some of them done.
 
-    Only messages before every unfinished one may be recorded as processed, so that nothing is lost when the
-    partition goes to another worker.
+    Only messages before the first unfinished one may be recorded as processed. So no message is lost when the partition
+    goes to another worker.
     """
 
     __slots__ = ("_done", "_order", "end")
@@ -294,15 +297,14 @@ class ContiguousOffset:
         self._order: deque[str] = deque()
         self._done: set[str] = set()
         self.end: str | None = None
-        """The last message of the part that is done without a gap; None: not even the first."""
+        """The last message before the first unfinished one, or None if the first message is not done."""
 
     def __len__(self) -> int:
-        """Messages from the first unfinished one on."""
+        """Number of messages from the first unfinished one on."""
         return len(self._order)
 
     @property
     def unfinished(self) -> int:
-        """Messages among those that are not done."""
         return len(self._order) - len(self._done)
 
     def add(self, ids: Iterable[str]) -> None:
@@ -316,23 +318,23 @@ class ContiguousOffset:
             done.remove(self.end)
 
     def gaps(self, barriers: Collection[str]) -> set[str]:
-        """Returns the unfinished messages that keep finished ones from being recorded.
+        """Returns the unfinished messages that keep done ones from being recorded.
 
-        Barriers are messages that will not be finished: nothing behind the first of them can be recorded.
+        Barriers are messages that will not be finished. No message after the first barrier can be recorded.
         """
-        left = len(self._done)
-        found: set[str] = set()
+        remaining = len(self._done)
+        blocking: set[str] = set()
         between: list[str] = []
         for identifier in self._order:
-            if not left or identifier in barriers:
+            if not remaining or identifier in barriers:
                 break
             if identifier in self._done:
-                left -= 1
-                found.update(between)
+                remaining -= 1
+                blocking.update(between)
                 between.clear()
             else:
                 between.append(identifier)
-        return found
+        return blocking
 
 
 PartitionQueue: TypeAlias = OrderedQueue | KeyedQueue
@@ -342,17 +344,18 @@ WorkState = Literal["open", "closed", "filling", "lost", "handed over"]
 
 
 class PartitionWork:
-    """The work on one partition; its states are those of the module.
+    """The work on one partition. The module describes its states.
 
     Args:
-        row: The ownership that it belongs to.
+        row: The ownership of the partition.
         partition_queue: The messages of the partition.
-        ended: Called, perhaps twice, when its results do not count and none of its messages is in flight any more.
-        suspicion: None: the partition is not watched.
+        ended: Called, perhaps twice, when the results are discarded and no message is in flight any more.
+        suspicion: Watches for messages that crash the worker. None if the partition is not watched.
 
     Attributes:
-        queued: It waits for a handler.
-        handing_over: Releases the partition because of a handler that cannot be stopped; None: nothing does.
+        queued: Whether the work waits for a handler.
+        handing_over: The task that releases the partition because a handler cannot be stopped. None if there is no
+            such handler.
     """
 
     def __init__(
@@ -370,7 +373,7 @@ class PartitionWork:
         self.queued = False
         self.handing_over: asyncio.Task[None] | None = None
         self.recorded: str | None = None
-        """The partition queue's end when it was last noted."""
+        """The last offset passed on to be committed."""
         self.runs: dict[MessageRun, None] = {}
         self._ended = ended
         self._timers: dict[asyncio.TimerHandle, FailedMessage] = {}
@@ -382,12 +385,10 @@ class PartitionWork:
 
     @property
     def open(self) -> bool:
-        """Messages may begin."""
         return self.state in {"open", "filling"}
 
     @property
     def discarded(self) -> bool:
-        """Results do not count."""
         return self.state in {"lost", "handed over"}
 
     @property
@@ -396,23 +397,21 @@ class PartitionWork:
 
     @property
     def quiet(self) -> bool:
-        """No message is in flight."""
         return self._quiet.is_set()
 
     @property
     def unfinished(self) -> bool:
-        """Messages that were handled, or are in flight, will be handled again if the work ends now."""
+        """Whether messages in flight, or handled ones, will be handled again if the work ends now."""
         return not self.quiet or self.partition_queue.done_behind
 
     @property
     def alone(self) -> bool:
-        """No other message may be handled beside the next one."""
+        """Whether the next message must run alone in this worker."""
         first = None if self.suspicion is None else self.partition_queue.first
         return self.suspicion is not None and first is not None and self.open and self.suspicion.last(first)
 
     @property
     def note_without_own_attempt(self) -> HandlingNote | None:
-        """To be recorded when no message is being handled."""
         return None if self.suspicion is None else self.suspicion.ended()
 
     def take(self, most: int) -> MessageRun | None:
@@ -428,14 +427,14 @@ class PartitionWork:
         return run
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
-        """Records how a run ended; :meth:`update_quiet` follows when its failure has been dealt with."""
+        """Records how a run ended. Call :meth:`update_quiet` after its failure has been dealt with."""
         self.runs.pop(run, None)
         if self.discarded or run.settled:
             return None
         return self.partition_queue.settle(run, handled, failed=failed)
 
     def retry_later(self, held: FailedMessage, seconds: float, ready: Callable[[PartitionWork], None]) -> None:
-        """Holds a failed message for some seconds and calls ``ready`` then; leaves it if that is too late."""
+        """Holds a failed message for some seconds, then calls ``ready``. Leaves it if that is after the deadline."""
 
         def again() -> None:
             del self._timers[timer]
@@ -453,7 +452,7 @@ class PartitionWork:
             self._keep_gap_fillers()
 
     def dead_letter(self, task: asyncio.Task[None]) -> None:
-        """A dead letter is being published; its message counts as in flight."""
+        """Registers a task that publishes a dead letter. Its message counts as in flight."""
         self._dead_letters.add(task)
         self._quiet.clear()
         task.add_done_callback(self._buried)
@@ -461,14 +460,14 @@ class PartitionWork:
     async def publish_dead_letter(
         self, client: AsyncClient, handling: Handling, held: FailedMessage, failure: Failure
     ) -> bool:
-        """Publishes a dead letter; tries again until it is stored, or returns False if the work is closed before."""
+        """Publishes a dead letter, and retries until it is stored. Returns False if the work is closed before."""
         queue, place = self.partition.queue.name, Delivery(self.partition, held.attempt)
         cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
         dead_queue, ttl = handling.settings.dead_queue, handling.settings.dead_ttl
         for failures in count(1):
             try:
                 target = await deadletters.bury(client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
+            except Exception as error:  # noqa: BLE001 - no error may lose the message
                 handling.metrics.note("dead_letter_failures")
                 pause = _DEAD_PAUSES.pause(failures, 1.0)
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
@@ -477,7 +476,7 @@ class PartitionWork:
                     return False
             else:
                 break
-        text = "given up after %d attempts, now in %s: %s"
+        text = "given up after %d attempts, moved to %s: %s"
         handling.report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
         return True
 
@@ -486,17 +485,16 @@ class PartitionWork:
             run.stop()
 
     def close(self) -> None:
-        """Nothing new begins."""
         if self.state == "open":
             self.state = "closed"
         self._closing.set()
         self.halt()
 
     def fill(self, deadline: float) -> bool:
-        """Handles the gaps; returns False if there are none. Until the gaps are filled, it is not quiet.
+        """Starts to handle the gaps before done messages. Returns False if there are no gaps.
 
-        Called when it was quiet; another task that waited for that may have called it since. Messages that would be
-        tried again after the deadline (of the loop's clock) are left.
+        Call it when the work is quiet; it is quiet again once the gaps are filled. Several tasks may call it. Messages
+        whose retry is after the deadline, by the loop's clock, are left to the next owner.
         """
         if self.quiet and not self.discarded:
             self._deadline = deadline
@@ -506,7 +504,7 @@ class PartitionWork:
         return self.state == "filling"
 
     def _keep_gap_fillers(self) -> bool:
-        """Drops messages outside the gaps, and those whose retry is after the deadline; returns whether any is left."""
+        """Drops messages outside the gaps, and those whose retry is after the deadline. Returns whether any remain."""
         for timer, held in self._timers.items():
             if timer.when() > self._deadline:
                 self.partition_queue.leave(held)
@@ -517,7 +515,6 @@ class PartitionWork:
         return self.partition_queue.waiting or bool(self._timers)
 
     def cancel(self) -> None:
-        """Nothing counts from now on."""
         self.close()
         self.state = "lost" if self.handing_over is None else "handed over"
         for timer in self._timers:
@@ -531,7 +528,7 @@ class PartitionWork:
         await self._quiet.wait()
 
     async def pause(self, seconds: float) -> bool:
-        """Waits; returns False, at once, when the work is closed."""
+        """Waits. Returns False as soon as the work is closed."""
         return not await happens(self._closing, seconds)
 
     def _buried(self, task: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
-"""Checks before a worker joins its group that its credential may do all that its options need.
+"""Checks, before a worker joins its group, that its credential has all rights that its options need.
 
-A worker that finds this out later stops at the first message that fails: its dead letter cannot be stored, so its
-partition stands still.
+Without this check, the worker would block at the first failed message: its dead letter cannot be stored, so its
+partition makes no progress.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ logger = logging.getLogger("qdo.worker")
 MAX_NAMES = 100
 """Max queues matching patterns that are checked."""
 PAUSES = RetryPolicy(base=0.25, cap=5.0)
-"""Pauses while the service does not answer."""
+"""Pauses while the service does not respond."""
 MAX_SHOWN = 10
 """Max missing rights that an error names."""
 GROUP = "a group of the service"
-"""What members of such a group need the right to claim for."""
+"""The option that needs the right to claim, in the text of errors."""
 
 T = TypeVar("T")
 Need = tuple[str, str, str]
-"""The name of a queue, an action there, and the option that needs it."""
+"""A right: the name of a queue, an action, and the option that needs the right."""
 
 
 async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> None:
-    """Checks the rights, as soon as the service answers.
+    """Checks the rights as soon as the service responds.
 
-    A queue that only a pattern matches may be meant for others, such as a user's inbox: the worker begins without it.
+    Rights for queues that only match a pattern may be missing, because these may belong to others, such as a user's
+    inbox. They are only logged.
 
     Raises:
-        MissingRights: Some are missing for queues that are named.
-        ClientError: The service refuses to answer.
+        MissingRights: The credential lacks rights for named queues.
+        ClientError: The service refused to look up the rights.
     """
     names = consumer.wanted.names
     if missing := await until_answered(lambda: _missing(consumer, settings, names)):
@@ -51,14 +52,14 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
             f"Give it these rights (docs/access.md), or change the options{_way_out(missing)}"
         )
-    if consumer.in_service_group and names:  # With ZooKeeper the leader says it.
-        named = await until_answered(lambda: look_up(consumer.client, names))
-        if named.absent:
-            logger.warning("queues that do not exist: %s", ", ".join(sorted(named.absent)))
+    if consumer.in_service_group and names:  # With ZooKeeper the leader logs this.
+        lookup = await until_answered(lambda: look_up(consumer.client, names))
+        if lookup.absent:
+            logger.warning("queues that do not exist: %s", ", ".join(sorted(lookup.absent)))
     matching = await until_answered(lambda: _matching(consumer))
     if missing := await until_answered(lambda: _missing(consumer, settings, matching - names)):
         logger.warning(
-            "the credential lacks rights for queues that match patterns: %s. What it may not read is left to others",
+            "the credential lacks rights for queues that match patterns: %s. Unreadable queues are left to others",
             _texts(missing),
         )
 
@@ -68,7 +69,7 @@ def _way_out(missing: list[Need]) -> str:
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Asks the service until it answers; raises ClientError if it refuses."""
+    """Repeats a request until the service responds. Raises ClientError if the service refuses it."""
     failures = 0
     while True:
         try:
@@ -78,7 +79,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
                 raise
             failures += 1
             if failures == 1:
-                logger.warning("the service does not answer now, trying on: %s", error)
+                logger.warning("the service does not answer now, retrying: %s", error)
             await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
 
 
@@ -102,26 +103,25 @@ async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: Abs
         logger.warning("the service is older than this program, so the worker's rights are not checked")
         return []
     lacking = [need for need in needs if need[1] not in rights[need[0]]]
-    looked = await look_up(client, {name for name, action, _ in lacking if action != "send"})
-    # A queue that does not exist yet may come with principals that allow the rest. Only then admin is needed.
+    lookup = await look_up(client, {name for name, action, _ in lacking if action != "send"})
+    # A missing queue needs admin, to create it. Other rights may be granted when it is created.
     return [
         (name, action, option)
         for name, action, option in lacking
-        if action == "send" or (name in looked.absent) == (action == "admin")
+        if action == "send" or (name in lookup.absent) == (action == "admin")
     ]
 
 
 async def _matching(consumer: AsyncConsumer) -> set[str]:
-    """Returns up to ``MAX_NAMES`` queues that match patterns now."""
-    wanted, found = consumer.wanted, set[str]()
-    for prefix in wanted.literal_prefixes():
+    subscription, names = consumer.wanted, set[str]()
+    for prefix in subscription.literal_prefixes():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)
-        found |= {queue.name for queue in page.queues if wanted.wants(queue.name)}
-    return set(sorted(found)[:MAX_NAMES])
+        names |= {queue.name for queue in page.queues if subscription.wants(queue.name)}
+    return set(sorted(names)[:MAX_NAMES])
 
 
 def _needs(names: list[str], settings: WorkerSettings, claims: str) -> list[Need]:
-    """Returns what a worker needs; ``claims`` says what needs the right to claim, if anything does."""
+    """Returns the rights that a worker needs. ``claims`` is the option that needs the right to claim, or empty."""
     needs: dict[Need, None] = {}
     for name in names:
         needs[name, "read", ""] = None

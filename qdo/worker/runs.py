@@ -1,4 +1,4 @@
-"""Runs of messages: what is run, who runs it, how many messages a run has, how long it takes, and how it ends."""
+"""Runs of messages: their state, executors, size, time limit and result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class _Place(NamedTuple):
 
 
 class Delivery(_Place):
-    """The partition of a message that is being handled, and the number of the attempt: a pair, with what is known.
+    """The partition and attempt number of a message that is being handled.
+
+    It is a tuple of these two, with further attributes.
 
     Example:
         >>> from qdo import Delivery, Partition
@@ -30,23 +32,22 @@ class Delivery(_Place):
 
     Attributes:
         partition: The partition, with its queue.
-        attempt: From 1 on. Another worker that gets the message begins at 1 again, except after attempts that ended
-            with the loss of their worker.
-        state: The last one that an earlier attempt has set (:func:`qdo.set_state`), for workers that claim; of a batch
-            that of its first message. None if there is no such state.
-        cancelled: True once an operator has cancelled the job, which a long task can check between two steps; for
-            workers that claim. Whatever the task does, it is not tried again.
+        attempt: The number of the attempt, from 1 on. Another worker starts at 1 again, except after attempts in which
+            a worker was lost.
+        state: For workers that claim, the last state set by an earlier attempt (:func:`qdo.set_state`), or None. In a
+            batch it is the state of the first message.
+        cancelled: For workers that claim, True once an operator has cancelled the job. A long task can check it between
+            steps. A cancelled job is not retried, whatever the task does.
     """
 
     def __new__(cls, partition: Partition, attempt: int, state: Any = None) -> Self:  # noqa: ANN401 - any JSON value
-        """Makes one."""
         place = super().__new__(cls, partition, attempt)
         place.state = state
         return place
 
     state: Any = None
     is_asked_to_stop: Callable[[], bool] | None = None
-    """Set where the message is handled."""
+    """Returns whether the job is cancelled. Set by the executor."""
 
     @property
     def cancelled(self) -> bool:
@@ -54,30 +55,30 @@ class Delivery(_Place):
 
 
 class MessageRun:
-    """Messages to be handled one after another, and how far that has come.
+    """Messages that are handled one after another, and the progress of the run.
 
-    A message that failed before travels alone.
+    A message that failed before has a run of its own.
 
     Attributes:
-        accepted: The first of the messages, as many as the executor handles in this run.
-        keys: The keys of the messages; empty if messages have none.
-        halt: The run ends after the present message; checked before each message.
+        accepted: The first messages of the run that the executor handles, perhaps not all.
+        keys: The keys of the messages, or empty if the messages are not keyed.
+        halt: Ends the run after the present message. Checked before each message.
         handled: Number of messages handled so far.
         seen: ``handled`` at the last check.
-        since: When that number last changed, by the loop's clock.
-        told: Seconds without progress after which the last warning was logged.
-        tell: Called when the run is to end, for executors that cannot check ``halt``.
-        begun: A handler works on it.
-        cancelled: Its executor has cancelled it.
-        abandoned: ``handled`` when a message did not end in time; None: that never happened.
-        leaked: The handler did not stop when it was told to.
-        settled: Its progress is recorded; later results do not count.
-        state: The last state that the handler has set, in any thread: the number of its message, and JSON.
+        since: When ``handled`` last changed, by the loop's clock.
+        told: Seconds without progress when the last warning was logged.
+        tell: Called when the run should end, for executors that cannot check ``halt``.
+        begun: Whether a handler has started on the run.
+        cancelled: Whether its executor has cancelled the run.
+        abandoned: ``handled`` when a message exceeded its time, or None if no message did.
+        leaked: Whether the handler hangs and could not be stopped.
+        settled: Whether the progress is recorded. Later results are discarded.
+        state: The last state that the handler has set, in any thread: the index of its message, and JSON.
         state_seen: The last state that was passed on.
-        to_stop: The numbers of messages whose handlers are asked to stop.
-        tell_to_stop: Called with each of these, for executors that cannot check them.
-        keeps_results: What the handler returns is the result of its message.
-        results: Results by the numbers of their messages.
+        to_stop: The indexes of messages whose handlers are asked to stop.
+        tell_to_stop: Called with each index of ``to_stop``, for executors that cannot check it.
+        keeps_results: Whether to keep the handler's return values as results.
+        results: Results by the indexes of their messages.
     """
 
     __slots__ = (
@@ -103,7 +104,7 @@ class MessageRun:
         self.results: dict[int, JobResult] = {}
 
     def set_result(self, result: object) -> None:
-        """Keeps the result of the present message; one without a JSON form is logged: the work is done all the same."""
+        """Keeps the result of the present message. Only logs a result that is not JSON, because the work is done."""
         message = self.messages[self.handled]
         try:
             encoded = encoded_result(result)
@@ -117,11 +118,9 @@ class MessageRun:
             self.results[self.handled] = result
 
     def is_asked_to_stop(self) -> bool:
-        """Returns whether that is so of the present message."""
         return self.handled in self.to_stop
 
     def ask_to_stop(self, number: int) -> None:
-        """Asks the handler of one of the messages to stop."""
         self.to_stop = self.to_stop | {number}
         if self.tell_to_stop is not None:
             self.tell_to_stop(number)
@@ -130,12 +129,12 @@ class MessageRun:
         self.state = self.handled, state
 
     def new_state(self) -> tuple[int, bytes] | None:
-        """Returns the state of the present message if it is new."""
+        """Returns the state of the present message if it has changed since the last call, else None."""
         state = self.state
         if state is None or state is self.state_seen:
             return None
         self.state_seen = state
-        # Threads of a handler may set one when the last message is handled.
+        # Threads of a handler may set a state after the last message was handled.
         return state if state[0] == self.handled < len(self.messages) else None
 
     def stop(self) -> None:
@@ -145,10 +144,10 @@ class MessageRun:
 
 
 class Executor(Protocol):
-    """Runs messages somewhere, a bounded number of runs at a time."""
+    """Executes a bounded number of runs at a time."""
 
     slots: int
-    """Max runs at the same moment, hanging ones included; 0 if too many hang, so that the worker must end."""
+    """Max runs at the same time, including hanging ones. 0 if too many hang, so that the worker must end."""
 
     async def open(self) -> None:
         """Prepares handlers and their context.
@@ -158,31 +157,31 @@ class Executor(Protocol):
         """
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """Begins a run. The future has its result, whatever happens; it never raises."""
+        """Starts a run. Errors of the handler are in the future's result; the future itself does not fail."""
 
     def abandon(self, run: MessageRun) -> bool:
-        """Ends a run whose present message takes too long; may be called twice.
+        """Ends a run whose present message takes too long. May be called twice.
 
-        Returns False if the run goes on; then another one may begin beside it.
+        Returns False if the run cannot be ended. Then another run may start at the same time.
         """
 
     def give_up(self) -> bool:
-        """Stops tasks and processes; threads cannot be stopped. Returns True if everything ends soon."""
+        """Stops tasks and processes. Returns False if the runs are threads, which cannot be stopped."""
 
     async def close(self) -> None:
-        """Leaves the context. Nothing is running any more, or was given up."""
+        """Exits the context. Called when all runs have ended or were given up."""
 
 
 _FIRST = 16
 _WEIGHT = 0.2
-"""Ratio of the latest run in the mean, if it was as long as the aim."""
+"""Ratio of the latest run in the mean if the run took ``seconds``; shorter runs have a lower weight."""
 
 
 class BatchSize:
-    """Learns how long a message takes, and so how many fill a run of ``seconds``.
+    """Estimates the time per message, and from it how many messages fill a run of ``seconds``.
 
-    Fast handlers get long runs, because then the cost per run matters most. Slow ones get few messages: another handler
-    cannot get those of a run, and a partition that waits for its turn waits for all of them.
+    Fast handlers get many messages per run, which amortizes the cost of a run. Slow handlers get few, because messages
+    of a run are not available to other handlers, and other partitions wait until the run ends.
     """
 
     def __init__(self, seconds: float, most: int, first: int = _FIRST) -> None:
@@ -202,12 +201,12 @@ class BatchSize:
     def ran(self, messages: int, seconds: float) -> None:
         if not messages:
             return
-        each = seconds / messages
+        mean = seconds / messages
         if self._mean is None:
-            self._mean = each
+            self._mean = mean
         else:
             weight = min(1.0, max(_WEIGHT * seconds / self._seconds, 0.02))
-            self._mean += weight * (each - self._mean)
+            self._mean += weight * (mean - self._mean)
 
 
 logger = logging.getLogger("qdo.worker")
@@ -215,11 +214,11 @@ logger = logging.getLogger("qdo.worker")
 _STOPPING_SECONDS = 5.0
 """Timeout for a cancelled handler to end, in seconds."""
 _LONG = 60.0
-"""Min seconds for which a handler has had a message when that is first logged."""
+"""Min seconds that a message has been handled when this is first logged."""
 
 
 def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -> float:
-    """Returns how long a run has been handling its present message, as far as known; logs it if that is long."""
+    """Returns the seconds since a run made progress, as far as checks have seen it. Logs a long one."""
     if run.handled != run.seen or not run.begun:
         run.seen, run.since, run.told = run.handled, now, 0.0
     age = now - run.since
@@ -234,13 +233,13 @@ def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -
 
 
 def too_long(seconds: float) -> Failure:
-    return Failure.of(TimeLimit(f"the handler did not come to an end in {seconds:g} s"))
+    return Failure.of(TimeLimit(f"the handler did not return within {seconds:g} s"))
 
 
 def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> bool:
-    """Stops a run whose handler takes longer than the limit; returns False if it goes on all the same.
+    """Stops a run whose handler exceeds the limit. Returns False if the run cannot be stopped or did not end in time.
 
-    A run that was stopped before has some time to end.
+    A run that was stopped before has ``_STOPPING_SECONDS`` to end.
     """
     again = run.abandoned == run.handled
     if again and age < limit + _STOPPING_SECONDS:
@@ -250,7 +249,10 @@ def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> b
 
 
 def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
-    """Returns how a run ended. After an internal error nothing of it counts; a run stopped at its limit has failed."""
+    """Returns the result of a run. After an internal error no message counts as handled.
+
+    A run that was stopped at its limit has failed.
+    """
     if future.cancelled():
         return _stopped(run, RunResult(0), limit)
     error = future.exception()

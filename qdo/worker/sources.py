@@ -1,4 +1,4 @@
-"""Where a worker's messages come from: partitions that a group shares out, or claims."""
+"""The interface between a worker and the source of its messages: the partitions of a group, or claims."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from queuey.client import AsyncClient, Message
 logger = logging.getLogger("qdo.worker")
 
 REFUSED_PAUSE = 1.0
-"""Interval before messages are asked for again after a refusal, in seconds."""
+"""Interval before the next request after the service has refused to deliver messages, in seconds."""
 
 
 class Handling(NamedTuple):
-    """The worker's side of a source.
+    """The worker as its source sees it.
 
     Attributes:
         runner: Runs handlers.
-        stop_requested: Set when the worker is to stop.
-        changed: Called when more messages may be taken again, or the state has changed.
-        end: Called when the worker is to end, with the reason.
-        stop: Called when the worker is to end because its source has nothing more.
-        lag_shown: The lag is to be measured.
-        keep_queues: Awaited before the first claim when the worker starts; None: nothing.
-        prepare: Run beside the messages when the worker starts; None: nothing.
-        retry_of: Returns when a failed message is tried again; None: as the settings or the queue say.
-        task_of: Returns the task that a message calls, or None if it calls no known task.
-        call_of: Returns the call of a message for the log, or None if it calls no task.
-        names_of: Returns the names of the tasks of messages that were handled, or is None if the handler has no tasks.
+        stop_requested: Set when the worker should stop.
+        changed: Called when more messages may be taken, or the state has changed.
+        end: Ends the worker because of a failure.
+        stop: Ends the worker with an exit code.
+        lag_shown: Whether to measure the lag.
+        keep_queues: Awaited before the first claim when the worker starts, or None.
+        prepare: Runs in the background when the worker starts, or None.
+        retry_of: Returns the retry options for a failed message, or None if the settings or the queue decide.
+        task_of: Returns the task that a message calls, or None if it does not call a known task.
+        call_of: Returns the call of a message for the log, or None if it does not call a task.
+        names_of: Returns the task names of handled messages. None if the handler has no tasks.
     """
 
     runner: Executor
@@ -67,14 +67,14 @@ class Handling(NamedTuple):
     names_of: Callable[[Sequence[Message]], list[str]] | None = None
 
     def decided(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
-        """Returns what becomes of a message whose attempt has failed; counts the failure and calls the hooks."""
+        """Returns what to do with a message after a failed attempt. Counts the failure and calls the hooks."""
         decision = decide(settings, place.partition.queue.name, failure, place.attempt, random())  # noqa: S311 - spreads load
         if not isinstance(decision, StopTheWorker) or decision.why == "message":
             self.failed(place, message, failure)
         if isinstance(decision, StopTheWorker) and decision.why != "asked":
             self.report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
         elif isinstance(decision, SkipMessage):
-            text = "given up after %d attempts and passed over, as %s: %s"
+            text = "given up after %d attempts and skipped, because %s: %s"
             self.report(logging.ERROR, place, message, failure, text, place.attempt, decision.reason)
         return decision
 
@@ -84,8 +84,8 @@ class Handling(NamedTuple):
         """Logs a failure with ``queue``, ``partition``, ``message_id``, ``attempt`` and ``error`` as fields.
 
         If the message calls a task, the text begins with the call, and ``task`` and ``arguments`` are fields, too. The
-        failure is the last argument of the text. The first attempt and errors are logged with its traceback; the error
-        may have been raised in another process, so there is only its text.
+        failure is the last argument of the text. The first attempt, and each failure at level ERROR or above, are
+        logged with the traceback, which is only text because the error may have been raised in another process.
         """
         if not logger.isEnabledFor(level):
             return
@@ -107,7 +107,6 @@ class Handling(NamedTuple):
         logger.handle(record)
 
     def ran_tasks(self, queue: str, run: MessageRun, ran: RunResult) -> None:
-        """Counts the messages of a run that were handled, by task."""
         names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
         for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
             self.metrics.ran(queue, result, task)
@@ -129,63 +128,63 @@ class Handling(NamedTuple):
         self.hooks.call("dead", message, place, failure)
 
     def broken(self, error: BaseException) -> None:
-        """Ends the worker by an internal error, which a callback of the loop would only log."""
+        """Ends the worker after an internal error in a callback, which the loop would only log."""
         logger.critical("the worker ends because of an internal error", exc_info=error)
         self.end(StopTheWorker("error"), Failure.of(error))
 
 
 def note_refusal(handling: Handling, seconds: float) -> None:
-    """Ends the worker if the service has refused its credential for too long."""
+    """Ends the worker if the service has refused its credential for ``stalled_after`` seconds."""
     handling.metrics.refused = seconds
     if seconds >= handling.settings.stalled_after:
-        text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
+        text = "the worker ends: for %.0f s the service has refused its credential. Use a key for its queues"
         logger.critical(text, seconds)
         handling.stop(ExitCode.FAILED)
 
 
 def end_if_handlers_hang(handling: Handling) -> None:
-    """Ends the worker if as many handlers hang as it may run: only the end of the process ends these."""
+    """Ends the worker if as many handlers hang as it may run, because only the end of the process stops them."""
     if not handling.runner.slots and not handling.stop_requested.is_set():
         logger.critical("the worker ends: as many handlers hang as it runs at a time, and they cannot be stopped")
         handling.stop(ExitCode.FAILED)
 
 
 class Source(Protocol):
-    """The messages of a worker: gets them, has them handled, and records progress."""
+    """Gets the messages of a worker, runs them in handlers, and records progress."""
 
     async def start(self) -> None:
-        """Gets ready to take messages, however long that takes.
+        """Prepares to take messages, without a timeout.
 
         Raises:
-            MissingRights: The credential may not do all that the settings need.
-            QdoError, ClientError
+            MissingRights: The credential lacks rights that the settings need.
+            QdoError, ClientError: The worker could not join its group, or the service refused a request.
         """
 
     async def take(self) -> bool:
-        """Begins as many messages as there are handlers for, or waits for some.
+        """Starts as many messages as there are free handlers, or waits for messages.
 
         Returns:
-            False: there is no handler free, and no other message may begin before the state has changed.
+            False if no message may start before the state has changed, because no handler is free.
         """
 
     def wake(self) -> None:
         """Ends the wait of :meth:`take`."""
 
     def beside(self) -> list[Coroutine[Any, Any, None]]:
-        """Returns the tasks beside the worker's loop; none of them ends by itself."""
+        """Returns the background tasks. They run until they are cancelled."""
 
     async def drain(self, patience: float) -> bool:
-        """Finishes the running messages, within ``patience`` seconds, and records them; releases everything else.
+        """Finishes and records the running messages within ``patience`` seconds, and releases all others.
 
         Returns:
-            False: some were not finished or not recorded.
+            False if messages were not finished or not recorded.
         """
 
     async def until_ended(self, deadline: float) -> None:
-        """Waits, until a deadline of the loop's clock, for handlers that were given up."""
+        """Waits for handlers that were given up, until a deadline by the loop's clock."""
 
     async def close(self) -> None:
-        """Leaves; messages that are not recorded are handled again."""
+        """Leaves the group or releases the claims. Unrecorded messages will be handled again."""
 
     async def close_all(self) -> None:
-        """Closes client and coordinator."""
+        """Closes the client and the coordinator."""

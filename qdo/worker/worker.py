@@ -1,4 +1,4 @@
-"""The worker: takes messages from its source and calls the handler with them, until it is stopped.
+"""The worker: takes messages from its source and calls the handler with them until it is stopped.
 
 ::
 
@@ -8,10 +8,10 @@
                       ▼  │
                     halted
 
-Draining: the worker takes no more messages, and the group assigns it nothing. Each partition is released as soon as
-its running messages are finished and committed; then the worker leaves the group, then the context. Halted: running
-messages are finished, and none begins. If the session is lost, running messages are not committed, and the worker
-continues with its next assignment.
+Draining: the worker takes no more messages, and the group assigns it no partitions. Each partition is released as soon
+as its running messages are finished and committed. Then the worker leaves the group and exits the context. Halted:
+running messages are finished, and no message starts. If the session is lost, running messages are not committed, and
+the worker continues with its next assignment.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _GIVING_UP_SECONDS = 2.0
 _CODES = {"asked": ExitCode.ENDED, "message": ExitCode.MESSAGE_FAILED, "error": ExitCode.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TOGETHER_SECONDS = 0.1
-"""Max seconds between signals that count as one: a supervisor may send one to the worker and one to its group."""
+"""Max seconds between signals that count as one, because a supervisor may signal the worker and its process group."""
 
 
 class Worker:
-    """Calls a handler with each message of a consumer's partitions, or with each that it claims.
+    """Calls a handler with each message that it consumes from partitions or claims.
 
     ::
 
@@ -71,24 +71,25 @@ class Worker:
         consumer = AsyncConsumer(AsyncClient(), group="printers", queues=["orders"])
         assert Worker(handle, consumer).run() == 0
 
-    The worker commits everything before the first unfinished message of a partition. So each message is handled at
-    least once: again after a crash, and again after a failure as the settings say. Attempts are counted in this worker
-    only. But if an attempt makes its worker crash, the next worker continues the count, so such a message becomes a
-    dead letter, too.
+    The worker commits the offset before the first unfinished message of a partition. So each message is handled at
+    least once: again after a crash, and after failures as the settings specify. Each worker counts attempts by itself.
+    But if an attempt crashes its worker, the next worker continues the count, so such a message becomes a dead letter,
+    too.
 
     Args:
         handler: ``handle(message, context)``, plain or async, or :class:`~qdo.Jobs`; or its name, ``module:function``.
-            Returning means done.
-        consumer: Where messages come from. An :class:`AsyncConsumer`, not started yet and without ``commit_every``,
-            which the worker starts and closes; or :class:`Claims`. Client and coordinator are their maker's to close,
-            except after :meth:`run`.
-        context: Factory of the second argument, or its name: gives a context manager, plain or async, which is
-            entered before the first message and left after the last; or a value. Processes enter one each. None: an
-            empty dict.
+            A message is done when the handler returns.
+        consumer: The source of messages: an :class:`AsyncConsumer`, not started yet and without ``commit_every``, or
+            :class:`Claims`. The worker starts and closes the consumer. The caller closes client and coordinator, but
+            :meth:`run` does so itself.
+        context: Factory of the handler's second argument, or its name. It returns a value, or a plain or async context
+            manager that is entered before the first message and exited after the last. Each process calls it once.
+            None passes an empty dict.
         settings: How to handle messages.
         middleware: Objects with hooks; see :class:`qdo.Middleware`.
-        registry: Where metrics are to be seen; None: nowhere.
-        process_setup: With processes, called in each before the handler is imported; must be importable there.
+        registry: Registry for the worker's metrics; None for no metrics.
+        process_setup: With processes, called in each before the handler is imported. Processes must be able to import
+            it.
 
     Raises:
         HandlerError: The handler or the context cannot be used.
@@ -113,9 +114,9 @@ class Worker:
         self._stop_requested = asyncio.Event()
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
         seconds = _seconds(self.settings, consumer)
-        found = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
-        task_of = getattr(found, "task_of", lambda _message: None)
-        self._runner = _runner(self.settings, seconds, handler, found, task_of, context, self._hooks, process_setup)
+        resolved = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
+        task_of = getattr(resolved, "task_of", lambda _message: None)
+        self._runner = _runner(self.settings, seconds, handler, resolved, task_of, context, self._hooks, process_setup)
         self._handling = handling = Handling(
             self._runner,
             self.settings,
@@ -126,12 +127,12 @@ class Worker:
             end=self._end,
             stop=self._stop_with,
             lag_shown=registry is not None,
-            keep_queues=getattr(found, "keep_queues", None),
-            prepare=getattr(found, "prepare", None),
-            retry_of=getattr(found, "retry_of", lambda _message, _failure: None),
+            keep_queues=getattr(resolved, "keep_queues", None),
+            prepare=getattr(resolved, "prepare", None),
+            retry_of=getattr(resolved, "retry_of", lambda _message, _failure: None),
             task_of=task_of,
-            call_of=getattr(found, "call_of", calls_nothing),
-            names_of=getattr(found, "names_of", None),
+            call_of=getattr(resolved, "call_of", calls_nothing),
+            names_of=getattr(resolved, "names_of", None),
         )
         self._source: Source
         if isinstance(consumer, Claims):
@@ -141,14 +142,14 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._drained: float | None = None
-        """When the messages in flight are to be finished, by the loop's clock, once it drains."""
+        """Deadline for the messages in flight, by the loop's clock. None until the worker drains."""
         self._code = ExitCode.ENDED
 
     def run(self) -> int:
-        """Serves in a new event loop; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
+        """Runs :meth:`serve` in a new event loop. SIGTERM and SIGINT drain the worker; a second signal ends it at once.
 
-        Client and coordinator are closed then as well, for they belong to that loop. Of the main thread only. An async
-        handler that swallows its cancellation keeps it from returning; ``qdo work`` ends all the same.
+        Call it in the main thread. It closes client and coordinator, because they belong to the loop. It does not
+        return while an async handler ignores its cancellation; ``qdo work`` ends even then.
         """
         return asyncio.run(self._serve_alone())
 
@@ -159,22 +160,22 @@ class Worker:
             await self._source.close_all()
 
     async def serve(self, *, signals: bool = False) -> int:
-        """Joins the group and handles messages until it is stopped. Can be called once.
+        """Joins the group and handles messages until it is stopped. Can be called only once.
 
-        When the calling task is cancelled, the running handlers are given up, and messages handled before are recorded.
+        When the calling task is cancelled, running handlers are abandoned, and messages handled before are recorded.
 
         Args:
-            signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1,
-                also while a handler blocks the event loop.
+            signals: Handle SIGTERM and SIGINT: the first signal drains, the second ends the process at once with code
+                1, even while a handler blocks the event loop.
 
         Returns:
             An exit code; see :class:`qdo.worker.failure.ExitCode`.
 
         Raises:
             HandlerError: The handler or its context cannot be used.
-            MissingRights: The credential may not do all that the settings need.
-            QdoError: The group cannot be joined.
-            ClientError: The service refuses to say which queues there are.
+            MissingRights: The credential lacks rights that the settings need.
+            QdoError: The worker could not join the group.
+            ClientError: The service refused to look up the queues.
         """
         if self._loop is not None:
             raise InvalidArgument("a worker can be started only once")
@@ -196,10 +197,10 @@ class Worker:
 
     @property
     def consumer(self) -> AsyncConsumer:
-        """The member of the group.
+        """The consumer that is the member of the group.
 
         Raises:
-            InvalidArgument: The worker claims messages, and has none.
+            InvalidArgument: The worker claims messages and has no consumer.
         """
         if isinstance(self._consumer, Claims):
             raise InvalidArgument("this worker claims messages, so it has no consumer")
@@ -207,25 +208,25 @@ class Worker:
 
     @property
     def exit_code(self) -> int:
-        """The return value of :meth:`serve`, as far as it is known."""
+        """The return value of :meth:`serve`, or its current value while the worker serves."""
         return self._code
 
     @property
     def time_left(self) -> float:
-        """Seconds of ``drain`` that are left, once it drains."""
+        """Remaining seconds of ``drain``; 0 unless the worker drains."""
         return 0.0 if self._drained is None or self._loop is None else max(0.0, self._drained - self._loop.time())
 
     def give_up(self) -> bool:
-        """Stops the running handlers as far as possible, without waiting; returns True if they end soon."""
+        """Cancels or kills running handlers without waiting. Returns False if they are threads, which cannot be."""
         return self._runner.give_up()
 
     def stop(self) -> None:
-        """Drains and ends; returns at once. May be called from any thread, before it serves and afterwards."""
+        """Makes the worker drain and end. Returns at once. May be called at any time and from any thread."""
         loop = self._loop
         if loop is None:
             self._stopping = True
             return
-        with suppress(RuntimeError):  # the loop is closed: it has ended
+        with suppress(RuntimeError):  # the loop is closed: the worker has ended
             loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
@@ -257,17 +258,16 @@ class Worker:
                 self._hooks.call("stopped", self)
 
     async def _joined(self) -> bool:
-        """Joins, however long that takes; returns False if it was stopped before."""
         loop = asyncio.get_running_loop()
-        joining, asked = loop.create_task(self._source.start()), loop.create_task(self._stop_requested.wait())
+        joining, stopping = loop.create_task(self._source.start()), loop.create_task(self._stop_requested.wait())
         try:
-            await asyncio.wait({joining, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not joining.done():
                 return False
             joining.result()
             return True
         finally:
-            await cancel(joining, asked)
+            await cancel(joining, stopping)
 
     async def _work(self) -> None:
         patience = 0.0
@@ -292,7 +292,6 @@ class Worker:
 
     @asynccontextmanager
     async def _beside(self) -> AsyncIterator[None]:
-        """Runs the commit, progress and lag tasks."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in self._source.beside()]
         for task in tasks:
@@ -303,14 +302,13 @@ class Worker:
             await cancel(*tasks)
 
     def _beside_ended(self, task: asyncio.Task[None]) -> None:
-        """A task beside the loop ends only by an error; without it nothing would be recorded any more."""
+        """Ends the worker after an error in a background task, because progress is not recorded without it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._handling.broken(error)
 
     # -- what other parts report
 
     def _wake(self) -> None:
-        """Wakes the loop: more messages may be taken, or the state has changed."""
         self._changed.set()
         self._source.wake()
 
@@ -334,9 +332,9 @@ class Worker:
 
 @contextmanager
 def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> Iterator[None]:
-    """Calls one function in the loop at the first signal to end, and another at the second.
+    """Handles SIGTERM and SIGINT: calls ``told`` in the loop at each, and ``told_again`` at a second one.
 
-    The second is called at once, between any two steps of the main thread, because a handler may be blocking the loop.
+    ``told_again`` is called at once in the main thread, because a handler may be blocking the loop.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -362,9 +360,10 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
 
 
 def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> float:
-    """Returns the time after which a run ends before its last message.
+    """Returns the seconds after which a run ends, even before its last message.
 
-    A worker of a group that was stopped for longer than the session begins no other message of a run when it wakes.
+    With a group this is at most the session timeout. So a worker that was suspended longer than its session starts no
+    other message of a run when it resumes.
     """
     if isinstance(consumer, Claims):
         return settings.slice
@@ -394,7 +393,7 @@ def _runner(
         return ProcessExecutor(setup, settings.processes, limit, hooks, task_of)
     if limited:
         text = "a thread cannot be stopped, so use processes, or make it async"
-        raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")
+        raise InvalidArgument(f"plain functions with a timeout: {limited}: {text}")
     if getattr(tasks, "is_mixed", False):
         threads = ThreadExecutor(handlers.traced(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
         shared = found, factory, settings.tasks, seconds, hooks
@@ -402,5 +401,5 @@ def _runner(
     if is_async(found):
         return TaskExecutor(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
-        raise InvalidArgument("a thread cannot be stopped, so a plain handler has a time limit with processes only")
+        raise InvalidArgument("a thread cannot be stopped: a time limit for a plain handler needs processes")
     return ThreadExecutor(found, factory, settings.threads, seconds, hooks)

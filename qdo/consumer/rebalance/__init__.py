@@ -1,1 +1,1 @@
-"""Membership in a group: sessions, the partitions of each, and how partitions change owners."""
+"""Group membership: sessions, the partitions of each session, and how partitions change owners."""

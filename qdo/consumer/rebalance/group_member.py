@@ -1,7 +1,8 @@
-"""Membership in a group: joins, shares out, takes and gives back, and joins again when the session was lost.
+"""Membership in a group: joins, claims and releases partitions, leads, and joins again after a lost session.
 
-What happens when is written down in :mod:`qdo.consumer.rebalance.member_states`. One session is a
-:class:`~qdo.consumer.rebalance.group_member.GroupSession`; a group is one after another, under the same id.
+The states are described in :mod:`qdo.consumer.rebalance.member_states`. A
+:class:`~qdo.consumer.rebalance.group_member.GroupSession` is one session. A member has consecutive sessions under the
+same id.
 """
 
 from __future__ import annotations
@@ -46,46 +47,46 @@ from qdo.tasks import cancel, happens, start
 log = logging.getLogger(__name__)
 
 SOON = 0.1
-"""Timeout in seconds to give up everything before a member announces that it is leaving."""
+"""Timeout for releasing everything before a leaving member announces that it leaves, in seconds."""
 
 
 class QueueLookup(Protocol):
-    """Looks queues up for a member, and makes it check again when it has found others."""
+    """Looks up queues for a member, and makes the member check again when the queues have changed."""
 
     @property
     def own(self) -> Subscription:
-        """The queues that the member itself wants."""
+        """The member's own subscription."""
 
     @property
     def sight(self) -> Sight:
-        """The queues that the member may see, for others."""
+        """The queues that the member may see, published to other members."""
 
     @property
     def found(self) -> Mapping[Queue, int] | None:
-        """For a leader: the queues that it sees, with their partitions (0: it does not exist); None: not known yet."""
+        """A leader's queues and partition counts (0 if a queue does not exist); None before the first look-up."""
 
     def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
-        """The member leads; costs nothing when it is called again.
+        """Starts look-ups for all members, because the member leads. Repeated calls cost nothing.
 
         Args:
-            wanted: What members want.
-            held: Queues that have owners and that no other member sees: it must know whether they exist.
+            wanted: The members' subscriptions.
+            held: Owned queues that no other member sees: the leader must know whether they exist.
         """
 
     def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
-        """Another member leads.
+        """Starts look-ups for the member alone, because it does not lead.
 
         Args:
-            leader: What that may see; None: it does not say what, or none leads.
-            held: Queues of which the member has partitions. What the leader may not see of them it is told.
+            leader: The queues that the leader may see, or None if unknown or without a leader.
+            held: Queues of which the member has partitions. It reports those that the leader may not see.
         """
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
-        """These queues are wanted and may exist, but no member may see them."""
+        """Warns of subscribed queues that may exist, but that no member may see."""
 
 
 class GroupSession:
-    """Reads the group's state, decides and acts, for as long as one session lasts."""
+    """One session: reads the group's state, decides and acts until the session ends."""
 
     def __init__(
         self,
@@ -112,17 +113,16 @@ class GroupSession:
         self._reports: AbstractSet[Queue] = frozenset()
 
     async def run(self) -> bool:
-        """Works until the session is lost, or is to be left; returns whether it is lost."""
-        looking = asyncio.create_task(self._recheck_on_change())
-        looking.add_done_callback(self._events.ended)
+        """Runs until the session is lost or has to be left; returns whether it is lost."""
+        checking = asyncio.create_task(self._recheck_on_change())
+        checking.add_done_callback(self._events.ended)
         try:
             await self._events.over.wait()
         finally:
-            await cancel(looking)
+            await cancel(checking)
         return self._events.lost.is_set()
 
     async def abandon(self) -> None:
-        """Gives up the remaining partitions as lost, and ends the session if it has not ended."""
         self.table.close()
         if self._claiming is not None:
             await cancel(self._claiming)
@@ -130,10 +130,10 @@ class GroupSession:
         await self._leave()
 
     async def finish(self, seconds: float | None = None) -> None:
-        """Hands everything back and leaves; abandons it if the session is lost before or meanwhile.
+        """Releases all partitions and leaves; abandons the rest if the session is lost before or meanwhile.
 
         Args:
-            seconds: For each partition, instead of the time for a revocation.
+            seconds: Timeout for the revocation of each partition, or None for ``revoke_timeout``.
         """
         within = self._options.revoke_timeout if seconds is None else seconds
         self._session.begin_to_leave()
@@ -150,9 +150,10 @@ class GroupSession:
         await self.abandon()
 
     async def _retire(self) -> None:
-        """Announces that it leaves, so that others take the partitions that it gives up while it finishes the rest.
+        """Announces that this member leaves, so that others claim its released partitions while it finishes the rest.
 
-        A member that is done soon just leaves: then no member tries to take partitions that are not free yet.
+        A member that releases everything soon skips this: then no member tries to claim partitions that are not free
+        yet.
         """
         if not await self.table.until_given_up(SOON):
             with contextlib.suppress(CoordinationError):
@@ -170,26 +171,26 @@ class GroupSession:
             except SessionLost:
                 raise
             except CoordinationIncompatible:
-                # This session cannot read the assignment any more, so nothing can be kept.
+                # This session can no longer read its assignment, so it must not keep any partition.
                 log.exception("all partitions are released: the group uses a newer format. Upgrade this program")
                 self.table.give_up(self.table.states)
             except CoordinationError as error:
                 self._notify_refusal(error)
                 failures += 1
-                log.log(logging.DEBUG if failures > 1 else logging.WARNING, "looking again: %s", error)
+                log.log(logging.DEBUG if failures > 1 else logging.WARNING, "cannot check the group: %s", error)
                 await self._events.sleep(self._options.pause(failures))
                 continue
             recheck = self._options.recheck * (0.5 + self._options.draw() / 2)
             await happens(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Checks once and acts; returns after how many seconds to check again even if nothing changes."""
+        """Checks the group once and acts; returns the seconds until the next check without a change, if needed."""
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._claim(todo.claim)
         session = self._session
         if not isinstance(session, Session):
-            return None  # The service assigns, and finds queues.
+            return None  # The service assigns partitions and finds queues.
         if self._reported != (sight := self._queues.sight):
             await session.set_sight(sight)
             self._reported = sight
@@ -199,7 +200,7 @@ class GroupSession:
                 return await self._lead(session)
             leader = await session.leader()
         except CoordinationIncompatible as error:
-            # Each member keeps what it has. A member that can read everything may lead when the leader's session ends.
+            # Each member keeps its partitions. A member that can read all data may lead when the leader's session ends.
             log.warning("partitions stay with their owners until all members run the same version of Qdo: %s", error)
         self._planned = None
         held = {partition.queue for partition in self.table.states}
@@ -207,14 +208,13 @@ class GroupSession:
         return None
 
     async def _lead(self, session: Session) -> float | None:
-        """Sets the target if it is not right; returns as :meth:`_check_once` does."""
         target = await session.target()
         members = await session.members()
         if members != self._members:
             self._members, self._reports = members, reported(members.values()).keys()
-        held = set[Queue]() if target.target is None else {each.queue for each in target.target.owners}
-        wanted = {member.wants for member in members.values()}
-        self._queues.look_up(wanted, held - self._reports)
+        held = set[Queue]() if target.target is None else {p.queue for p in target.target.owners}
+        subscriptions = {member.wants for member in members.values()}
+        self._queues.look_up(subscriptions, held - self._reports)
         queues = self._queues.found
         if queues is None:
             return None
@@ -229,22 +229,21 @@ class GroupSession:
             settle=self._options.settle,
             grace=self._options.grace,
         )
-        orders = decide_as_leader(view)
-        if orders.planned is not None and orders.planned is not self._planned:
-            self._queues.warn(orders.planned.unseen)
-        self._planned = orders.planned
-        if orders.target is not None:
+        decision = decide_as_leader(view)
+        if decision.planned is not None and decision.planned is not self._planned:
+            self._queues.warn(decision.planned.unseen)
+        self._planned = decision.planned
+        if decision.target is not None:
             try:
-                await session.set_target(orders.target, target.version)
+                await session.set_target(decision.target, target.version)
             except InvalidArgument as error:
-                log.error("all partitions stay with their owners, because they cannot be shared out: %s", error)  # noqa: TRY400
-                return orders.wait
-            # Set or not: what there is now is to be read.
+                log.error("all partitions stay with their owners, because the new target cannot be stored: %s", error)  # noqa: TRY400
+                return decision.wait
+            # Read the target again, whether it was set or not.
             self._events.changed.set()
-        return orders.wait
+        return decision.wait
 
     def _claim(self, partitions: frozenset[Partition]) -> None:
-        """Begins to take partitions; one such call at a time, so what comes meanwhile waits for it."""
         if not partitions:
             return
         if self._claiming is not None:
@@ -270,7 +269,6 @@ class GroupSession:
             self._events.changed.set()
 
     def _notify_refusal(self, error: CoordinationError) -> None:
-        """Reports to the owner an error that does not pass without help."""
         if isinstance(error, CoordinationRefused):
             self._owner.refused(error)
 
@@ -282,26 +280,24 @@ class GroupSession:
 
 
 JOIN_SESSIONS = 2
-"""Max session timeouts for which the first join is tried: by then an earlier life of a static member is over, or of a
-join whose outcome was not known.
+"""Number of session timeouts for which the first join is retried: by then the session of an earlier process with this
+name, or of a join with an unknown outcome, has expired.
 """
 
 
 class GroupMember:
-    """A member of a group.
-
-    It is started and stopped once.
+    """A member of a group. It is started and stopped once.
 
     Args:
-        coordinator: The group.
-        member: Its id, the same after a lost session.
-        owner: Works on the partitions.
-        queues: Says what it subscribes to, looks queues up while it leads, and calls :meth:`recheck`.
-        static: The id was chosen, and its partitions are kept for a while when it is gone.
-        options: How it behaves.
+        coordinator: The coordinator of the group.
+        member: The member's id, kept after a lost session.
+        owner: The listener that works on the partitions.
+        queues: Has the member's subscription, looks up queues while it leads, and calls :meth:`recheck`.
+        static: Whether the id was chosen, so that the group keeps its partitions for a while when it is gone.
+        options: The member's options.
 
     Attributes:
-        table: The partitions of its session, what is being revoked among them.
+        table: The partitions of the session, including those being revoked.
     """
 
     def __init__(
@@ -332,9 +328,9 @@ class GroupMember:
 
     @property
     def state(self) -> State:
-        """Where in its life the member is; see :mod:`qdo.consumer.rebalance.member_states`.
+        """The member's state; see :mod:`qdo.consumer.rebalance.member_states`.
 
-        If the process was stopped for long, this says so before the owner is notified.
+        After the process was stopped for long, it is ``suspended`` even before the listener is notified.
         """
         if self._state == "active" and not self.table.connected:
             return "suspended"
@@ -346,8 +342,8 @@ class GroupMember:
         Raises:
             CoordinationLost: The service was not reached, or did not answer in time.
             CoordinationIncompatible
-            MemberExists: For two session timeouts another member had this name.
-            SessionLost: It was stopped meanwhile.
+            MemberExists: Another member had this name for two session timeouts.
+            SessionLost: The member was stopped meanwhile.
         """
         if self._state != "new":
             raise RuntimeError("a group can be started only once")
@@ -361,32 +357,29 @@ class GroupMember:
             raise
 
     async def stop(self, within: float | None = None) -> None:
-        """Revokes all partitions, releases each when it is given up, and leaves. Idempotent.
+        """Revokes and releases all partitions and leaves. Idempotent; may be called during the start.
 
-        Also while it is starting. Meanwhile the member is given nothing.
+        The member gets no partitions meanwhile.
 
         Args:
-            within: Seconds that the owner has for each partition; None: ``revoke_timeout``. Leaving takes no longer
-                than that and some times ``patience``.
+            within: Seconds that the listener has for each partition, or None for ``revoke_timeout``. Leaving takes no
+                longer than this and a few times ``patience``.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(within))
         await asyncio.shield(self._stopping)
 
     def recheck(self) -> None:
-        """Makes it check again, because other queues were found."""
         if self._events is not None:
             self._events.changed.set()
 
     def gather_commits(self, messages: int, seconds: float, listener: PartitionListener) -> None:
-        """Sets when added offsets are committed in sessions that begin later; see :class:`SessionOptions`."""
         listeners = (listener, *self._options.commit_listeners)
         self._options = self._options._replace(
             commit_messages=messages, commit_seconds=seconds, commit_listeners=listeners
         )
 
     def rejoin(self) -> None:
-        """Hands everything back, leaves, and joins again."""
         if self._events is not None:
             self._events.over.set()
 
@@ -397,41 +390,41 @@ class GroupMember:
             self._state = state
 
     async def _live(self, started: asyncio.Future[None]) -> None:
-        """Joins, stays, and joins again, until it is cancelled; ``started`` gets the result of the first join."""
+        """Runs one session after the other until cancelled. ``started`` gets the result of the first join."""
         try:
             await self._coordinator.open()
             group_session = await self._join(JOIN_SESSIONS * self._coordinator.session_timeout)
-        except Exception as error:  # noqa: BLE001 - it is handed on, whatever it is
+        except Exception as error:  # noqa: BLE001 - start() raises it
             if not started.done():
                 started.set_exception(error)
             return
         if not started.done():
             started.set_result(None)
         loop = asyncio.get_running_loop()
-        short = 0
+        short_sessions = 0
         while True:
             began = loop.time()
             if await group_session.run():
-                log.warning("the session of %s was lost; it joins again", self._member)
+                log.warning("the session of %s was lost; joining again", self._member)
                 await group_session.abandon()
             else:
                 log.info("%s releases all partitions and joins again", self._member)
                 await group_session.finish()
                 self._move("lost")
-            # Sessions that end as soon as they begin are not begun ever faster.
-            short = short + 1 if loop.time() - began < self._coordinator.session_timeout else 1
-            await asyncio.sleep(self._options.pause(short))
+            # Back off if sessions end soon after they begin.
+            short_sessions = short_sessions + 1 if loop.time() - began < self._coordinator.session_timeout else 1
+            await asyncio.sleep(self._options.pause(short_sessions))
             group_session = await self._join(None)
 
     async def _join(self, limit: float | None) -> GroupSession:
-        """Joins, however often that has to be tried.
+        """Joins the group, with retries.
 
         Args:
-            limit: Seconds for which it is tried; None: for ever.
+            limit: Seconds for which it retries, or None for no limit.
 
         Raises:
-            CoordinationLost, MemberExists: When there is a limit: it was tried for so long.
-            Exception: When there is a limit: whatever else happens, at once.
+            CoordinationLost, MemberExists: The limit was reached.
+            Exception: Any other error, at once, if there is a limit.
         """
         loop = asyncio.get_running_loop()
         deadline = None if limit is None else loop.time() + limit
@@ -442,25 +435,25 @@ class GroupMember:
             except Exception as error:
                 failures += 1
                 pause = self._options.pause(failures)
-                passing = isinstance(error, CoordinationLost | SessionLost | MemberExists)
-                if deadline is not None and (not passing or loop.time() + pause > deadline):
+                temporary = isinstance(error, CoordinationLost | SessionLost | MemberExists)
+                if deadline is not None and (not temporary or loop.time() + pause > deadline):
                     raise
-                level = logging.DEBUG if failures > 1 and passing else logging.WARNING
-                log.log(level, "%s will join again: %s", self._member, error, exc_info=None if passing else error)
+                level = logging.DEBUG if failures > 1 and temporary else logging.WARNING
+                log.log(level, "%s will join again: %s", self._member, error, exc_info=None if temporary else error)
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> GroupSession:
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight
         member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
-        # Only at the first time: two that run under one name would put each other out for ever.
+        # Only in the first session: otherwise two processes with one name would replace each other forever.
         replace = self._static and self._group_session is None
         joining: asyncio.Task[AnySession]
         joining = asyncio.create_task(self._coordinator.join(member, events, replace=replace))
         try:
             session = await asyncio.shield(joining)
         except asyncio.CancelledError:
-            # It goes on: otherwise the session would be unknown, and never ended.
+            # The join continues in the background, so that its session can be ended.
             start(_leave_when_joined(joining), self._strays)
             raise
         self._events = events
@@ -474,7 +467,6 @@ class GroupMember:
         return self._group_session
 
     def _on_event(self, events: SessionEvents, event: Event) -> None:
-        """Notes an event of the present session at once; events of earlier sessions are ignored."""
         if event == "changed" or events is not self._events:
             return
         self._move(event)
@@ -499,7 +491,7 @@ class GroupMember:
             self._main.cancel()
             await asyncio.wait({self._main})
         if self._started is not None and not self._started.done():
-            self._started.set_exception(SessionLost("it was stopped while it joined"))
+            self._started.set_exception(SessionLost("the member was stopped while it joined"))
         if self._group_session is not None:
             await self._group_session.finish(within)
         if self._strays:
@@ -516,18 +508,18 @@ async def _leave_when_joined(joining: asyncio.Task[AnySession]) -> None:
 
 
 class ManualAssignment(Ownership):
-    """The partitions of a consumer that belongs to no group; the counterpart of a group's member.
+    """The partitions of a consumer without a group membership; it replaces :class:`GroupMember`.
 
-    Other processes do not know of it, so partitions are never lost. Others may work on the same partitions.
+    Other processes do not know of this consumer, so its partitions are never lost, and others may read the same ones.
 
     Args:
-        coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
-        owner: Works on the partitions; notified of each that comes or goes, as by a group.
-        options: With the time for a revocation, and when offsets are recorded.
+        coordinator: The coordinator of the group whose offsets are used, or None to use and record none.
+        owner: The listener that works on the partitions; notified of added and removed partitions as in a group.
+        options: The revocation timeout and the commit options.
 
     Attributes:
         held: The partitions.
-        table: What is owned is said here as well.
+        table: This object itself, which is also the ownership.
     """
 
     held: Mapping[Partition, OwnedPartition] = {}
@@ -546,20 +538,20 @@ class ManualAssignment(Ownership):
         return True
 
     async def assign(self, partitions: Collection[Partition]) -> None:
-        """Works on these partitions from now on and on no others; those that it works on already go on where they are.
+        """Works only on these partitions from now on. Partitions that are kept continue at their positions.
 
         Raises:
-            CoordinationError: The offsets cannot be read; everything stays as it is.
+            CoordinationError: The offsets cannot be read. Nothing is changed.
         """
-        new = [each for each in partitions if each not in self.held]
+        new = [p for p in partitions if p not in self.held]
         recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
         await self._give_up([row for partition, row in self.held.items() if partition not in partitions])
-        rows = [OwnedPartition(each, OwnedOffset(each, recorded.get(each, CommittedOffset()), 0)) for each in new]
+        rows = [OwnedPartition(p, OwnedOffset(p, recorded.get(p, CommittedOffset()), 0)) for p in new]
         self.held = {row.partition: row for row in (*self.held.values(), *rows) if row.partition in partitions}
         await self._owner.assigned(rows)
 
     async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
-        # As the group's offsets: the last commit wins. A member that owns one of the partitions makes it fail.
+        # Records offsets of the group: the last commit wins. It fails if a member owns one of the partitions.
         if self._coordinator is None:
             return await super()._send(requests)
         await self._coordinator.set_offsets({held.partition: offset for held, offset in requests})
@@ -571,12 +563,10 @@ class ManualAssignment(Ownership):
     def rejoin(self) -> None: ...
 
     async def stop(self, within: float | None = None) -> None:
-        """Works on nothing any more; see :meth:`qdo.consumer.rebalance.group_member.GroupMember.stop`."""
         await self._give_up(list(self.held.values()), within)
         self.held = {}
 
     async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
-        """Stops the owner and lets it commit what it still wants to."""
         for row in rows:
             row.state = "revoking"
         self._owner.stop(rows)

@@ -1,4 +1,4 @@
-"""The decisions of a member of a group. Pure: ``qdo.consumer.rebalance.group_member`` asks, and acts.
+"""The decisions of a group member. Pure: ``qdo.consumer.rebalance.group_member`` carries them out.
 
 **A member**::
 
@@ -6,21 +6,21 @@
                       ▲                  │ ◄────connected────    │
                       └──────lost────────┴──────────lost─────────┘
 
-    every one of them ──stop──► leaving ──left──► left
+    each state but leaving and left ──stop──► leaving ──left──► left
 
-joining     has no session: it owns nothing, and tries until it has one, always under the same id.
-active      reads what it is to own, takes what is given to it, and gives up what is not any more. One member leads:
-            it reads the members and the queues, and sets the target. Two that both believe to lead do no
-            harm: the target is set at the version that was read, and only one can take a partition.
-suspended   the service does not answer. It still owns what it owned, hands out nothing new, and does nothing else until
-            it is connected again or lost.
-leaving     revokes all that it holds, releases it and leaves. Partitions lost meanwhile are only reported.
+joining     has no session: owns nothing, and retries under the same id until it has a session.
+active      reads its assignment, claims the partitions assigned to it, and releases those that no longer are. One
+            member leads: it reads the members and the queues, and sets the target. Two members that both believe to
+            lead do no harm: the target is set at the version that was read, and only one member can claim a partition.
+suspended   the service does not answer. The member still owns its partitions, hands out no new messages, and does
+            nothing else until it is connected again or lost.
+leaving     revokes and releases all its partitions and leaves. It only reports partitions lost meanwhile.
 left        final.
 
-**Its partitions** have their own states, in :mod:`qdo.consumer.rebalance.partition_table`. A partition that is assigned
-to it and has no row there is taken; while another member still owns it, it is tried again at every change. An owned
-partition that is not assigned to it any more is given up. Once begun, that is finished even if the target gives the
-partition back: then it is taken again.
+**Its partitions** have their own states, in :mod:`qdo.consumer.rebalance.partition_table`. An assigned partition
+without a row is claimed. While another member still owns it, the claim is retried at every change. An owned partition
+that is no longer assigned is revoked and released. This is completed even if the target assigns the partition to this
+member again; it is claimed again afterwards.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
     ("suspended", "stop"): "leaving",
     ("leaving", "left"): "left",
 }
-"""Every cause that leads to another state."""
+"""The next state for each state and cause; all other causes leave the state unchanged."""
 
 
 def after(state: State, cause: Cause) -> State:
@@ -59,13 +59,13 @@ def after(state: State, cause: Cause) -> State:
 
 
 class ComputedPlan(NamedTuple):
-    """The result of a leader, so that it need not compute it again until something changes.
+    """The result of the leader's last computation, kept until something changes.
 
     Attributes:
-        members, queues: Those of that time.
-        target: What the target is to be.
-        recheck: When it is to be computed again even so, seconds since 1970; None: never.
-        unseen: Queues that are wanted and may exist, but that no member may see.
+        members, queues: The inputs of the computation.
+        target: The computed target.
+        recheck: When to compute again even without changes, in seconds since 1970, if ever.
+        unseen: Subscribed queues that may exist, but that no member may see.
     """
 
     members: Mapping[str, Member]
@@ -75,24 +75,23 @@ class ComputedPlan(NamedTuple):
     unseen: AbstractSet[Queue] = frozenset()
 
     def covers(self, view: LeaderView) -> bool:
-        """Returns whether computing it again would change nothing."""
         due = self.recheck is not None and view.now >= self.recheck
         same_target = view.target is self.target or view.target == self.target
         return not due and same_target and view.members == self.members and view.queues == self.queues
 
 
 class LeaderView(NamedTuple):
-    """The knowledge of a leader.
+    """The inputs of a leader's decision.
 
     Attributes:
         members: The present members.
-        queues: The queues that it sees, with their partitions. 0: there is no such queue.
-        target: The target, read before the members: so it is never set on account of older members.
-        planned: What it computed last.
+        queues: The visible queues and their partition counts; 0 means that the queue does not exist.
+        target: The target. It is read before the members, so it is never replaced because of older members.
+        planned: The last computed plan.
         now: Seconds since 1970.
         age: Seconds for which members and queues have been changing.
-        settle: Seconds for which it lets changes gather.
-        grace: Seconds for which absent static members keep what they have.
+        settle: Seconds for which changes are collected.
+        grace: Seconds for which absent static members keep their partitions.
     """
 
     members: Mapping[str, Member]
@@ -106,11 +105,11 @@ class LeaderView(NamedTuple):
 
 
 class PartitionChanges(NamedTuple):
-    """Steps of a member with its partitions, which may be done side by side.
+    """Changes to a member's partitions, which may be made concurrently.
 
     Attributes:
-        give_up: Partitions that it owns, or may own, and is not to have.
-        claim: Partitions to take.
+        give_up: Partitions that the member owns, or may own, and that are not assigned to it.
+        claim: Partitions to claim.
     """
 
     give_up: frozenset[Partition] = frozenset()
@@ -121,9 +120,9 @@ class LeaderDecision(NamedTuple):
     """The next step of a leader.
 
     Attributes:
-        target: What to set the target to, at the version that was read; None: leave it.
-        wait: Seconds after which to check again even if nothing changes; None: there is no need.
-        planned: To be handed in with the next view.
+        target: The new target, to be set at the version that was read, or None to keep the present one.
+        wait: Seconds after which to check again even if nothing changes, if needed.
+        planned: The plan to pass in the next view.
     """
 
     target: TargetAssignment | None = None
@@ -132,10 +131,9 @@ class LeaderDecision(NamedTuple):
 
 
 def partition_changes(given: AbstractSet[Partition], states: Mapping[Partition, PartitionState]) -> PartitionChanges:
-    """Compares the partitions that a connected member is to own with those that it owns or may own."""
     return PartitionChanges(
-        frozenset(each for each, state in states.items() if state in {"owned", "unsure"} and each not in given),
-        frozenset(each for each in given if states.get(each, "unsure") == "unsure"),
+        frozenset(p for p, state in states.items() if state in {"owned", "unsure"} and p not in given),
+        frozenset(p for p in given if states.get(p, "unsure") == "unsure"),
     )
 
 
@@ -155,14 +153,14 @@ def _until(instant: float | None, now: float) -> float | None:
 
 
 class RebalanceDebounce:
-    """Counts the time for which members have been changing, up to the time for settling, when they are answered.
+    """Delays rebalances to collect changes of members and queues.
 
-    In a group at work the first change for a while is answered at once, for it mostly is the only one; those that
-    follow within the time for settling gather until that is over. A group without a target gathers from the first
-    member on, because its members are often started together.
+    In a group that has a target, the first change after a quiet period is handled at once, because it is usually the
+    only one. Changes within ``seconds`` of it are collected until that time is over. A group without a target collects
+    changes from the first member on, because members are often started together.
 
     Args:
-        seconds: The time for settling.
+        seconds: The time for which changes are collected.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -172,12 +170,14 @@ class RebalanceDebounce:
         self._changing_since: float | None = None
 
     def age(self, seen: object, now: float, *, at_work: bool) -> float:
-        """Returns the time; what is left of the time for settling is to be waited, and then it is asked again.
+        """Returns the time for which changes have been collected.
+
+        If it is ``seconds``, handle the changes now. Otherwise call again after the rest of that time.
 
         Args:
-            seen: The members and queues that are there now; compared with what was there.
-            now: The present instant, of any monotonic clock.
-            at_work: The group has a target.
+            seen: The present members and queues; compared with those handled last.
+            now: The present time of any monotonic clock.
+            at_work: Whether the group has a target.
         """
         if seen == self._answered:
             self._changing_since = None

@@ -1,33 +1,34 @@
-"""The partitions of one session: one row for each, which holds everything that is known of it.
+"""The partitions of one session, with one row for each.
 
 ::
 
-    none ──taken──► owned ──taken away, left──► revoking ──done, out of time──► releasing ──released, told──► none
+    none ──claimed──► owned ──unassigned, left──► revoking ──done, timeout──► releasing ──released, notified──► none
      │                │ ▲                          │                              ▲  ▲
-     │ end of the     │ │                          └──found to be another's────────┤  │
-     │ taking         └─┼──found to be another's, or at another version────────────┘  │
-     ▼ unknown          │                                                             │
-    unsure ──taken again, or none                                                     │
-       └───────────────────────────given to another member────────────────────────────┘
+     │ outcome of     │ │                          └──another member owns it──────┤  │
+     │ the claim      └─┼──another member owns it, or another version─────────────┘  │
+     ▼ unknown          │                                                            │
+    unsure ──claimed again, or none                                                  │
+       └──────────────────────assigned to another member─────────────────────────────┘
 
     every state ──the session is lost──► lost (final)
 
-owned       its owner (the consumer) is notified and works on it. Commits are recorded.
-revoking    its owner is asked to stop. Commits are recorded still.
-releasing   no commit is accepted any more; one that was asked for before goes first. It is released, however often that
-            has to be tried. An owner that was not done is notified that the partition is lost.
-unsure      may be owned or not; its owner does not know of it. Taken again if it is given to us still, else released.
-lost        the session is over: nothing is recorded, and ``lost`` is called for every partition that the owner has.
+owned       the listener (the consumer) is notified and works on the partition. Commits are accepted.
+revoking    the listener is asked to stop. Commits are still accepted.
+releasing   new commits are refused; pending ones are written first. The release is retried until it succeeds. If the
+            listener had not finished, it is notified that the partition is lost.
+unsure      the partition may be owned or not; the listener is not notified. It is claimed again if it is still assigned
+            to this member, else released.
+lost        the session has ended: nothing is recorded, and ``lost`` is called for every row of the listener.
 
-A row is one ownership, and calls under way belong to it, not to the partition's name. A row is removed when its
-partition is released *and* its owner was notified of the end; only then can the partition be taken again. So an owner
-is notified of one partition in order. Calls under way, also cancelled ones, are waited for before ``lost`` is called,
-and that is waited for before the partition is taken again: each for ``revoke_timeout`` and no longer. The owner ignores
-what it is told late of a former row.
+A row is one ownership of a partition, and calls in progress belong to a row. A row is removed when its partition is
+released *and* the listener was notified of the end; only then can the partition be claimed again. So the listener is
+notified in order for each partition. ``lost`` waits for calls in progress, including cancelled ones, and the next claim
+of the partition waits for ``lost``: each for at most ``revoke_timeout`` (or ``CANCEL_GRACE`` if that is longer). The
+listener ignores late calls for a former row.
 
-**Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
-older one is not sent again once a newer one was asked for. All of them wait in one buffer, that of :class:`Ownership`.
-When the end of a commit is not known, the partition is taken again first, which tells its version.
+**Commits.** A row has one pending offset, the last one requested. It replaces an earlier one that is still pending. All
+pending offsets are buffered in :class:`Ownership`. If the outcome of a commit is unknown, the partition is claimed
+again first, which returns its version.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ from qdo.tasks import CANCEL_GRACE, cancel, start
 log = logging.getLogger(__name__)
 
 Request = tuple[OwnedOffset, str | None]
-"""A row as it is held, with its note, and the offset to record."""
+"""The held offset of a row with its note, and the id to record."""
 MAX_NAMED = 5
 """Max partitions that an error names."""
 
 
 class Ownership:
-    """The partitions of a consumer, here none, and the offsets that are to be recorded, of each partition one.
+    """The owned partitions of a consumer (none in this class), and a buffer with one pending offset for each.
 
     ::
 
-        pending ──enough messages, or enough time, or a caller waits──► due ──written──► recorded
+        pending ──enough messages, timeout, or a caller waits──► due ──written──► recorded
 
-    Everything that is pending is written together; how, :meth:`_send` decides. While the service does not answer it is
-    tried again, for as long as the partition is ours, whether a caller waits or not.
+    All pending offsets are written together by :meth:`_send`. While the service does not answer, writes are retried for
+    as long as this member owns the partition, whether a caller waits or not.
     """
 
     def __init__(self, owner: PartitionListener, options: SessionOptions = DEFAULT_OPTIONS) -> None:
@@ -76,40 +77,38 @@ class Ownership:
 
     @property
     def connected(self) -> bool:
-        """They are surely owned still."""
         return False
 
     @property
     def held(self) -> Mapping[Partition, OwnedPartition]:
-        """The rows for which commits are accepted."""
         return {}
 
     def held_row(self, partition: Partition) -> OwnedPartition | None:
         return self.held.get(partition)
 
     async def commit(self, offsets: Mapping[Partition, str], *, back: bool = False) -> None:
-        """Checks the ids of last processed messages and records them; what is recorded already costs nothing.
+        """Checks ids of last processed messages and records them; ids that are recorded already cost nothing.
 
         Args:
             offsets: The ids.
-            back: They may lie before what was committed.
+            back: Allows ids before the committed ones.
 
         Raises:
-            InvalidArgument: One of them cannot be committed; none was.
-            NotOwner: Some partitions are no longer this member's; the offsets of the rest were recorded.
-            CoordinationLost: Each was recorded or not.
+            InvalidArgument: An id cannot be committed. Nothing was committed.
+            NotOwner: This member no longer owns some of the partitions; the offsets of the rest were recorded.
+            CoordinationLost: Each offset may or may not have been recorded.
             SessionLost
         """
-        rows = {each: row for each in offsets if (row := self.held_row(each)) is not None and row.begun}
+        rows = {p: row for p in offsets if (row := self.held_row(p)) is not None and row.begun}
         lost = frozenset(offsets.keys() - rows.keys())
-        changed = [row for each, row in rows.items() if row.accepts(offsets[each], back=back)]
+        changed = [row for p, row in rows.items() if row.accepts(offsets[p], back=back)]
         sought = [row for row in changed if row.seek_pending]
         for row in changed:
             row.want(offsets[row.partition], back=back)
         try:
             lost |= await self.flush(changed) if changed else lost
         except BaseException:
-            # Recorded or not: a caller that went back may have to do so again.
+            # The outcome is unknown: after a seek, the next commit may have to go back again.
             for row in sought:
                 row.seek_pending = True
             raise
@@ -117,17 +116,17 @@ class Ownership:
             raise NotOwner(f"no longer owned by this member: {some(lost, MAX_NAMED)}", lost)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        """Records offsets unchecked; returns the partitions that are not ours, for which nothing was recorded."""
+        """Records offsets without checks; returns the partitions that this member does not own, which were skipped."""
         rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
         for row in rows:
             row.want(offsets[row.partition])
         return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
 
     def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        """Records the id of a last handled message together with others, later; logs it if it cannot be committed.
+        """Schedules the commit of a last handled message, together with others; logs it if the id cannot be committed.
 
         Args:
-            row: The ownership; nothing happens if it is over.
+            row: The ownership; ignored if it is over.
             offset: The id.
             messages: Number of messages handled since the last call.
         """
@@ -146,14 +145,14 @@ class Ownership:
             self._timer = asyncio.get_running_loop().call_later(self._options.commit_seconds, self._write_pending)
 
     async def flush(self, rows: Collection[OwnedPartition], deadline: float | None = None) -> frozenset[Partition]:
-        """Records what is pending of some rows, at once; returns as :meth:`record` does.
+        """Records the pending offsets of some rows at once; returns the same as :meth:`record`.
 
         Args:
             rows: The ownerships.
-            deadline: Until when it is tried, by the loop's clock; for ``patience`` seconds if it is None.
+            deadline: When retries end, by the loop's clock; None means after ``patience`` seconds.
 
         Raises:
-            CoordinationLost: Each was recorded or not.
+            CoordinationLost: Each offset may or may not have been recorded.
             SessionLost
         """
         if self._closed:
@@ -170,7 +169,7 @@ class Ownership:
         return lost | await asyncio.shield(commit.end)
 
     async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        """Records beside a partition's offset what was begun of it, in one write with what is pending.
+        """Records a note of begun messages with a partition's offset, in one write with pending offsets.
 
         Raises:
             NotOwner: The ownership is over.
@@ -182,7 +181,6 @@ class Ownership:
             raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
 
     def _write_pending(self) -> None:
-        """Begins to write everything that is pending."""
         self._messages = 0
         self._stop_timer()
         self._due = bool(self._pending)
@@ -190,7 +188,6 @@ class Ownership:
             self._writer = self._start(self._write_all())
 
     def _drop(self, row: OwnedPartition) -> None:
-        """What is pending of a row is not recorded any more."""
         self._pending.pop(row.partition, None)
         row.answer(recorded=False)
 
@@ -209,7 +206,7 @@ class Ownership:
                 failures = 0
             except SessionLost:
                 raise
-            except Exception as error:  # noqa: BLE001 - the caller of the commit gets it, and the listener
+            except Exception as error:  # noqa: BLE001 - reported to the caller of the commit and the listeners
                 failures += 1
                 self._due = True
                 await self._sleep(self._put_off(rows, error, failures))
@@ -217,7 +214,6 @@ class Ownership:
         self._writer = None
 
     async def _write(self, rows: list[OwnedPartition]) -> None:
-        """Writes what is pending of some rows once."""
         await self._settle_doubts(rows)
         sent = [
             (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
@@ -249,7 +245,7 @@ class Ownership:
                 listener.recorded(recorded)
 
     def _put_off(self, rows: list[OwnedPartition], error: Exception, failures: int) -> float:
-        """Returns after how long a failed commit is tried again; calls for which that is too late get the error."""
+        """Returns the pause before a failed write is retried; fails the commits whose deadline is before that."""
         self._not_recorded(error, failures, waited=all(row.waiting_commits for row in rows))
         pause = self._options.pause(failures)
         now = asyncio.get_running_loop().time()
@@ -269,18 +265,17 @@ class Ownership:
         if isinstance(error, CoordinationRefused):
             self._owner.refused(error)
 
-    # How offsets are written.
+    # Writing offsets
 
     async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
-        """Records offsets; returns what is held of each partition now, None if it is another member's."""
+        """Records offsets; returns the new state of each partition, or None if another member owns it."""
         return {held.partition: held for held, _ in requests}
 
     def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
-        """Stores what is held of a row after a write."""
         row.held = held
 
     async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
-        """Finds out what is held of rows after a write that may have been carried out."""
+        """Finds out the version of rows after a write with an unknown outcome."""
         for row in rows:
             row.version_known = True
 
@@ -291,7 +286,6 @@ class Ownership:
         await asyncio.sleep(seconds)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts the writer, and other work whose failure ends the session."""
         return asyncio.create_task(work)
 
 
@@ -315,55 +309,55 @@ class PartitionTable(Ownership):
 
     @property
     def connected(self) -> bool:
-        # The session may know that it is in doubt before it says so.
+        # The session's state may change before its event arrives.
         return not (self._closed or self._events.suspended) and self._session.state == "connected"
 
     @property
     def states(self) -> Mapping[Partition, State]:
-        """The state of every row; none when the session is over."""
         return {} if self._closed else {partition: row.state for partition, row in self._rows.items()}
 
     @property
     def held(self) -> Mapping[Partition, OwnedPartition]:
-        return {} if self._closed else {each: row for each, row in self._rows.items() if row.commits}
+        return {} if self._closed else {p: row for p, row in self._rows.items() if row.commits}
 
     def held_row(self, partition: Partition) -> OwnedPartition | None:
         row = None if self._closed else self._rows.get(partition)
         return row if row is not None and row.commits else None
 
-    # Beginnings.
+    # Claims
 
     async def claim(self, partitions: Iterable[Partition]) -> None:
-        """Claims partitions that have no row or are unsure. One such call at a time.
+        """Claims partitions that have no row or are unsure. Only one call may run at a time.
 
         Raises:
-            CoordinationLost: They are unsure now.
+            CoordinationLost: The partitions are unsure now.
             SessionLost
         """
-        wanted = self._claiming = frozenset(partitions)
-        if not wanted:
+        claiming = self._claiming = frozenset(partitions)
+        if not claiming:
             return
         try:
-            got = await self._session.claim(wanted)
+            claimed = await self._session.claim(claiming)
         except BaseException:
-            self._rows |= {each: OwnedPartition(each, None) for each in wanted if each not in self._rows}
+            self._rows |= {p: OwnedPartition(p, None) for p in claiming if p not in self._rows}
             raise
         finally:
             self._claiming = frozenset()
         if self._closed:
             return
-        for partition in wanted:
+        for partition in claiming:
             self._rows.pop(partition, None)
-        new = {partition: OwnedPartition(partition, held) for partition, held in got.items()}
+        new = {partition: OwnedPartition(partition, held) for partition, held in claimed.items()}
         self._rows |= new
         if new:
             self._assign(list(new.values()))
             self._events.changed.set()
 
     def give_up(self, partitions: Iterable[Partition]) -> None:
-        """Begins to give up the owned ones of some partitions, each separately, and to release the unsure ones.
+        """Starts to revoke owned partitions, each separately, and to release unsure ones.
 
-        A partition that is just being taken is given up when that has ended, because the order of both is unknown.
+        An unsure partition that is just being claimed is skipped until the claim has ended, because the order of claim
+        and release is undefined.
         """
         for partition in partitions:
             row = self._rows[partition]
@@ -374,17 +368,17 @@ class PartitionTable(Ownership):
             elif row.state == "unsure" and partition not in self._claiming:
                 self._let_go(row)
 
-    # Ends.
+    # Releases
 
     def give_up_all(self, seconds: float) -> None:
-        """Begins to give everything up, each within so many seconds."""
         self._revoke_timeout = seconds
         self.give_up(self.states)
 
     async def until_given_up(self, seconds: float) -> bool:
-        """Waits until nothing is being given up or released any more, for a time, no longer than the session lasts.
+        """Waits until all revocations and releases have ended, but no longer than the session lasts.
 
-        Returns whether that is so.
+        Returns:
+            Whether they have ended.
         """
         lost = asyncio.create_task(self._events.lost.wait())
         try:
@@ -398,7 +392,7 @@ class PartitionTable(Ownership):
         return not self._endings
 
     def close(self) -> None:
-        """Ends everything at once, because the session is over: from now on nothing is held. Idempotent."""
+        """Ends all ownerships at once, because the session has ended. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -409,22 +403,22 @@ class PartitionTable(Ownership):
         self._owner.stop([row for row in self._rows.values() if row.notified])
 
     async def abandon(self) -> None:
-        """Ends everything, calls the owner's ``lost`` for all that it has, and waits for it, but not for ever."""
+        """Closes the table, calls the listener's ``lost`` for its rows, and waits for these calls up to a timeout."""
         self.close()
-        # A commit that is under way is not cancelled: that would not undo it at the service.
+        # Commits in flight are not cancelled: that would not undo them at the service.
         await cancel(*(task for task in self._endings if task is not self._writer))
         for call in self._calls:
             call.cancel()
-        # A callback that hangs holds up nothing but its own partitions.
-        together: dict[frozenset[asyncio.Task[bool]], list[OwnedPartition]] = {}
+        # A hanging callback delays only its own partitions.
+        rows_by_calls: dict[frozenset[asyncio.Task[bool]], list[OwnedPartition]] = {}
         for row in self._rows.values():
-            together.setdefault(frozenset(call for call in row.calls if not call.done()), []).append(row)
-        for calls, rows in together.items():
+            rows_by_calls.setdefault(frozenset(call for call in row.calls if not call.done()), []).append(row)
+        for calls, rows in rows_by_calls.items():
             self._lose(rows, calls)
         if self._lost_calls:
             await asyncio.wait(self._lost_calls, timeout=2 * self._call_timeout)
 
-    # The work.
+    # Background work
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -445,20 +439,20 @@ class PartitionTable(Ownership):
 
     async def _settle_doubts(self, rows: Iterable[OwnedPartition]) -> None:
         if doubtful := [row for row in rows if not row.version_known]:
-            again = await self._session.claim([row.partition for row in doubtful])
+            claimed = await self._session.claim([row.partition for row in doubtful])
             for row in doubtful:
-                self._settle(row, again.get(row.partition))
+                self._settle(row, claimed.get(row.partition))
 
     def _settle(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
-        # None: another owner, or our version is stale.
+        # None means that another member owns the partition, or that this version is stale.
         row.version_known = held is not None
         if held is not None:
             row.held = held
         elif not self._closed:
             log.warning("this member no longer owns %s", row.partition)
             if row.pending_offset is not None:
-                one = frozenset([row.partition])
-                self._not_recorded(NotOwner(f"this member no longer owns {row.partition}", one))
+                lost = frozenset([row.partition])
+                self._not_recorded(NotOwner(f"this member no longer owns {row.partition}", lost))
             self._drop(row)
             owned = row.state == "owned"
             self._let_go(row)
@@ -467,16 +461,15 @@ class PartitionTable(Ownership):
                 self._start(self._notify_lost(row))
 
     async def _revoke_row(self, row: OwnedPartition) -> None:
-        """Revokes and releases a partition; calls ``lost`` if the owner does not stop in time."""
         before = list(row.calls)
 
-        async def tell() -> None:
+        async def revoke() -> None:
             if before:
                 await asyncio.wait(before)
             await self._owner.revoke(row)
             row.notified = False
 
-        call = self._call("revoke", tell, self._calls)
+        call = self._call("revoke", revoke, self._calls)
         row.calls.append(call)
         await asyncio.wait({call}, timeout=self._revoke_timeout)
         if not call.done():
@@ -486,23 +479,20 @@ class PartitionTable(Ownership):
         await self._notify_lost(row)
 
     async def _notify_lost(self, row: OwnedPartition) -> None:
-        """Calls the owner's ``lost`` if it still believes to have the partition, after the calls before have ended."""
         await asyncio.wait({self._lose([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget(row)
 
     @property
     def _call_timeout(self) -> float:
-        """Timeout in seconds for calls of a row to end before the next one is made."""
         return max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _let_go(self, row: OwnedPartition) -> None:
-        """Accepts no more commits for a partition, and begins to release it."""
         if self._closed:
             return
         row.state = "releasing"
         if row.partition in self._pending:
-            self._write_pending()  # before it is released
+            self._write_pending()  # before the release
         if not row.released:
             self._leaving[row.partition] = row
             self._written()
@@ -512,8 +502,7 @@ class PartitionTable(Ownership):
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
-        """Releases what is to be, all that has come together in one call, until nothing is."""
-        # Tasks that are ready to run can add their own first.
+        # Let tasks that are ready to run add their rows first.
         await asyncio.sleep(0)
         failures = 0
         while rows := [row for partition, row in self._leaving.items() if partition not in self._pending]:
@@ -534,44 +523,40 @@ class PartitionTable(Ownership):
         self._releasing = None
 
     def _forget(self, row: OwnedPartition) -> None:
-        """Removes a row whose partition is released, once its owner was notified of the end."""
+        """Removes a row once its partition is released and the listener was notified of the end."""
         if row.finished and self._rows.get(row.partition) is row and not self._closed:
             del self._rows[row.partition]
             self._events.changed.set()
 
-    # Notifying the owner.
+    # Calls to the listener
 
     def _assign(self, rows: list[OwnedPartition]) -> None:
-        async def tell() -> None:
-            # Not before: if it is over by then, the owner need not hear that anything is lost.
+        async def notify() -> None:
+            # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:
                 return
             for row in rows:
                 row.notified = True
             await self._owner.assigned(rows)
 
-        telling = self._call("assigned", tell, self._calls)
+        call = self._call("assigned", notify, self._calls)
         for row in rows:
-            row.calls.append(telling)
+            row.calls.append(call)
 
     def _lose(self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]) -> asyncio.Task[bool]:
-        """Begins to notify the owner that rows are lost which it still believes to have, after some calls."""
-
-        async def tell() -> None:
+        async def notify() -> None:
             if before:
                 await asyncio.wait(before, timeout=self._call_timeout)
-            informed = [row for row in rows if row.notified]
-            for row in informed:
+            notified_rows = [row for row in rows if row.notified]
+            for row in notified_rows:
                 row.notified = False
-            if informed:
-                await self._owner.lost(informed)
+            if notified_rows:
+                await self._owner.lost(notified_rows)
 
-        return self._call("lost", tell, self._lost_calls)
+        return self._call("lost", notify, self._lost_calls)
 
     @staticmethod
     def _call(what: str, call: Callable[[], Awaitable[None]], running: set[asyncio.Task[bool]]) -> asyncio.Task[bool]:
-        """Starts a call to the owner; its failure is its own."""
-
         async def guarded() -> bool:
             try:
                 await call()

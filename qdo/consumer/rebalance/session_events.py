@@ -1,4 +1,4 @@
-"""One session of a member: how the member behaves meanwhile, and what it is told of the session."""
+"""One session of a member: its options and its events."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _BACKOFF = RetryPolicy(base=0.1, cap=2.0)
 
 
 class SessionOptions(NamedTuple):
-    """The behaviour of a member.
+    """The options of a member.
 
     Attributes:
-        settle: Seconds for which changes gather before it sets the target, when it leads; see
+        settle: Seconds for which a leader collects changes before it sets the target; see
             :mod:`qdo.consumer.rebalance.member_states`.
         grace: Seconds for which absent static members keep their partitions.
-        revoke_timeout: Seconds after which a partition is released even if its owner is not done.
-        patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
-            of what is under way is waited for when the group is left.
-        recheck: Seconds after which it checks again without a reported change.
+        revoke_timeout: Seconds after which a partition is released even if its revocation has not finished.
+        patience: Seconds for which a commit is retried while the service does not answer, and for which leaving the
+            group waits for work in progress.
+        recheck: Max seconds between two checks without a reported change.
         commit_messages: Number of handled messages after which their offsets are committed.
         commit_seconds: Seconds after which they are committed if fewer messages were handled.
         commit_listeners: Notified of commits.
-        now: The clock, seconds since 1970.
-        draw: Random numbers from 0 to 1.
+        now: Returns seconds since 1970.
+        draw: Returns random numbers from 0 to 1.
     """
 
     settle: float = 0.05
@@ -51,7 +51,6 @@ class SessionOptions(NamedTuple):
     draw: Callable[[], float] = random.random
 
     def pause(self, failures: int) -> float:
-        """Returns the seconds to wait after so many failures in a row."""
         return _BACKOFF.pause(failures, self.draw())
 
 
@@ -62,13 +61,13 @@ class SessionEvents:
     """The events of a session.
 
     Args:
-        notified: Called with every event, at once.
+        notified: Called at once with every event.
 
     Attributes:
-        changed: There is something to check.
-        lost: The session is over.
-        over: It is, or is to be left.
-        suspended: The service does not answer at present.
+        changed: Set when the member has to check the group again.
+        lost: Set when the session has ended.
+        over: Set when the session has ended, or the member has to leave it.
+        suspended: Whether the service does not answer at present.
     """
 
     def __init__(self, notified: Callable[[Event], None]) -> None:
@@ -90,7 +89,7 @@ class SessionEvents:
         self._on_event(event)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleeps.
+        """Sleeps for some seconds.
 
         Raises:
             SessionLost: The session ended meanwhile.
@@ -99,12 +98,10 @@ class SessionEvents:
             raise SessionLost("the session has ended")
 
     def ended(self, task: asyncio.Task[None]) -> None:
-        """Handles the end of work that the member cannot do without."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Ends the session after an error in work that the member cannot do without."""
         if not isinstance(error, SessionLost):
-            log.error("an error in the group member; its session ends", exc_info=error)
+            log.error("error in the group member; ending its session", exc_info=error)
         self("lost")

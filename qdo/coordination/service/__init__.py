@@ -1,4 +1,4 @@
-"""Groups whose partitions the service divides: no further service is needed, and members in any language take part.
+"""Groups whose partitions the service assigns. They need no other service, and members may use any language.
 
 ``docs/architecture-groups.md`` has the rules that a member follows.
 """

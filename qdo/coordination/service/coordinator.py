@@ -1,4 +1,4 @@
-"""A group of the service, as the coordination of consumers sees it."""
+"""Coordination of a consumer group by the service itself."""
 
 from __future__ import annotations
 
@@ -55,24 +55,25 @@ NO_RIGHT = "Members of a group of the service need read and claim: give them, or
 
 
 class ServiceCoordinator:
-    """A group whose partitions the service divides.
+    """A group whose partitions the service assigns.
 
     Args:
-        client: A client of the application that owns the queues; its maker closes it.
+        client: A client of the application that owns the queues. The caller closes it.
         group: The group's name.
         session_timeout: Seconds without a heartbeat after which a member's partitions go to others, from 3 to 300.
-        revoke_timeout: Seconds in which members give partitions back.
-        grace: Seconds for which static members that are away keep their partitions.
-        former: A file in which groups of one machine met before; see :mod:`qdo.coordination.service.former_file`.
-        clock: Seconds, on a clock that goes on while the machine sleeps.
+        revoke_timeout: Seconds that members have to give partitions back.
+        grace: Seconds for which absent static members keep their partitions.
+        former: The coordination file that this machine's group used before; see
+            :mod:`qdo.coordination.service.former_file`.
+        clock: Returns seconds on a clock that keeps running while the machine sleeps.
 
     Attributes:
-        outlast: Seconds for which members that join from now on stay members while something holds the interpreter of
-            this program: a helper process sends heartbeats then, unless the client's network is not an ordinary one.
-            0: there is no such process.
+        outlast: Seconds for which members that join from now on stay members while the interpreter of this program is
+            blocked: a helper process sends heartbeats meanwhile, unless the client's ``verify`` is
+            neither True nor a path. 0 means no helper process.
 
     Raises:
-        InvalidArgument: The service allows no group of this name.
+        InvalidArgument: The group name is not valid in the service.
     """
 
     outlast: float = 0.0
@@ -99,7 +100,7 @@ class ServiceCoordinator:
         self._sessions: set[ServiceSession] = set()
 
     async def open(self) -> None:
-        """Asks for the id of the service's store. Idempotent.
+        """Requests the id of the service's store. Idempotent.
 
         Raises:
             CoordinationLost: The service does not answer.
@@ -112,7 +113,7 @@ class ServiceCoordinator:
         except ClientError as error:
             raise as_coordination_error(error) from error
         if self._service not in {"", service}:
-            raise StoreChanged(f"the service has the store {service} now, and this member began with {self._service}")
+            raise StoreChanged(f"the service now has the store {service}, but this member began with {self._service}")
         self._service = service
         return service
 
@@ -120,14 +121,14 @@ class ServiceCoordinator:
         """Adds a member with its own session.
 
         Args:
-            member: The member that joins; a static one by its id.
-            listen: Called with events, in the loop of the caller; must not raise. ``lost`` is the last event.
-            replace: A member with the same instance name and credential is replaced in any case.
+            member: The member that joins. The id of a static member is its instance name.
+            listen: Called with each event on the caller's event loop; must not raise. ``lost`` is the last event.
+            replace: Ignored: a member with the same instance name and credential is always replaced.
 
         Raises:
             MemberExists: A member with another credential has this instance name.
             CoordinationRefused: The service serves the group in another data centre, or a right is missing.
-            InvalidArgument: The service has no groups, or something is not acceptable to it.
+            InvalidArgument: The service has no groups, or refuses an argument.
             CoordinationLost
         """
         store = await self._identify()
@@ -155,14 +156,14 @@ class ServiceCoordinator:
         except ClientError as error:
             raise _translated(error) from error
         session = ServiceSession(joined, member, listen, sent, await self._keeper_of(joined), self._clock)
-        self._sessions = {each for each in self._sessions if each.state != "lost"} | {session}
+        self._sessions = {s for s in self._sessions if s.state != "lost"} | {session}
         return session
 
     async def _keeper_of(self, member: AsyncGroupMember) -> HeartbeatProcess | None:
-        """Starts what sends heartbeats while this program cannot.
+        """Starts the helper process that sends heartbeats while this program is blocked.
 
         Raises:
-            CoordinationLost: It cannot be started.
+            CoordinationLost: The process cannot be started.
         """
         access = await access_of(member) if self.outlast else None
         if access is None:
@@ -171,17 +172,16 @@ class ServiceCoordinator:
         try:
             return await asyncio.to_thread(start)
         except OSError as error:
-            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
+            raise CoordinationLost(f"the process that keeps the session alive cannot be started: {error}") from error
 
     async def _take_over(self, store: str) -> None:
-        """Begins with the offsets of a former file, if it has any, once."""
         former, self._former = self._former, None
         if former is None:
             return
         try:
             await former_file.take_over(self._client, store, former, self.group, self.group)
         except GroupActive:
-            return  # A member has begun with them.
+            return  # A member has joined and begun with these offsets already.
         except ClientError as error:
             self._former = former
             raise as_coordination_error(error) from error
@@ -190,22 +190,22 @@ class ServiceCoordinator:
             raise
 
     async def close(self) -> None:
-        """Leaves with all sessions. Idempotent, never raises."""
         sessions, self._sessions = self._sessions, set()
         for session in sessions:
             await session.leave()
 
-    # The group, as it is for everybody.
+    # The state of the whole group
 
     async def snapshot(self) -> GroupSnapshot:
-        """Returns the members by name (of the instance, or ``#`` and the number), the plan, the owners and the offsets.
+        """Returns the group's members, target, owners and offsets.
 
-        The offsets are those of the queues in the plan. Those that the present owners have recorded name them; of
-        others the service does not know who did.
+        A member's name is its instance name, or ``#`` and its number. The offsets are those of all assigned queues.
+        ``member`` of an offset is set only if the present owner recorded it: the service does not store who recorded
+        the others.
         """
         if (info := await self._show()) is None:
             return GroupSnapshot({}, None, {}, {})
-        names = {each.number: name_of(each) for each in info.members}
+        names = {m.number: name_of(m) for m in info.members}
         owners: dict[Partition, str] = {}
         targets: dict[Partition, str] = {}
         offsets: dict[Partition, CommittedOffset] = {}
@@ -219,9 +219,9 @@ class ServiceCoordinator:
                     targets[partition] = names[row.target]
             recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_of_owner(row)}
             offsets |= _committed(queue, rows, recorders)
-        absent = {name_of(each): each.since for each in info.members if each.state == "absent"}
-        static = frozenset(each.instance for each in info.members if each.instance)
-        members = {name_of(each): self._member(each) for each in info.members if each.state != "absent"}
+        absent = {name_of(m): m.since for m in info.members if m.state == "absent"}
+        static = frozenset(m.instance for m in info.members if m.instance)
+        members = {name_of(m): self._member(m) for m in info.members if m.state != "absent"}
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
     async def _show(self) -> GroupInfo | None:
@@ -240,19 +240,18 @@ class ServiceCoordinator:
         return Member(name_of(info), wants, bool(info.instance), info.since, leaving=info.state == "leaving")
 
     async def members(self) -> Mapping[str, Member]:
-        """Returns all members by name."""
         return (await self.snapshot()).members
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> Mapping[Partition, CommittedOffset]:
-        """Returns the recorded offsets, of all queues of the plan or of some partitions; see :meth:`snapshot`.
+        """Returns the recorded offsets of all assigned queues or of some partitions; see :meth:`snapshot`.
 
-        Partitions without an offset are left out. Of some partitions it is not known who has recorded the offset.
+        Partitions without an offset are left out. For given partitions, ``member`` of each offset is empty.
         """
         if partitions is None:
             return (await self.snapshot()).offsets
         chosen = set(partitions)
         offsets: dict[Partition, CommittedOffset] = {}
-        for queue in {each.queue for each in chosen}:
+        for queue in {p.queue for p in chosen}:
             try:
                 rows = (await self._client.offsets(queue.name, self.group)).partitions
             except (GroupNotFound, QueueNotFound):
@@ -268,23 +267,23 @@ class ServiceCoordinator:
         *,
         expected: Mapping[Partition, str | None] | None = None,
     ) -> None:
-        """Moves offsets from outside, None to before all messages.
+        """Moves offsets from outside the group. None as an id moves the offset before all messages.
 
         Args:
             offsets: The new ids.
-            expected: What must be recorded now, for any of them.
+            expected: The ids that must be recorded now. Only entries for partitions in ``offsets`` are checked.
 
         Raises:
             GroupActive: The group has members.
-            OffsetMoved: Something else is recorded than expected.
-            CoordinationLost: They were set or not.
+            OffsetMoved: A recorded id differs from the expected one.
+            CoordinationLost: The offsets may or may not have been set.
         """
         checked = expected or {}
-        for queue in dict.fromkeys(each.queue for each in sorted(offsets)):
-            mine = {each.number: to or EARLIEST for each, to in offsets.items() if each.queue == queue}
-            checks = {each.number: at for each, at in checked.items() if each.queue == queue and each in offsets}
+        for queue in dict.fromkeys(p.queue for p in sorted(offsets)):
+            ids = {p.number: identifier or EARLIEST for p, identifier in offsets.items() if p.queue == queue}
+            checks = {p.number: identifier for p, identifier in checked.items() if p.queue == queue and p in offsets}
             try:
-                await self._client.commit(queue.name, self.group, mine, expected=checks or None)
+                await self._client.commit(queue.name, self.group, ids, expected=checks or None)
             except GroupActive as error:
                 raise errors.GroupActive(str(error)) from error
             except OffsetConflict as error:
@@ -293,25 +292,24 @@ class ServiceCoordinator:
                 raise as_coordination_error(error) from error
 
     async def groups(self) -> list[str]:
-        """Returns the names of all groups that have, or had, members, sorted."""
         try:
             return sorted(await self._groups.names())
         except ClientError as error:
             raise _translated(error) from error
 
     async def services(self) -> set[str]:
-        """Returns the id of the service's store, for which alone it records anything."""
+        """Returns the id of the service's store, the only store that the group can have offsets for."""
         return {await self._identify()}
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """Removes the group with its offsets, or the offsets of some queues; what is not there is passed over.
+        """Deletes the group with its offsets, or the offsets of some queues. Missing ones are not an error.
 
         Raises:
-            GroupActive: It has members.
-            CoordinationLost: It is gone, in part, or not at all; forget it again.
+            GroupActive: The group has members.
+            CoordinationLost: All, part or nothing of it was deleted. Call again.
         """
         info = await self._show()
-        named = [] if info is None else [self._queue(each) for each in info.queues]
+        named = [] if info is None else [self._queue(name) for name in info.queues]
         try:
             if queues is None and info is not None:
                 await self._groups.forget(self.group)
@@ -327,10 +325,10 @@ class ServiceCoordinator:
 
 
 def checked_name(group: str) -> str:
-    """Returns the name of a group, if the service allows it.
+    """Returns the group name.
 
     Raises:
-        InvalidArgument: It does not.
+        InvalidArgument: The group name is not valid in the service.
     """
     try:
         group_segment(group)
@@ -343,7 +341,7 @@ def checked_name(group: str) -> str:
 
 
 def _translated(error: ClientError) -> QdoError:
-    """Returns what an error of a call below ``_groups`` means: a service that does not have these pages is too old."""
+    """Translates an error of a group request. NotFound means that the service is too old for groups."""
     if isinstance(error, ApplicationNotFound):
         return CoordinationRefused(str(error))
     return InvalidArgument(OLD_SERVICE) if isinstance(error, NotFound) else as_coordination_error(error)
@@ -352,7 +350,6 @@ def _translated(error: ClientError) -> QdoError:
 def _committed(
     queue: Queue, rows: Mapping[int, GroupOffset | OwnedPartition], recorders: Mapping[int, str] = MappingProxyType({})
 ) -> dict[Partition, CommittedOffset]:
-    """Returns what is recorded of a queue, with the names of the members that are known to have recorded it."""
     return {
         Partition(queue, number): CommittedOffset(row.offset, row.updated or 0.0, recorders.get(number, ""))
         for number, row in rows.items()
@@ -361,13 +358,11 @@ def _committed(
 
 
 def _is_of_owner(row: OwnedPartition) -> bool:
-    """Returns whether the present owner of a partition has recorded its offset."""
     if row.since is None or row.updated is None:
         return False
-    ahead = MAX_AHEAD if row.came == "new" else 0.0  # Then there was no owner before.
+    ahead = MAX_AHEAD if row.came == "new" else 0.0  # "new": the partition had no owner before.
     return row.updated >= row.since - ahead
 
 
 def name_of(member: MemberInfo) -> str:
-    """Returns the name under which a member is shown: of its instance, or its number."""
     return member.instance or f"#{member.number}"

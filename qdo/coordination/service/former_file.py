@@ -1,7 +1,7 @@
-"""The file in which groups of one machine met until 0.2: a group of the service begins with the offsets in it.
+"""Imports offsets from the coordination file that groups of one machine used until version 0.2.
 
-Nothing else of a file is used. The service's group takes the offsets of a group over once, before its first member
-joins, while no member of the file is alive; the file then says so, and keeps them.
+Only the offsets of a file are used. A group of the service imports them once, before its first member joins, and only
+while no member of the file is alive. The file keeps the offsets and records the import.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MIN_SESSION = 3.0
-"""Min seconds of a session of the service's groups; the file's were shorter."""
+"""Min session timeout of the service's groups, in seconds; groups in a file could have less."""
 _APPLICATION_ID, _FORMAT = 0x51646F43, 4
 _PATIENCE = 5.0
-"""Max seconds to wait for a file that is locked."""
+"""Max seconds to wait for a locked file."""
 _LOOK_EVERY = 0.05
 _IMPORTED = (
     "CREATE TABLE IF NOT EXISTS imported "
@@ -51,7 +51,6 @@ _LIVING = (
 
 
 def default_path() -> Path:
-    """Returns the file that the processes of this user shared if nothing else was said."""
     import platformdirs  # noqa: PLC0415 - only needed if no file is named
 
     return Path(platformdirs.user_state_dir("qdo", appauthor=False)) / "coordination.sqlite3"
@@ -61,7 +60,7 @@ def path_of(url: str) -> Path:
     """Returns the file that ``local:`` or ``local:///path`` names.
 
     Raises:
-        InvalidArgument: It is something else.
+        InvalidArgument: The URL has another form.
     """
     parts = urlsplit(url)
     path = unquote(parts.path)
@@ -71,12 +70,12 @@ def path_of(url: str) -> Path:
 
 
 class LocalCoordination:
-    """A group that was opened by ``local:``: the consumer or worker that gets it joins the service's group instead.
+    """A group opened by ``local:``. The consumer or worker that gets it joins the service's group instead.
 
     Args:
-        group: Its name.
-        path: The file, whose offsets the group begins with.
-        session_timeout: Session of its members in seconds, or None for the default.
+        group: The group's name.
+        path: The file from which the group's offsets are imported.
+        session_timeout: Session timeout of the members in seconds, or None for the default.
     """
 
     def __init__(self, group: str, path: Path, session_timeout: float | None) -> None:
@@ -92,8 +91,8 @@ class LocalCoordination:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it raises
         raise InvalidArgument(
-            f"a group of the service has no {name!r} here: local coordination has ended. Give the consumer group="
-            f"{self.group!r}, and ask client.consumer_groups about it"
+            f"a local group has no {name!r}: local coordination was removed. Give the consumer group="
+            f"{self.group!r}, and use client.consumer_groups"
         )
 
 
@@ -102,8 +101,8 @@ class FormerGroup(NamedTuple):
 
     Attributes:
         offsets: The recorded ids.
-        living: Names of members whose sessions are not over.
-        imported: Stores and applications whose group has taken the offsets over.
+        living: Names of members whose sessions have not expired.
+        imported: Stores and applications whose group has imported the offsets.
     """
 
     offsets: dict[Partition, str]
@@ -112,11 +111,11 @@ class FormerGroup(NamedTuple):
 
 
 def read_group(path: Path, group: str) -> FormerGroup | None:
-    """Returns a group of a file, or None without such a file or group.
+    """Returns a group from a file, or None if the file or the group does not exist.
 
     Raises:
-        CoordinationIncompatible: The file is not one of Qdo's, or is damaged.
-        CoordinationLost: It cannot be read.
+        CoordinationIncompatible: The file is not a coordination file of Qdo, or is damaged.
+        CoordinationLost: The file cannot be read.
     """
     with _opened(path) as connection:
         if connection is None:
@@ -137,22 +136,22 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
 async def take_over(
     client: AsyncClient, store: str, path: Path, former: str, group: str, *, again: bool = False
 ) -> int:
-    """Records the offsets of a group of a file as those of a group of the service; returns how many.
+    """Imports the offsets of a group from a file into a group of the service; returns how many.
 
-    Only one process does this at a time; a group that was imported before is left alone.
+    Only one process at a time runs this. A group that was imported before is skipped.
 
     Args:
-        client: A client of the application whose queues they are of.
+        client: A client of the application that owns the queues.
         store: The id of the service's store.
         path: The file.
-        former: The group's name there.
+        former: The group's name in the file.
         group: The group's name in the service.
-        again: Also if it was imported before.
+        again: Imports the offsets even if they were imported before.
 
     Raises:
-        GroupActive: The group has living members in the file, or in the service.
-        CoordinationIncompatible, CoordinationLost: As of :func:`read_group`.
-        ClientError: The service refuses.
+        GroupActive: The group has living members in the file, or members in the service.
+        CoordinationIncompatible, CoordinationLost: See :func:`read_group`.
+        ClientError: The service refuses the request.
     """
     if read_group(path, former) is None:
         return 0
@@ -162,8 +161,8 @@ async def take_over(
             return 0
         if stored.living:
             raise GroupActive(
-                f"group {former!r} has members that meet in {path}: {', '.join(stored.living)}. "
-                "Stop them, then start those of the service's group"
+                f"group {former!r} has live members in {path}: {', '.join(stored.living)}. "
+                "Stop them, then start the members of the service's group"
             )
         queues: dict[Queue, dict[int, str | Message | Receipt]] = {}
         for partition, identifier in stored.offsets.items():
@@ -178,7 +177,7 @@ async def take_over(
             mark = former, store, client.application, time.time()
             connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?, ?, ?)", mark)
     count = sum(map(len, queues.values()))
-    log.info("group %s takes over %d offsets of %s", group, count, path)
+    log.info("group %s: imported %d offsets from %s", group, count, path)
     return count
 
 
@@ -214,7 +213,6 @@ def _rows(connection: apsw.Connection, statement: str, *values: Any) -> list[Any
 
 @asynccontextmanager
 async def _alone(path: Path) -> AsyncIterator[None]:
-    """Runs a block while no other process does, by a lock of the directory."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while True:

@@ -1,10 +1,10 @@
-"""A member's session in a group of the service: one heartbeat after the other, and commits that carry epochs.
+"""A member's session in a group of the service: consecutive heartbeats, and commits with epochs.
 
-A session lasts as long as the last answer said, counted from the moment at which its request was sent, by a clock that
-goes on while the machine sleeps. Then it is lost: it has no partitions, whatever a late answer says.
+The session's timeout counts from the moment the last answered heartbeat was sent, on a clock that keeps running while
+the machine sleeps. When it expires, the session is lost and owns nothing, even if an answer arrives later.
 
-What belongs to a former ownership does nothing to the present one: each ownership has an epoch, and a later one of the
-same partition has a higher one.
+Each ownership of a partition has an epoch, and later ownerships have higher epochs. Messages about an earlier epoch do
+not affect the present ownership.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from queuey.client import (
 log = logging.getLogger(__name__)
 
 Wanted = tuple[OwnedOffset, str | None]
-"""A partition, with the note to record, and the id."""
+"""A partition with the note to record, and the id to record."""
 MAX_CONFLICTS = 25
-"""Max attempts at a commit whose offsets are not what they were."""
+"""Max attempts at a commit whose expected offsets differ from the recorded ones."""
 PATIENCE = 2.0
-"""Max seconds for the answer to a heartbeat, beyond its wait."""
+"""Timeout for the answer to a heartbeat beyond its wait, in seconds."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
 _note_of = msgspec.json.Decoder(HandlingNote).decode
 
@@ -60,12 +60,12 @@ class ServiceSession:
     """A member's session, until it leaves or is lost.
 
     Args:
-        joined: The member, as the service knows it.
-        member: Name and wishes of the member.
-        listen: Called with events.
-        sent: When the join was sent, by ``clock``.
-        keeper: Sends heartbeats while this program cannot; None: nothing does.
-        clock: Seconds; see :func:`qdo.keepalive.vitals.now`.
+        joined: The client's group member.
+        member: The member's name and subscription.
+        listen: Called with each event.
+        sent: When the join request was sent, by ``clock``.
+        keeper: The process that sends heartbeats while this program is blocked, if any.
+        clock: Returns seconds; see :func:`qdo.keepalive.vitals.now`.
     """
 
     def __init__(
@@ -88,17 +88,16 @@ class ServiceSession:
         self._epochs: dict[Partition, int] = {}
         """The epoch of each partition that this member owns."""
         self._offsets: dict[Partition, OwnedOffset] = {}
-        """The recorded offset of each of them."""
+        """The recorded offset of each partition that this member owns."""
         self._to_give_back: set[Partition] = set()
         self._giving_back: dict[Partition, int] = {}
-        """The epochs of partitions that are being given back, until the service has answered."""
+        """The epochs of partitions that are being given back, until the service confirms it."""
         self._former: dict[Partition, int] = {}
-        """The highest epoch of each partition that this member has owned before."""
+        """The highest epoch of each partition that this member owned before."""
         self._heartbeats = asyncio.create_task(self._send_heartbeats())
 
     @property
     def state(self) -> Literal["connected", "suspended", "lost"]:
-        """See :mod:`qdo.coordination`. A session that has left is lost."""
         if self._is_lost():
             return "lost"
         return "suspended" if self._suspended else "connected"
@@ -107,7 +106,7 @@ class ServiceSession:
         return self._over or self._remaining() <= 0
 
     def _remaining(self) -> float:
-        """Returns the seconds until the session ends; asks the helper process if this program's heartbeats are late."""
+        """Returns the seconds until the session ends. Counts the helper's heartbeats if this program's are late."""
         now, ends = self._clock(), self._ends
         if self._keeper is not None and ends - now < PATIENCE:
             ends = max(ends, self._keeper.session_end)
@@ -118,7 +117,7 @@ class ServiceSession:
     async def _send_heartbeats(self) -> None:
         failures = 0
         try:
-            # The first heartbeat shows the service that the member has its answer, and brings the partitions.
+            # The first heartbeat confirms the join and returns the partitions.
             wait = 0.0
             while True:
                 try:
@@ -136,7 +135,7 @@ class ServiceSession:
             self._finish()
 
     async def _heartbeat(self, wait: float) -> None:
-        """Sends what the member owns and gives back, and applies the answer; waits no longer than the session lasts.
+        """Sends the owned and returned partitions and applies the answer. Its timeout ends with the session.
 
         Raises:
             CoordinationLost, CoordinationRefused, SessionLost
@@ -176,7 +175,7 @@ class ServiceSession:
             if request.epoch == self._epochs.get(partition):
                 self._to_give_back.add(partition)
             elif request.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
-                self._forget(partition)  # The answer that gave it to this member was lost.
+                self._forget(partition)  # The answer that assigned the partition was lost.
                 self._giving_back[partition] = self._former[partition] = request.epoch
         for queue, numbers in answer.lost.items():
             for number in numbers:
@@ -192,11 +191,10 @@ class ServiceSession:
     def _partitions(self, queues: Mapping[str, Mapping[int, Any]]) -> Iterator[tuple[Partition, Any]]:
         for name, partitions in queues.items():
             queue = self._queue(name)
-            for number, each in partitions.items():
-                yield Partition(queue, number), each
+            for number, row in partitions.items():
+                yield Partition(queue, number), row
 
     def _forget(self, partition: Partition) -> int | None:
-        """Ends an ownership; returns its epoch."""
         epoch = self._epochs.pop(partition, None)
         if epoch is not None:
             self._former[partition] = epoch
@@ -221,79 +219,78 @@ class ServiceSession:
     # Partitions
 
     async def assignment(self) -> frozenset[Partition]:
-        """Returns the partitions that this member is to own. A ``changed`` event follows the next change."""
+        """Returns the partitions that this member is to own. A ``changed`` event reports the next change."""
         if self._is_lost():
             raise SessionLost("the session is over")
         return frozenset(self._epochs.keys() - self._to_give_back)
 
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        """Returns those of some partitions that this session owns: the service has given them to it."""
+        """Returns the offsets of the given partitions that the service has assigned to this session."""
         if self._is_lost():
             raise SessionLost("the session is over")
-        return {each: self._offsets[each] for each in partitions if each in self._offsets}
+        return {p: self._offsets[p] for p in partitions if p in self._offsets}
 
     async def release(self, partitions: Iterable[Partition]) -> None:
-        """Gives partitions back; partitions of others are passed over.
+        """Gives partitions back. Partitions that this session does not own are skipped.
 
         Raises:
-            CoordinationLost: They were given back or not; do it again.
+            CoordinationLost: The partitions may or may not have been given back. Call again.
             SessionLost
         """
-        mine = set(partitions)
-        for partition in mine:
+        requested = set(partitions)
+        for partition in requested:
             if (epoch := self._forget(partition)) is not None:
                 self._giving_back[partition] = epoch
-        if mine & self._giving_back.keys() and not self._comes_back:
+        if requested & self._giving_back.keys() and not self._comes_back:
             await self._heartbeat(0.0)
 
     async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
         """Records the id of the last processed message of each partition, with the note in its ``offset``.
 
         Returns:
-            For each partition its new state, or None if this session no longer owns it and nothing was recorded.
+            The new state of each partition, or None if this session no longer owns it and nothing was recorded.
 
         Raises:
-            CoordinationLost: Each was recorded or not.
+            CoordinationLost: Each offset may or may not have been recorded.
             SessionLost
         """
-        # Of each partition the last one counts.
+        # If a partition is repeated, its last offset wins.
         commits = {held.partition: (held, identifier) for held, identifier in offsets}
         queues: dict[Queue, list[Wanted]] = {}
         for partition, (held, identifier) in commits.items():
             if self._epochs.get(partition) == held.version:
                 queues.setdefault(partition.queue, []).append((held, identifier))
-        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
-        results = await asyncio.gather(*(self._commit(*each) for each in queues.items()), return_exceptions=True)
+        states: dict[Partition, OwnedOffset | None] = dict.fromkeys(commits)
+        results = await asyncio.gather(*(self._commit(*item) for item in queues.items()), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-            now |= result
-        return now
+            states |= result
+        return states
 
     async def _commit(self, queue: Queue, offsets: list[Wanted]) -> dict[Partition, OwnedOffset]:
-        """Records offsets of one queue; returns those that were recorded."""
         remaining = {held.partition.number: (held, identifier) for held, identifier in offsets}
         recorded = {number: held.offset.id for number, (held, _) in remaining.items()}
-        done: dict[Partition, OwnedOffset] = {}
+        states: dict[Partition, OwnedOffset] = {}
         instant = time.time()
         for _ in range(MAX_CONFLICTS):
-            commits = {number: _change(*each, recorded[number]) for number, each in remaining.items()}
+            commits = {number: _change(*entry, recorded[number]) for number, entry in remaining.items()}
             refused, again = await self._try(queue, commits, recorded)
             for number in remaining.keys() - again:
                 held, identifier = remaining.pop(number)
                 if number not in refused:
                     offset = CommittedOffset(identifier, instant, self._member.id, held=True, note=held.offset.note)
-                    done[held.partition] = self._offsets[held.partition] = replace(held, offset=offset)
+                    states[held.partition] = self._offsets[held.partition] = replace(held, offset=offset)
             if not remaining:
-                return done
-        raise CoordinationLost(f"offsets of {queue.name} were changed by others again and again")
+                return states
+        raise CoordinationLost(f"too many concurrent changes of the offsets of {queue.name}; try again later")
 
     async def _try(
         self, queue: Queue, commits: Mapping[int, PartitionCommit], recorded: dict[int, str | None]
     ) -> tuple[AbstractSet[int], AbstractSet[int]]:
-        """Sends commits once; returns the partitions of other owners, and those to send again.
+        """Sends commits once; returns the partitions that others own, and the partitions to send again.
 
-        ``recorded`` is updated for those to send again.
+        Updates ``recorded`` for the partitions to send again.
         """
         if self._is_lost():
             raise SessionLost("the session is over")
@@ -304,7 +301,7 @@ class ServiceSession:
         except QueueNotFound:
             return commits.keys(), frozenset()
         except OffsetConflict as error:
-            # Only this session commits for these partitions, so an earlier attempt of its own was recorded.
+            # Only this session commits for these partitions, so an earlier attempt of this commit was recorded.
             again = commits.keys() - error.applied
             recorded |= {number: error.current.get(number) for number in again}
             return frozenset(), again
@@ -315,10 +312,10 @@ class ServiceSession:
             raise as_coordination_error(error) from error
         return frozenset(), frozenset()
 
-    # The end
+    # Leaving
 
     def begin_to_leave(self) -> None:
-        """From now on the service gives this member no partitions.
+        """Stops the assignment of partitions to this member.
 
         A static member keeps its partitions until it leaves, and then for its return.
         """
@@ -326,14 +323,14 @@ class ServiceSession:
         self._leaving = not self._member.static
 
     async def retire(self) -> None:
-        """Tells the service that this member is leaving; it keeps each partition until it gives it back."""
+        """Announces that this member is leaving. It keeps each partition until it gives the partition back."""
         if not self._comes_back:
             await self._heartbeat(0.0)
 
     async def leave(self) -> None:
-        """Gives back whatever it holds and leaves the group. Never raises; idempotent.
+        """Gives all partitions back and leaves the group. Never raises; idempotent.
 
-        No event follows; the other methods raise ``SessionLost`` from then on.
+        No event follows. The other methods raise ``SessionLost`` afterwards.
         """
         was_over, self._over = self._over, True
         await cancel(self._heartbeats)
@@ -345,7 +342,7 @@ class ServiceSession:
 
 
 async def access_of(member: AsyncGroupMember) -> dict[str, Any] | None:
-    """Returns how another process sends heartbeats of a member, for :class:`HeartbeatProcess`; None: it cannot."""
+    """Returns the access settings for :class:`HeartbeatProcess`; None if no other process can send the heartbeats."""
     if (access := await member.access()) is None:
         return None
     headers = {} if access.authorization is None else {"authorization": access.authorization}
@@ -353,7 +350,6 @@ async def access_of(member: AsyncGroupMember) -> dict[str, Any] | None:
 
 
 def as_coordination_error(error: ClientError) -> CoordinationError:
-    """Returns what an error of the client means to a member."""
     if isinstance(error, NotAllowed):
         return CoordinationRefused(str(error))
     return CoordinationLost(str(error))
@@ -367,21 +363,20 @@ def _by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
 
 
 def _recorded(taken: Taken) -> CommittedOffset:
-    """Returns the offset that the former owner recorded."""
     note = None
     if taken.note is not None:
         try:
             note = _note_of(base64.b64decode(taken.note))
         except (msgspec.MsgspecError, binascii.Error):
-            log.warning("the note of a partition is not one of Qdo's, and is ignored")
+            log.warning("ignored the note of a partition: Qdo did not write it")
     return CommittedOffset(taken.offset, held=taken.came == "lost", note=note)
 
 
 def _change(held: OwnedOffset, identifier: str | None, recorded: str | None) -> PartitionCommit:
-    """Returns a commit; one that goes back compares what is recorded. A note needs an offset beside it."""
+    """Returns a commit. A commit that moves the offset back names the recorded offset as expected."""
     note = held.offset.note
     text = None if note is None else base64.b64encode(msgspec.json.encode(note)).decode()
-    target = identifier or EARLIEST
+    target = identifier or EARLIEST  # the service stores a note only with an offset
     expected: str | UnsetType | None = UNSET
     if recorded is not None and order_of(target) < order_of(recorded):
         expected = recorded

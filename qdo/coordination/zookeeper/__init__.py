@@ -1,6 +1,6 @@
-"""Trees of ZooKeeper: members on any number of machines.
+"""Coordination by ZooKeeper, for members on any number of machines.
 
-Importing this needs kazoo (the extra ``zookeeper``).
+Importing this package requires kazoo (the extra ``zookeeper``).
 """
 
 from __future__ import annotations

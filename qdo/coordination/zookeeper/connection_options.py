@@ -1,17 +1,17 @@
 """The settings of a connection to ZooKeeper: servers, timeouts, encryption and credentials.
 
-A URL, ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``, may say:
+A URL has the form ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``. Its options are:
 
 ========================  ==============================================================================================
-``connect_timeout``       seconds that a first connection may take
+``connect_timeout``       timeout of the first connection in seconds
 ``login``                 the scheme of the user and the password: ``digest`` (ZooKeeper's own) or ``sasl``
-``login_file``            a file with ``user:password``, so that no list of processes shows them
-``private``               whether nodes are open only to their creator; yes where there is a login
-``tls``                   whether connections are encrypted; yes where a certificate or another option of TLS is given
+``login_file``            a file with ``user:password``, so that process lists do not show them
+``private``               whether only their creator can access nodes; the default is yes with a login
+``tls``                   whether connections are encrypted; the default is yes with another TLS option
 ``ca``, ``cert``, ``key``  files with certificates, the member's own certificate, and its key
-``key_password``          of the key
-``check_hostname``        whether certificates must name the host; yes
-``shuffle``               whether each member tries the servers in a random order; yes
+``key_password``          the password of the key
+``check_hostname``        whether certificates must name the host; the default is yes
+``shuffle``               whether each member tries the servers in a random order; the default is yes
 ========================  ==============================================================================================
 """
 
@@ -37,9 +37,10 @@ _PATH = re.compile(r"(?!/zookeeper(?:/|$))(?:/(?!\.{1,2}(?:/|$))[^/]+)+")
 
 @dataclass(frozen=True)
 class DigestLogin:
-    """A user and a password for ZooKeeper's own ``digest`` scheme; without TLS the password is readable on the wire.
+    """A user and a password for ZooKeeper's ``digest`` scheme. Without TLS the password is readable on the wire.
 
-    ZooKeeper accepts any user with any password: their nodes are closed to all others, see :class:`ConnectionOptions`.
+    ZooKeeper accepts any user with any password. Only the nodes that a user creates are closed to others; see
+    :class:`ConnectionOptions`.
     """
 
     user: str
@@ -47,25 +48,25 @@ class DigestLogin:
 
     def __post_init__(self) -> None:
         if not self.user or ":" in self.user:
-            raise InvalidArgument(f"a user of ZooKeeper is a name without a colon, not {self.user!r}")
+            raise InvalidArgument(f"the user {self.user!r} is not valid: use a name without a colon")
 
 
 @dataclass(frozen=True)
 class SaslLogin(DigestLogin):
-    """A user and a password that the servers know, by SASL's DIGEST-MD5. Needs the package ``pure-sasl``."""
+    """A user and a password for SASL's DIGEST-MD5, checked by the servers. Requires the package ``pure-sasl``."""
 
     def __post_init__(self) -> None:
-        # A missing package would otherwise show only once connected.
+        # Report a missing package now instead of after connecting.
         super().__post_init__()
         try:
-            import puresasl  # noqa: F401, PLC0415 - asked for only if it is needed
+            import puresasl  # noqa: F401, PLC0415 - imported only if needed
         except ModuleNotFoundError as error:
             message = "SASL needs a package that is not installed. Install it"
             raise InvalidArgument(f"{message}: {install_command('zookeeper-sasl')}") from error
 
 
 class TlsOptions(Encryption):
-    """Encryption; the attributes are those of :class:`qdo.keepalive.relay.Encryption`."""
+    """Encryption, with the attributes of :class:`qdo.keepalive.relay.Encryption`."""
 
     def context(self) -> ssl.SSLContext:
         try:
@@ -77,18 +78,18 @@ class TlsOptions(Encryption):
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How a service is reached.
+    """How to connect to ZooKeeper.
 
     Attributes:
-        hosts: Its servers, with commas between them: ``host``, ``host:port`` or ``[address]:port``.
-        chroot: A path that everything is kept under, made when it is missing: empty, or ``/a/b``.
-        session_timeout: Seconds without a sign of life after which a session ends. The servers allow no less than 2
-            and no more than 20 of their ticks and say what they granted.
-        connect_timeout: Seconds that a first connection may take.
+        hosts: The servers, separated by commas: ``host``, ``host:port`` or ``[address]:port``.
+        chroot: The path of the node that contains everything, created if missing: empty, or ``/a/b``.
+        session_timeout: Seconds without a heartbeat after which a session ends. The servers limit it to 2 to 20 of
+            their ticks and return the granted timeout.
+        connect_timeout: Timeout of the first connection in seconds.
         login: User and password of the members.
-        tls: How connections are encrypted; None: they are not.
-        private: Nodes are open only with the same credentials; None: if there is a login.
-        shuffle: Each member tries the servers in a random order.
+        tls: The encryption of connections, if any.
+        private: Whether nodes require the creator's credentials. None means only with a login.
+        shuffle: Whether each member tries the servers in a random order.
     """
 
     hosts: str
@@ -102,14 +103,14 @@ class ConnectionOptions:
 
     def __post_init__(self) -> None:
         if not self.hosts:
-            raise InvalidArgument("no server of ZooKeeper is named")
+            raise InvalidArgument("the URL names no ZooKeeper server: give zookeeper://host:port")
         for host in self.servers:
             _check_host(host)
         if self.chroot:
             checked_path("the chroot of coordination", self.chroot)
         for name in ("session_timeout", "connect_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise InvalidArgument(f"{name} is a number of seconds above 0")
+                raise InvalidArgument(f"{name} must be a number of seconds above 0")
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -117,12 +118,15 @@ class ConnectionOptions:
 
     @property
     def closed(self) -> bool:
-        """Nodes are open only to their creator."""
         return self.login is not None if self.private is None else self.private
 
 
 def checked_path(argument: str, path: str) -> str:
-    """Returns a path; raises InvalidArgument if a program cannot have a node of its own there."""
+    """Returns the path.
+
+    Raises:
+        InvalidArgument: The path is not valid for a node.
+    """
     if _PATH.fullmatch(path) is None or not path.isprintable():
         raise InvalidArgument(f"{argument} is {path!r}: give the path of a node, such as /apps/orders")
     return path
@@ -135,7 +139,7 @@ def _check_host(host: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise InvalidArgument(f"a server of ZooKeeper is host or host:port, not {host!r}")
+        raise InvalidArgument(f"{host!r} is not a valid ZooKeeper server: use host or host:port")
 
 
 SCHEME = "zookeeper"
@@ -144,15 +148,15 @@ WORDS = {"1": True, "yes": True, "true": True, "on": True, "0": False, "no": Fal
 
 
 def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> ConnectionOptions:  # noqa: ANN401 - checked here
-    """Returns how the service is reached.
+    """Returns the settings in a URL.
 
     Args:
         url: See the module.
-        session_timeout: Seconds; None: the default.
-        **options: They win over those of the URL.
+        session_timeout: Seconds, or None for the default.
+        **options: Options that override those in the URL.
 
     Raises:
-        InvalidArgument: An option is unknown, or has a value that cannot be used.
+        InvalidArgument: An option is unknown, or its value is not valid.
     """
     parts = split_url(url, SCHEME, f"{SCHEME}://host:port,host:port/chroot")
     login, _, hosts = parts.netloc.rpartition("@")
@@ -194,7 +198,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for name, value in options.items():
         if name not in OPTIONS:
-            raise InvalidArgument(f"ZooKeeper has no option {name!r}, but {', '.join(OPTIONS)}")
+            raise InvalidArgument(f"unknown ZooKeeper option {name!r}: use {', '.join(OPTIONS)}")
         try:
             values[name] = OPTIONS[name](value)
         except (TypeError, ValueError, KeyError) as error:
@@ -204,7 +208,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
     if kind not in LOGINS:
-        raise InvalidArgument(f"a login is {' or '.join(LOGINS)}, not {kind!r}")
+        raise InvalidArgument(f"the login must be {' or '.join(LOGINS)}, not {kind!r}")
     if file is not None:
         try:
             user, colon, password = file.read_text("utf-8").rstrip("\n").partition(":")
@@ -215,15 +219,15 @@ def _login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
     else:
         return None
     if not colon:
-        raise InvalidArgument("a login is a user and a password with a colon between them")
+        raise InvalidArgument("the login must be a user and a password, separated by a colon")
     return LOGINS[kind](user, password)
 
 
 def _tls(values: dict[str, Any]) -> TlsOptions | None:
-    wanted = values.pop("tls", None)
+    enabled = values.pop("tls", None)
     password = values.pop("key_password", None)
-    if wanted is None:
-        wanted = bool(values)
-    elif not wanted and values:
-        raise InvalidArgument(f"{', '.join(values)} without TLS")
-    return TlsOptions(password=password, **values) if wanted else None
+    if enabled is None:
+        enabled = bool(values)
+    elif not enabled and values:
+        raise InvalidArgument(f"{', '.join(values)} cannot be used without TLS")
+    return TlsOptions(password=password, **values) if enabled else None

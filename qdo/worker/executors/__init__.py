@@ -1,1 +1,1 @@
-"""Where handlers run: threads, tasks of an event loop, or child processes."""
+"""Executors, which run handlers in threads, tasks of an event loop, or child processes."""

@@ -1,7 +1,7 @@
-"""The child process: ``python -m qdo.worker.executors.child <descriptor>`` handles the runs that it is sent.
+"""The child process: ``python -m qdo.worker.executors.child <descriptor>`` handles runs sent by its parent.
 
-The main thread calls the handler. Another one listens to the parent, so that the child notices at once when the parent
-is gone, even while it handles a message: then it just ends, because no process could record what it did.
+The main thread calls the handler. Another thread listens to the parent, so that the child ends at once when the parent
+is gone, even in the middle of a message: without the parent, the result could not be recorded.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from queuey.client.forks import DefaultSignals, begin_in_children
 
 
 class ProgressReporter:
-    """Writes to the parent; processes that a handler forks do not.
+    """Sends progress to the parent, but not from processes that a handler forks.
 
-    The line stays open until the kernel has ended this process, and only this one has it: so its end is the end of the
-    process for the parent.
+    Only this process has the socket, and the kernel closes it when the process ends. So the parent detects the end of
+    the process by the end of the stream.
     """
 
     around = True
@@ -57,23 +57,20 @@ class ProgressReporter:
     def begin_in_child(self) -> None:
         self._line.close()
         os.close(self._kept_open)
-        self.send = lambda _: None  # type: ignore[method-assign, assignment] # it handles no message
+        self.send = lambda _: None  # type: ignore[method-assign, assignment] # a fork handles no messages
 
     def call(self, name: str, *_arguments: object) -> None:
         if name == "after":
             self.send(HANDLED)
 
     def send(self, data: bytes) -> None:
-        """Sends something as a whole: a handler may set states in threads of its own."""
+        """Sends data under a lock, because a handler may set states in threads of its own."""
         with self._lock:
             self._line.sendall(data)
 
 
 class ChildRun(MessageRun):
-    """A run whose states and results go to the parent.
-
-    Threads of a handler may set states after its end; these are ignored.
-    """
+    """A run whose states and results are sent to the parent. States that are set after its end are ignored."""
 
     __slots__ = ("reporter",)
 
@@ -101,14 +98,14 @@ class ParentListener:
 
     def receive(self, count: int) -> bytes:
         """Returns ``count`` bytes; raises EOFError when the parent is gone."""
-        parts = []
+        chunks = []
         while count:
-            part = self._line.recv(min(count, 1 << 20))
-            if not part:
+            chunk = self._line.recv(min(count, 1 << 20))
+            if not chunk:
                 raise EOFError
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+            chunks.append(chunk)
+            count -= len(chunk)
+        return b"".join(chunks)
 
     def listen(self) -> None:
         try:
@@ -131,7 +128,7 @@ class ParentListener:
 
 def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
+        signal.signal(number, lambda *_: None)  # the parent ends this process; programs started here get the defaults
     in_children = DefaultSignals()
     with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
         reporter = ProgressReporter(line)
@@ -163,7 +160,6 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
 
 
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
-    """Handles the messages of a run; states that are set later are ignored."""
     arguments: Any = handler, context, run, *rest
     ran = runner.run(run_async(*arguments)) if is_async(handler) else run_plain(*arguments)
     run.settled = True

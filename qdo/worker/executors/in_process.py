@@ -1,8 +1,7 @@
-"""Where handlers run: what threads, tasks and processes have in common, and threads and tasks themselves.
+"""The executors for threads and tasks, and the loops over messages that child processes use, too.
 
-A run of messages is handled one after another, in loops that every message goes through. What a loop does beside
-calling the handler is what each message costs, so the clock is read once a message, and only what took long is written
-down one by one.
+:func:`run_plain` and :func:`run_async` handle the messages of a run one after another. Their overhead is paid for every
+message. So they read the clock once per message, and record only slow messages one by one.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from queuey.client.claims.handlers import NothingRan, check_ran
 
 
 class InThisProcess:
-    """The common part of threads and tasks: a handler, and a context that is entered once for all of them.
+    """Base class of the executors for threads and tasks. All runs share a context that is entered once.
 
     Args:
         handler: Called with each message.
-        context: Factory of its second argument; None: an empty dict.
-        count: Max runs at the same moment.
-        seconds: Time after which a run ends before its last message.
+        context: Factory of its second argument. None passes an empty dict.
+        count: Max runs at the same time.
+        seconds: Time after which a run ends, even before its last message.
         hooks: Called around each message.
     """
 
@@ -61,7 +60,7 @@ class InThisProcess:
         await self._entered.aclose()
 
     def _count_hanging(self, change: int) -> None:
-        """Counts abandoned runs that go on. Another may run beside each, until they are as many as all should be."""
+        """Counts hanging runs. Each allows an additional run, until ``count`` runs hang."""
         self._hanging += change
         self._update_slots()
 
@@ -73,10 +72,10 @@ class InThisProcess:
 
 
 async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
-    """Calls the factory and enters its context manager, plain or async; returns the value for handlers.
+    """Calls the factory, enters its context manager, plain or async, and returns the value for handlers.
 
     Raises:
-        HandlerError: It failed.
+        HandlerError: The factory or the context manager failed.
     """
     if factory is None:
         return {}
@@ -89,24 +88,24 @@ async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noq
         if isinstance(made, AbstractContextManager):
             return entered.enter_context(made)
     except Exception as error:
-        raise HandlerError(f"the context cannot be made: {Failure.of(error)}") from error
+        raise HandlerError(f"the context cannot be entered: {Failure.of(error)}") from error
     return made
 
 
 QUICK = 0.0005
-"""Min time of a message that is distinguished, in seconds."""
+"""Max seconds of a quick message, whose time is not recorded separately."""
 _BREATH = 0.01
-"""Max seconds for which an async handler that never waits may keep the loop from everything else."""
+"""Max seconds for which a run with an async handler that never waits keeps the event loop busy."""
 
 
 class MessageHooks(Protocol):
     """The hooks around each message, or their replacement in a child process."""
 
     around: bool
-    """Any hook is to be called."""
+    """Whether any hook has to be called."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
-        """``before`` or ``after``, with the message and its delivery. Raises nothing."""
+        """Calls ``before`` or ``after`` with the message and its delivery. Must not raise."""
 
 
 def run_plain(
@@ -117,9 +116,9 @@ def run_plain(
     seconds: float,
     hooks: MessageHooks,
 ) -> RunResult:
-    """Calls a plain function for one message after another; blocks.
+    """Calls a plain function for one message after another. Blocks.
 
-    The run ends before its last message when ``run.halt`` is set or after ``seconds``.
+    The run ends early when ``run.halt`` is set, or after ``seconds``.
     """
     place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
@@ -147,14 +146,14 @@ def run_plain(
             last = now
             if now > until:
                 break
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to this message and is judged elsewhere
+    except BaseException as error:  # noqa: BLE001 - every error is a failure of this message
         failure = Failure.of(error)
     finally:
         state_setter.reset(token)
     return RunResult(handled, failure, handled - len(slow), last - begun - sum(slow), tuple(slow), tuple(slow_at))
 
 
-async def run_async(  # noqa: C901 - every message goes through it, and calls cost
+async def run_async(  # noqa: C901 - a hot loop, in which calls cost time
     handler: Callable[[Message, Any], Awaitable[Any]],
     context: object,
     run: MessageRun,
@@ -167,12 +166,12 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
 ) -> RunResult:
     """Awaits an async function for one message after another; see :func:`run_plain`.
 
-    When the executor cancels its task (``run.cancelled``), the present message counts as not handled, and those before
-    it as handled; a cancellation that the handler brought about itself is its failure. ``limit``: max seconds of one
-    call.
+    When the executor cancels the task (``run.cancelled``), the present message counts as not handled, and the messages
+    before it as handled. A cancellation that the handler caused itself is a failure of its message. ``limit`` is the
+    max seconds of a call.
     """
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - it is awaited in one
+    assert task is not None  # noqa: S101 - the caller runs in a task
     place.is_asked_to_stop = run.is_asked_to_stop
     present_delivery.set(place)
     state_setter.set(run.set_state)
@@ -216,7 +215,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
 
 
 async def limited(call: Awaitable[Any], seconds: float, what: object) -> Any:  # noqa: ANN401 - what it returns
-    """Awaits a call; raises TimeLimit, which names it, if it takes too long."""
+    """Awaits a call. Raises TimeLimit, which names ``what``, if the call takes longer than ``seconds``."""
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
@@ -228,7 +227,7 @@ async def limited(call: Awaitable[Any], seconds: float, what: object) -> Any:  #
 
 
 async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
-    """Ends a cancellation that a handler has asked for and outlasted: it must not strike the next message."""
+    """Clears a cancellation that a handler requested and survived, so that it does not cancel the next message."""
     try:
         await asyncio.sleep(0)
     except asyncio.CancelledError:
@@ -239,7 +238,6 @@ async def _end_cancellation(task: asyncio.Task[Any], run: MessageRun) -> None:
 
 
 def _keep(run: MessageRun, result: object) -> None:
-    """Keeps what a handler has returned, after a check that its work is done."""
     try:
         check_ran(result, "the handler")
     except NothingRan as error:
@@ -252,7 +250,7 @@ Job = tuple[asyncio.Future[RunResult], MessageRun, Delivery]
 
 
 class ThreadExecutor(InThisProcess):
-    """A pool of daemon threads, so that one that never returns does not keep the process from ending."""
+    """Runs handlers in a pool of daemon threads, so that a hanging one does not keep the process from ending."""
 
     def __init__(
         self, handler: Callable[[Message, Any], Any], context: Context | None, count: int, seconds: float, hooks: Hooks
@@ -292,7 +290,7 @@ class ThreadExecutor(InThisProcess):
             try:
                 future.get_loop().call_soon_threadsafe(self._settle, future, ran, run)
             except RuntimeError:
-                return  # the loop is closed: nothing waits any more
+                return  # the loop is closed, so nobody waits for the result
 
     def _settle(self, future: asyncio.Future[RunResult], ran: RunResult, run: MessageRun) -> None:
         self._busy -= 1
@@ -303,10 +301,10 @@ class ThreadExecutor(InThisProcess):
 
 
 class TaskExecutor(InThisProcess):
-    """One task a run.
+    """Runs each run in a task of the event loop.
 
     Attributes:
-        interrupts: The program did not leave SIGINT to the worker, so Ctrl-C may raise an error in a handler.
+        interrupts: Whether Ctrl-C may raise KeyboardInterrupt in a handler, because the worker does not handle SIGINT.
     """
 
     interrupts = False
@@ -325,7 +323,7 @@ class TaskExecutor(InThisProcess):
         return task
 
     def abandon(self, run: MessageRun) -> bool:
-        """Cancels the run; one that swallows its cancellation gets no more messages, and another may run beside it."""
+        """Cancels the run. If it ignores the cancellation, a second call allows an additional run and returns False."""
         run.stop()
         task = self._running.get(run)
         if task is None or not run.cancelled:
@@ -343,14 +341,14 @@ class TaskExecutor(InThisProcess):
 
 
 class MixedExecutor(TaskExecutor):
-    """Tasks of the loop for async calls, and threads for plain ones.
+    """Runs async calls in tasks of the event loop, and plain calls in threads.
 
-    Only its message says which kind a call is. So nothing begins unless a thread is free for it, and a run ends before
-    the first message of the other kind.
+    Only the message shows which kind of call it is. So a run starts only if a thread is free, and it ends before the
+    first message of the other kind.
 
     Args:
-        shared: The arguments of a :class:`TaskExecutor`.
-        limit: Max seconds of one async call.
+        shared: The positional arguments of :class:`TaskExecutor`.
+        limit: Max seconds of an async call.
         threads: Runs plain calls.
         task_of: Returns the task of a message.
     """

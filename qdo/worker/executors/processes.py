@@ -1,17 +1,16 @@
-"""Handlers in separate processes: they compute in parallel, and one that takes too long can be stopped.
+"""Runs handlers in child processes, which compute in parallel and can be killed if they take too long.
 
-A child is the head of a process group, which is killed before the child is reaped: until then no other process can get
-their number.
+A child leads a process group. The group is killed before the child is reaped, because until then its id cannot be
+reused.
 
-**The protocol** of a worker and its children, over a socket that only they have. The parent sends frames: a
-``ChildSetup`` first, then a ``ChildTask`` for each run; the number of a message of the run, whose handler is asked to
-stop; and ``b""``, which asks to end the run after the present message. The child answers ``READY``, or ``UNFIT`` and a
-frame with the reason; then for each run one ``HANDLED`` a message, before it ``RESULT`` with a frame if the message has
-a result, ``STATE`` with a frame whenever the handler sets
-one, and ``ENDED`` with a frame that holds a ``RunResult``. So the parent knows at any moment which message is being
-handled, also if the child dies.
+**The protocol** between a worker and a child, over a socket that only they have. The parent sends frames: first a
+``ChildSetup``, then a ``ChildTask`` for each run. During a run it may send the index of a message, whose handler is
+asked to stop, and an empty frame, which ends the run after the present message. The child first answers ``READY``, or
+``UNFIT`` and a frame with the reason. For each run it sends ``STATE`` and a frame whenever the handler sets a state,
+``RESULT`` and a frame if a message has a result, then ``HANDLED`` for the message, and at the end ``ENDED`` and a frame
+with a ``RunResult``. So the parent always knows which message is being handled, even if the child dies.
 
-Frames hold pickles: both ends are one program of one user, and no other process has the socket.
+Frames hold pickles, because both ends are the same program of the same user, and no other process has the socket.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ class ChildSetup(NamedTuple):
 
     Attributes:
         path: Module search path.
-        before_import: Called before anything is imported for the handler.
-        handler: ``module:function``.
-        context: ``module:factory``.
-        seconds: Time after which a run ends before its last message.
+        before_import: Called before the handler is imported.
+        handler: The name of the handler, ``module:function``.
+        context: The name of the context factory, ``module:factory``, or None.
+        seconds: Time after which a run ends, even before its last message.
     """
 
     path: list[str]
@@ -76,13 +75,12 @@ def frame(value: object) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def unframe(data: bytes) -> Any:  # noqa: ANN401 - whatever the other end put in
-    """Returns the value of a frame without its length."""
+def unframe(data: bytes) -> Any:  # noqa: ANN401 - any pickled value
     return pickle.loads(data) if data else None  # noqa: S301 - see the module
 
 
-def read_frame(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever the other end sent
-    """Reads a frame. ``read`` returns exactly the number of bytes asked for, or raises EOFError."""
+def read_frame(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - any pickled value
+    """Reads a frame. ``read`` returns exactly the requested number of bytes, or raises EOFError."""
     (length,) = LENGTH.unpack(read(LENGTH.size))
     return unframe(read(length) if length else b"")
 
@@ -90,11 +88,11 @@ def read_frame(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever 
 logger = logging.getLogger("qdo.worker")
 
 _LEAVE_SECONDS = 5.0
-"""Timeout for a child to leave its context, before it is killed, in seconds."""
+"""Timeout for a child to exit its context before it is killed, in seconds."""
 _CANCEL_SECONDS = 5.0
-"""Timeout for an async task that the child has cancelled to end, before the child is killed, in seconds."""
+"""Timeout for a cancelled async task to end before its child is killed, in seconds."""
 _PAUSES = RetryPolicy(base=0.5, cap=30.0)
-"""Pauses after a child could not be started."""
+"""Pauses between attempts to start a child."""
 
 
 class Crashed(Exception):
@@ -102,14 +100,14 @@ class Crashed(Exception):
 
 
 class ChildProcess:
-    """One child process, as its parent sees it.
+    """A child process in its parent.
 
     Args:
-        setup: The first frame that it gets.
-        limit_of: Returns the max seconds of the present message of a run, and what handles it.
+        setup: The setup of the child.
+        limit_of: Returns the max seconds of the present message of a run, and the task or handler for errors.
 
     Attributes:
-        dead: It cannot be used any more.
+        dead: Whether the child was killed.
     """
 
     def __init__(self, setup: ChildSetup, limit_of: Callable[[MessageRun], tuple[float, object]]) -> None:
@@ -121,10 +119,10 @@ class ChildProcess:
         self._writer: asyncio.StreamWriter | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it has imported the handler and made its context.
+        """Starts the child and waits until it has imported the handler and entered the context.
 
         Raises:
-            HandlerError: It cannot use them, or ended while it tried.
+            HandlerError: The child could not import the handler or enter the context, or it ended.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -142,14 +140,17 @@ class ChildProcess:
             self._writer.write(frame(self._setup))
             if await self._reader.readexactly(1) == READY:
                 return
-            said, _ = await self._frame(b"")
-            reason = str(said)
+            answer, _ = await self._frame(b"")
+            reason = str(answer)
         except (asyncio.IncompleteReadError, ConnectionError):
             reason = f"a process for the handler {self._setup.handler} {await self._ending()} while it started"
         raise HandlerError(reason)
 
     async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
-        """Sends messages to the child. If it dies over one, or has to be killed, that message failed."""
+        """Sends messages to the child and waits for the result.
+
+        If the child dies or has to be killed, the message that it was handling has failed.
+        """
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
         run.tell = lambda: writer.write(frame(None))
@@ -157,7 +158,7 @@ class ChildProcess:
         run.tell_to_stop = lambda number: writer.write(frame(number - before))
         try:
             task = frame(ChildTask(tuple(messages), place, run.keeps_results))
-        except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
+        except Exception as error:  # noqa: BLE001 - a message that cannot be pickled fails like any other
             run.tell = run.tell_to_stop = None
             if len(messages) > 1:
                 return await self.run(messages[:1], place, run)
@@ -182,38 +183,36 @@ class ChildProcess:
         return ran
 
     async def _follow(self, run: MessageRun) -> RunResult:
-        said = b""
+        received = b""
         while True:
             async with asyncio.timeout(self._limit_of(run)[0]):
-                while not said.startswith(HANDLED):
-                    if said.startswith(ENDED):
-                        ran, _ = await self._frame(said[1:])
+                while not received.startswith(HANDLED):
+                    if received.startswith(ENDED):
+                        ran, _ = await self._frame(received[1:])
                         return cast("RunResult", ran)
-                    if said.startswith(STATE):
-                        state, said = await self._frame(said[1:])
+                    if received.startswith(STATE):
+                        state, received = await self._frame(received[1:])
                         run.set_state(state)
-                    elif said.startswith(RESULT):
-                        result, said = await self._frame(said[1:])
+                    elif received.startswith(RESULT):
+                        result, received = await self._frame(received[1:])
                         run.keep_result(result)
-                    elif not (said := await self._reader.read(4096)):
+                    elif not (received := await self._reader.read(4096)):
                         raise ConnectionResetError
-            handled = len(said) - len(said.lstrip(HANDLED))
-            run.handled, said = run.handled + handled, said[handled:]
+            handled = len(received) - len(received.lstrip(HANDLED))
+            run.handled, received = run.handled + handled, received[handled:]
 
     @property
     def gone(self) -> bool:
-        """It was killed, or has ended."""
         return self.dead or self._process is None or self._reader.at_eof()
 
     def strike(self) -> None:
-        """Kills its process group; does nothing if that was done, because it may have been reaped since."""
+        """Kills the child's process group. Does nothing if called again: the group's id may be reused by then."""
         killed, self.dead = self.dead, True
         if self._process is not None and not killed:
-            with contextlib.suppress(OSError):  # Some systems refuse it if all of them have ended.
+            with contextlib.suppress(OSError):  # Some systems raise if all processes of the group have ended.
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
-        """Ends it and its process group, at once; returns its exit code."""
         self.strike()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
@@ -223,7 +222,6 @@ class ChildProcess:
         return code
 
     async def close(self) -> None:
-        """The child leaves its context and ends; it is killed if that takes too long."""
         if self._writer is not None:
             try:
                 async with asyncio.timeout(_LEAVE_SECONDS):
@@ -232,11 +230,11 @@ class ChildProcess:
             except TimeoutError:
                 logger.warning("a handler's process did not leave its context in %g s and is killed", _LEAVE_SECONDS)
             except OSError:
-                pass  # It has ended.
+                pass  # The child has ended.
         await self.kill()
 
     async def _frame(self, begun: bytes) -> tuple[Any, bytes]:
-        """Reads a frame, of which a part was read before; returns its value, and the bytes behind it."""
+        """Reads a frame whose beginning was read before. Returns its value and the bytes after it."""
         size = LENGTH.size
         begun += await self._reader.readexactly(max(0, size - len(begun)))
         end = size + LENGTH.unpack(begun[:size])[0]
@@ -244,12 +242,12 @@ class ChildProcess:
         return unframe(begun[size:end]), begun[end:]
 
     async def _ending(self) -> str:
-        """Returns how it ended; ends the processes that it left behind."""
+        """Returns how the child ended, as text for an error. Kills the processes that it left behind."""
         code = await self.kill()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     def _drop_line(self, ours: socket.socket) -> None:
-        """Closes its socket without waiting, so that nothing stays open if the wait for its end is cancelled."""
+        """Closes the socket without waiting, so that it is closed even if the wait for the child is cancelled."""
         if self._writer is None:
             ours.close()
         else:
@@ -257,12 +255,14 @@ class ChildProcess:
 
 
 class ProcessExecutor:
-    """A fixed number of children, each replaced when it dies. With hooks each message travels alone.
+    """Runs handlers in a fixed number of children, and replaces children that die.
+
+    With hooks each message is sent separately.
 
     Args:
         setup: The setup of each child.
         number: Number of children.
-        limit: Max seconds of one message; that of its task holds as well.
+        limit: Max seconds of one message. The timeout of its task applies as well.
         hooks: Called around each message.
         task_of: Returns the task of a message.
     """
@@ -308,7 +308,7 @@ class ProcessExecutor:
     async def _run(self, run: MessageRun, place: Delivery) -> RunResult:
         while (child := await self._idle.get()).gone:
             await child.kill()
-            self._drop(child, "a handler's process ended while it had nothing to do")
+            self._drop(child, "a handler's process ended while it was idle")
         run.begun = True
         if self._hooks.around:
             ran = await self._one_by_one(child, run, place)
@@ -342,13 +342,12 @@ class ProcessExecutor:
         return total
 
     async def _replace(self) -> None:
-        """Starts another child, however often that fails."""
         for failures in count(1):
             try:
                 await self._add()
             except (HandlerError, OSError) as error:
                 pause = _PAUSES.pause(failures, 1.0)
-                logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - says it all
+                logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - the message is enough
                 await asyncio.sleep(pause)
             else:
                 return

@@ -1,1 +1,1 @@
-"""The one package that knows kazoo: sessions of ZooKeeper for an event loop, with errors and values of our own."""
+"""ZooKeeper sessions on an event loop. The only package that imports kazoo; it translates kazoo's errors and values."""

@@ -1,16 +1,18 @@
-"""The handler of a kazoo client: one thread, one session for its life, no silent server.
+"""The handler of a kazoo client: one thread, one session in its life, and timeouts for unresponsive servers.
 
-Kazoo lets programs replace its handler, and this one differs from kazoo's in what matters here:
+Kazoo lets programs replace its handler. This one differs from kazoo's as follows:
 
-* **No second session.** After the end of a session kazoo begins another under the same client and may send under it
-  what was asked for under the first. Here no connection is made any more once the session has ended.
-* **No silent server.** Kazoo counts what it sends as a sign of life: while requests go out, it never notices that
-  nothing comes back. Here a connection counts as broken after two thirds of the session's timeout without an answer.
-* **An end in time.** Servers report the end of a session only once they can be reached again. Here a lease says for how
-  long it is certainly alive.
-* **No long waits.** A server that accepts a connection and says nothing is given up soon enough to try other servers.
-* **One thread instead of three.** Callbacks run in the thread that reads the connection: ours only leave a message.
-* **Its own TLS**, which trusts the named authorities alone, checks the host's name and reads files once.
+* **No second session.** After a session ends, kazoo starts another under the same client and may send requests of the
+  first session in it. This handler makes no connection after the session has ended.
+* **Unresponsive servers are detected.** Kazoo counts its own requests as signs of life: while it sends requests, it
+  never notices that no answers arrive. Here a connection counts as broken after two thirds of the session timeout
+  without an answer.
+* **The session's end is known in time.** Servers report it only once they can be reached again. Here a lease shows how
+  long the session is certainly alive.
+* **Short connect timeouts.** A server that accepts a connection without answering is abandoned early enough to try
+  other servers.
+* **One thread instead of three.** Callbacks run in the thread that reads the connection. They only enqueue messages.
+* **Its own TLS**, which trusts only the configured authorities, checks the host's name and reads files once.
 """
 
 from __future__ import annotations
@@ -29,19 +31,20 @@ from qdo.keepalive.relay import Exchange
 from qdo.keepalive.vitals import Vitals, now
 
 BROKEN = 2 / 3
-"""Ratio of the timeout: a connection without an answer for so long is broken, which leaves a third for another."""
+"""Ratio to the session timeout: without an answer for this long, a connection is broken. The rest is for a new one."""
 
 
 class SessionLease:
-    """The timeout that the servers granted, counted from the latest request that they answered.
+    """The granted session timeout, counted from the latest request that the servers answered.
 
-    The thread that reads the connection writes it, the event loop reads it; every attribute is set in one step. A
-    process that was stopped for longer than the timeout finds its lease lapsed, whichever thread runs first.
+    The thread that reads the connection writes the lease, and the event loop reads it. Each attribute is set in one
+    step. A process that was stopped for longer than the timeout finds its lease lapsed, whichever thread runs first.
 
     Args:
-        timeout: Seconds that were asked for.
-        clock: Returns the time in seconds.
-        vitals: Another process talks to the servers, and writes there when they answered; None: this one does.
+        timeout: The requested timeout in seconds.
+        clock: Returns seconds.
+        vitals: The memory in which a helper process records the servers' answers, or None if this process talks to the
+            servers itself.
     """
 
     def __init__(self, timeout: float, clock: Callable[[], float] = now, vitals: Vitals | None = None) -> None:
@@ -55,18 +58,18 @@ class SessionLease:
         """Stores the granted timeout; the first call starts the lease.
 
         Args:
-            timeout: Seconds.
-            asked: When the session was asked for.
+            timeout: The granted timeout in seconds.
+            asked: When the session was requested.
         """
         self.timeout = timeout
         if self._last is None:
             self._last = asked
 
     def hear(self, asked: float) -> None:
-        """Renews the lease for an answer, unless another process does.
+        """Renews the lease after an answer, unless a helper process does.
 
         Args:
-            asked: When the request was sent: the servers may have heard nothing later.
+            asked: When the answered request was sent: the server may not have received anything later.
         """
         if self._last is None or self._vitals is not None:
             return
@@ -76,35 +79,33 @@ class SessionLease:
 
     @property
     def silence(self) -> float:
-        """Seconds since a request that the servers answered; 0 before the session began."""
-        heard = self._last if self._vitals is None else self._vitals.last_heard
-        return 0.0 if heard is None else self.now() - heard
+        """Seconds since the latest answered request was sent; 0 before the session began."""
+        last_answered = self._last if self._vitals is None else self._vitals.last_heard
+        return 0.0 if last_answered is None else self.now() - last_answered
 
     @property
     def left(self) -> float:
-        """Seconds that the session has left if the servers answer nothing more."""
         return 0.0 if self.lapsed else self.timeout - self.silence
 
     @property
     def lapsed(self) -> bool:
-        """The servers may have ended the session. Once found it stays so."""
+        """Whether the servers may have ended the session; final once true."""
         if self.silence > self.timeout or (self._vitals is not None and self._vitals.lapsed):
             self._late = True
         return self._late
 
     @property
     def broken(self) -> bool:
-        """Nothing was answered for so long that there must be something wrong with the connection."""
         return self.silence > self.timeout * BROKEN
 
 
 class PendingAnswer:
-    """The answer to one request. One thread sets it, another may add callbacks at the same time.
+    """The answer to one request. One thread sets it, while another may add callbacks.
 
-    Only the first answer counts: kazoo gives two to a request that comes while it is being closed.
+    Only the first answer counts: kazoo sets two answers for a request that is made while the client is closing.
 
     Attributes:
-        value: The answer; None as well while there is none or an error.
+        value: The answer; None before it arrives and after an error.
         exception: The error.
     """
 
@@ -116,14 +117,13 @@ class PendingAnswer:
         self._ready = False
         self._callbacks: list[Callable[[PendingAnswer], object]] = []
 
-    def set(self, value: Any = None) -> None:  # noqa: ANN401 - of any request
+    def set(self, value: Any = None) -> None:  # noqa: ANN401 - depends on the request
         self._finish(value, None)
 
     def set_exception(self, exception: BaseException) -> None:
         self._finish(None, exception)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, FBT001, FBT002 - kazoo's signature
-        """Returns the answer, or raises the error; waiting for it is not allowed."""
         if not self._ready:
             raise KazooTimeoutError
         if self.exception is not None:
@@ -131,12 +131,11 @@ class PendingAnswer:
         return self.value
 
     def rawlink(self, callback: Callable[[PendingAnswer], object]) -> None:
-        """Calls back once there is an answer, or at once."""
         self._callbacks.append(callback)
         if self._ready:
             self._call()
 
-    def _finish(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401 - of any request
+    def _finish(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401 - depends on the request
         if self._ready:
             return
         self.value, self.exception = value, exception
@@ -144,7 +143,7 @@ class PendingAnswer:
         self._call()
 
     def _call(self) -> None:
-        """Calls each callback once, though both threads may be here: taking one from the list is one step."""
+        """Calls each callback once, even if two threads run this: popping from the list is one step."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop()
@@ -154,21 +153,21 @@ class PendingAnswer:
 
 
 PIECE = 65_536
-"""Max bytes that are read at once."""
+"""Max bytes of one read."""
 
 
 class Wire:
-    """A connection to a server as kazoo wants a socket, read in large pieces and overheard for signs of life.
+    """A connection to a server in the form of a socket for kazoo. It reads ahead and renews the lease from the answers.
 
-    Kazoo reads an answer in two small pieces and asks the operating system before each whether there is something. Here
-    whatever has arrived is taken at once and handed out from memory, which makes a thousand answers several times
-    cheaper. It also does away with two traps of TLS: records that the encryption has read ahead, of which the operating
-    system knows nothing, and records without data, after which kazoo would wait inside of an answer that is not there.
+    Kazoo reads each answer in two small reads and polls the operating system before each. This class reads everything
+    that has arrived at once and returns it from memory, which makes a thousand answers several times cheaper. It also
+    avoids two problems of TLS: decrypted data that the operating system's poll does not show, and records without data,
+    after which kazoo would block in the middle of an answer.
 
-    It is used by one thread.
+    One thread uses it.
 
     Args:
-        connection: Connected, and encrypted if it shall be.
+        connection: A connected socket, encrypted if required.
         lease: Notified when the server grants a session and whenever the server answers.
     """
 
@@ -194,14 +193,13 @@ class Wire:
         return self._exchange.timeout is not None
 
     def pending(self) -> int:
-        """Returns how many bytes can be read without asking the operating system."""
         return len(self._data) - self._at
 
     def fill(self) -> bool:
-        """Reads whatever has arrived, when nothing is pending and the operating system has something.
+        """Reads everything that has arrived. Call it if nothing is pending and the socket is readable.
 
         Returns:
-            There is something to receive: data or the end.
+            Whether there is something to receive: data or the end.
 
         Raises:
             OSError: The connection is broken.
@@ -219,11 +217,11 @@ class Wire:
         return True
 
     def recv(self, most: int) -> bytes:
-        """Returns at most so many bytes, none at the end.
+        """Returns at most ``most`` bytes; empty at the end.
 
         Raises:
             OSError: The connection is broken.
-            ssl.SSLWantReadError: There is nothing yet; what kazoo understands, with and without TLS.
+            ssl.SSLWantReadError: No data has arrived. Kazoo handles this error with and without TLS.
         """
         if not self.pending() and not self._ended and not self.fill():
             raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "nothing has arrived")
@@ -233,39 +231,39 @@ class Wire:
 
     def _overhear(self, data: bytes) -> None:
         greeted = self.greeted()
-        answered = self._exchange.received(data)
-        if answered is None or not self._exchange.timeout:
+        sent = self._exchange.received(data)
+        if sent is None or not self._exchange.timeout:
             return
         if not greeted:
-            self._lease.grant(self._exchange.timeout, answered)
-        self._lease.hear(answered)
+            self._lease.grant(self._exchange.timeout, sent)
+        self._lease.hear(sent)
 
 
 SHORTEST_TRY = 1.0
-"""Min seconds that a server has for its first answer."""
+"""Min timeout for a server's first answer, in seconds."""
 TRIES = 9
-"""Ratio of the session's timeout to the time of a server for its first answer: a third is left, for three servers."""
+"""Ratio of the session timeout to the timeout for a first answer: three servers fit in the third left by ``BROKEN``."""
 CLOSING = 2.0
-"""Timeout in seconds for the answer that the session was closed."""
+"""Timeout for the server's answer to the close of a session, in seconds."""
 
 READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR
 
 
 class Handler:
-    """See the module; kazoo calls the methods.
+    """A handler for a kazoo client; see the module. Kazoo calls the methods.
 
     Args:
-        lease: Of the session.
-        context: For encrypted connections; None: they are not.
-        closing: Seconds that a server has to answer that the session was closed.
-        keep: Starts a helper process between this program and its server, and returns the socket to use instead; None:
-            there is no such process.
-        hangs: Returns whether the program does nothing any more, so that its session is to end.
+        lease: The lease of the session.
+        context: The TLS context, or None for connections without encryption.
+        closing: Timeout for the server's answer to the close of the session, in seconds.
+        keep: Starts a helper process between this program and its server, and returns the socket to use instead. None
+            means no helper process.
+        hangs: Returns whether the program is stuck, so that its session should end.
 
     Attributes:
-        over: The session has ended: no connection is made any more.
-        trouble: Why the last connection could not be made.
+        over: Whether the session has ended, so that no connection is made any more.
+        trouble: Why the last connection attempt failed.
     """
 
     name = "one_session"
@@ -291,7 +289,7 @@ class Handler:
         self._closing: float | None = None
 
     def start(self) -> None:
-        # Kazoo stops before it begins.
+        # Kazoo calls stop() before start().
         self.running = True
         self._closing = None
 
@@ -301,15 +299,14 @@ class Handler:
 
     @property
     def patience(self) -> float:
-        """Seconds that a server has for its first answer."""
         return min(max(self._lease.timeout / TRIES, SHORTEST_TRY), self._lease.timeout)
 
     def create_connection(
         self,
         address: tuple[str, int],
-        timeout: float | None = None,  # noqa: ARG002 - kazoo's is the whole session, for one server
+        timeout: float | None = None,  # noqa: ARG002 - kazoo passes the whole session timeout for one server
         hostname: str | None = None,
-        **_: Any,  # noqa: ANN401 - kazoo's way to encrypt
+        **_: Any,  # noqa: ANN401 - kazoo's TLS options
     ) -> Wire:
         if self.over:
             raise ConnectionRefusedError("the session has ended")
@@ -337,7 +334,7 @@ class Handler:
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         readers, writers = list(readers), list(writers)
-        wire = next((each for each in (*readers, *writers) if isinstance(each, Wire)), None)
+        wire = next((r for r in (*readers, *writers) if isinstance(r, Wire)), None)
         if wire is not None and wire in readers and wire.pending():
             return [wire], [], []
         if wire is not None and not wire.greeted():
@@ -345,19 +342,18 @@ class Handler:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check(wire)
-            found = self._poll(readers, writers, until)
-            ready = [each for each in readers if each.fileno() in found and (each is not wire or wire.fill())]
-            able = [each for each in writers if each.fileno() in found]
-            if ready or able or not found:
-                return ready, able, []
+            descriptors = self._poll(readers, writers, until)
+            readable = [r for r in readers if r.fileno() in descriptors and (r is not wire or wire.fill())]
+            writable = [r for r in writers if r.fileno() in descriptors]
+            if readable or writable or not descriptors:
+                return readable, writable, []
 
     def _check(self, wire: Wire | None) -> None:
-        """Raises TimeoutError for a connection that is to be given up."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
         if self._closing is None and self._hangs():
             self.over = True
-            raise TimeoutError("the event loop stands still, so the session is given up")
+            raise TimeoutError("the event loop is blocked, so the session is abandoned")
         if wire is not None and wire.greeted() and self._lease.broken:
             raise TimeoutError("the server has not answered for too long")
 
@@ -387,5 +383,5 @@ class Handler:
         return thread
 
     def dispatch_callback(self, callback: Any) -> None:  # noqa: ANN401 - kazoo's
-        # In this thread and at once.
+        # Runs in the calling thread.
         callback.func(*callback.args)

@@ -1,7 +1,7 @@
-"""Sessions of ZooKeeper for an event loop: our own from its beginning to its end, and that of a program's own client.
+"""ZooKeeper sessions on an event loop: Qdo's own, and the session of a kazoo client that the program owns.
 
-A link of our own that is lost while the connection is broken goes on trying to connect, for one purpose: to close the
-session, so that its nodes do not stay for longer than they must.
+A :class:`ZooKeeperLink` that is lost while disconnected keeps trying to connect, only to close the session: otherwise
+its nodes would stay until the session expires.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
 
 LONGEST_PAUSE = 0.5
-"""Max seconds between two tries to connect; kazoo's own go up to an hour."""
+"""Max pause between two connection attempts, in seconds; kazoo's default is up to an hour."""
 LOOKS = 4
-"""Number of checks of the lease in the time of a session."""
+"""Number of checks of the lease per session timeout."""
 
 log = logging.getLogger("qdo.zookeeper")
-# Below this kazoo logs what it sends, passwords too.
+# At DEBUG, kazoo logs its requests, including passwords.
 log.setLevel(logging.INFO)
 
 
 class ZooKeeperLink(ClientLink):
-    """A link to servers of ZooKeeper.
+    """A link to ZooKeeper servers with a session of its own.
 
     Args:
-        access: How the service is reached.
-        context: For encrypted connections; None: they are not.
+        access: How to connect.
+        context: The TLS context, or None for connections without encryption.
         outlast: See :class:`qdo.coordination.tree.Link`.
     """
 
-    ENDED = "the session has ended: its partitions may be somebody else's by now"
+    ENDED = "the session has ended: other members may own its partitions now"
 
     def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
         super().__init__(outlast)
@@ -62,11 +62,10 @@ class ZooKeeperLink(ClientLink):
         self._timer: asyncio.TimerHandle | None = None
 
     def _keep(self, server: socket.socket, host: str) -> socket.socket:
-        assert self._vitals is not None  # noqa: S101 - it is only called then
+        assert self._vitals is not None  # noqa: S101 - only used with vitals
         return relay.begin(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _hangs(self) -> bool:
-        """Returns whether the event loop has stood still for longer than was agreed on."""
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
 
@@ -96,7 +95,7 @@ class ZooKeeperLink(ClientLink):
         client.add_listener(self._listen)
         return client
 
-    # The state. Kazoo's thread reports it, the loop decides.
+    # The state: kazoo's thread reports changes, and the loop applies them.
 
     @property
     def state(self) -> State:
@@ -127,7 +126,7 @@ class ZooKeeperLink(ClientLink):
             raise
 
     async def _presented(self) -> None:
-        """Waits until a request was answered, as kazoo presents credentials after it calls itself connected."""
+        """Waits for the first answer, because kazoo sends credentials after it reports the connection."""
         while True:
             try:
                 await self.look([self._access.chroot or "/"])
@@ -135,7 +134,7 @@ class ZooKeeperLink(ClientLink):
             except CoordinationLost:
                 if self.state == "connected":
                     raise
-                await self.wait()  # The server may have refused them, which kazoo says a moment later.
+                await self.wait()  # If the server refused the credentials, kazoo reports that a moment later.
 
     async def close(self) -> None:
         self._finish(SessionLost("the session was ended"))
@@ -158,7 +157,7 @@ class ZooKeeperLink(ClientLink):
             self.on_state("lost")
 
     def _listen(self, state: str) -> None:
-        """Called by kazoo, in its thread and before it does anything else."""
+        """Called by kazoo in its thread, before kazoo does anything else."""
         if state == KazooState.LOST:
             self._handler.over = True
         refused = self._client.client_state == KeeperState.AUTH_FAILED
@@ -179,15 +178,15 @@ class ZooKeeperLink(ClientLink):
             self._connect()
 
     def _connect(self) -> None:
-        known = self._client.client_id
-        if known is None:
-            return  # broken again already: that is the next thing to be heard
-        if self.session and known[0] != self.session:
+        identity = self._client.client_id
+        if identity is None:
+            return  # disconnected again: kazoo reports that next
+        if self.session and identity[0] != self.session:
             self.end(SessionLost(self.ENDED))
             return
         if self._vitals is not None:
             self._vitals.beat()
-        self.session = known[0]
+        self.session = identity[0]
         if not self._begun.done():
             self._begun.set_result(None)
         self._become("connected")
@@ -214,10 +213,9 @@ class ZooKeeperLink(ClientLink):
             self._timer.cancel()
         if not self._begun.done():
             self._begun.set_exception(why)
-            self._begun.exception()  # there may be no waiting call
+            self._begun.exception()  # marks it as retrieved if nobody waits
 
     def _retire(self) -> None:
-        """Stops the client now, or when the session can be closed."""
         if self._client.connected or self._handler.over or not self.session:
             self._stop()
 
@@ -232,7 +230,6 @@ class ZooKeeperLink(ClientLink):
                 await asyncio.wait_for(asyncio.shield(self._stopped), CLOSING + 1)
 
     def _leave_at_exit(self) -> None:
-        """Ends the session of a program that ends without closing; not in processes that were forked from it."""
         if os.getpid() == self._process:
             self._end_client()
 
@@ -240,11 +237,11 @@ class ZooKeeperLink(ClientLink):
         for step in (self._client.stop, self._client.close):
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - whatever it is, nothing else can be done about it
+            except Exception as error:  # noqa: BLE001 - closing goes on with the next step
                 log.info("closing: %r", error)
 
     def _stop_client(self, stopped: asyncio.Future[None]) -> None:
-        """Runs in a new thread, because kazoo waits for the one that reads the connection."""
+        """Runs in a new thread, because kazoo waits for the thread that reads the connection."""
         self._end_client()
         if self._vitals is not None:
             self._vitals.close()
@@ -257,20 +254,20 @@ CLOSED = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
 
 class BorrowedLink(ClientLink):
-    """The session that a client of kazoo has when the link is opened.
+    """The session that an existing kazoo client has when the link is opened.
 
-    Opening waits until the client is connected, as long as that takes, and may be repeated to wait for a connection
-    that broke. It raises SessionLost if the client was stopped or never started. Closing leaves the session and its
-    nodes as they are.
+    Opening waits until the client is connected, without a timeout. Call it again to wait for a broken connection. It
+    raises SessionLost if the client was stopped or never started. Closing the link leaves the session and its nodes
+    unchanged.
 
-    Kazoo tells of watched nodes and of answers in two threads, so here their order is not sure.
+    Kazoo reports changes of watched nodes and answers in two threads, so their order is not defined here.
 
-    Kazoo begins another session by itself when one has ended. The link is lost then and never uses it, but a request
-    that is under way at that moment may be sent under it: what must not happen there needs a check of a node of the
-    first one.
+    Kazoo starts another session by itself when one has ended. The link is lost then and never uses the new session. But
+    a request in flight at that moment may be sent under it. If that must not happen, the request needs a check of a
+    node of the first session.
 
     Args:
-        client: A ``KazooClient`` with kazoo's own handler of threads.
+        client: A ``KazooClient`` with kazoo's own threading handler.
     """
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
@@ -288,7 +285,7 @@ class BorrowedLink(ClientLink):
 
     @property
     def timeout(self) -> float:
-        return float(self._client._session_timeout) / 1000  # noqa: SLF001 - kazoo tells it in no other way
+        return float(self._client._session_timeout) / 1000  # noqa: SLF001 - kazoo has no public attribute for it
 
     @property
     def finished(self) -> bool:
@@ -307,7 +304,7 @@ class BorrowedLink(ClientLink):
 
     async def close(self) -> None:
         if self._state != "lost":
-            self._finish(SessionLost("the session was given back"))
+            self._finish(SessionLost("the link to the session was closed"))
         self._client.remove_listener(self._listen)
 
     def end(self, why: CoordinationError) -> None:
@@ -317,15 +314,15 @@ class BorrowedLink(ClientLink):
             self.on_state("lost")
 
     def _listen(self, state: str) -> None:
-        """Called by kazoo, in its thread and before it does anything else."""
+        """Called by kazoo in its thread, before kazoo does anything else."""
         self._inbox.put(partial(self._turn, state, self.session))
 
     def _turn(self, state: str, session: int) -> None:
-        """``session``: of the link when the client came to this state; 0 before the first."""
+        """Handles a new state of the client. ``session``: the link's session when kazoo reported it, or 0."""
         if state == KazooState.LOST and session:
             self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED and session and self._state != "lost":
-            self._become("suspended")  # Watches are gone, even if the client is connected again by now.
+            self._become("suspended")  # Watches are lost, even if the client is connected again by now.
         else:
             self._look_again()
 

@@ -1,4 +1,4 @@
-"""Links on a client of kazoo: requests, and their answers in the event loop, in the terms of the tree.
+"""Links on a kazoo client: they send requests, deliver the answers in the event loop, and translate kazoo's errors.
 
 Nothing above the driver sees kazoo's errors.
 """
@@ -35,10 +35,10 @@ from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused,
 
 
 class Inbox:
-    """Filled by any thread, emptied by the loop that made it.
+    """A queue that any thread fills and the creating event loop empties.
 
     Args:
-        handle: Is given everything that has come, in the loop.
+        handle: Called in the loop with all items that have arrived.
     """
 
     def __init__(self, handle: Callable[[list[Callable[[], None]]], None]) -> None:
@@ -48,7 +48,7 @@ class Inbox:
         self._called = False
 
     def put(self, item: Callable[[], None]) -> None:
-        """Never waits. After the loop has ended an item is dropped, because nothing needs it."""
+        """Never blocks. After the loop has ended, the item is dropped: nothing needs it."""
         self._items.append(item)
         if not self._called:
             self._called = True
@@ -56,7 +56,7 @@ class Inbox:
                 self._loop.call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:
-        # Before the items are taken: a thread that adds one after the last was taken has to call again.
+        # Reset before the items are taken: a thread that adds one after the last was taken must schedule a new call.
         self._called = False
         items = []
         while self._items:
@@ -68,11 +68,11 @@ class Inbox:
 Call: TypeAlias = Callable[[], PendingAnswer]
 
 MOST_FLYING = 100
-"""Max requests under way. Kazoo sends its thread a byte for each; the socket blocks after some 270."""
+"""Max requests in flight. Kazoo sends its thread a byte for each, and the socket blocks after about 270."""
 
 
 class RequestBatch:
-    """Requests of one caller that are answered together."""
+    """Requests of one caller. The caller waits for all answers."""
 
     def __init__(self, calls: Sequence[Call], future: asyncio.Future[None]) -> None:
         self.answers: list[Any] = [None] * len(calls)
@@ -86,9 +86,9 @@ class RequestBatch:
 
 
 class ClientLink(Link):
-    """What links on a client of kazoo have in common. Kazoo's threads report, the loop decides."""
+    """The common part of links on a kazoo client. Kazoo's threads report, and the loop decides."""
 
-    ENDED = "the session has ended: what it held may be somebody else's by now"
+    ENDED = "the session has ended: others may own its nodes now"
 
     _client: Any
 
@@ -106,7 +106,7 @@ class ClientLink(Link):
 
     @abc.abstractmethod
     def _look_again(self) -> None:
-        """Reports a state that was seen by looking."""
+        """Reads the client's state and reports a change."""
 
     def _become(self, state: State) -> None:
         if state == "suspended":
@@ -119,11 +119,10 @@ class ClientLink(Link):
             self.on_state(state)
 
     def _finish(self, why: CoordinationError) -> None:
-        """Ends it, once."""
         self._state = "lost"
         self._settled.set()
         self._error = why
-        self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session ended meanwhile"))
+        self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session has ended"))
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         watcher = self._watched if watch else None
@@ -152,7 +151,7 @@ class ClientLink(Link):
         await self._ask([partial(self._client.sync_async, path)])
 
     async def _ask(self, calls: Sequence[Call]) -> list[Any]:
-        """Sends requests, at most ``MOST_FLYING`` at once, and returns all answers; None: there is no such node."""
+        """Sends requests, at most ``MOST_FLYING`` at once; returns all answers, None for missing nodes."""
         self._require()
         if not calls:
             return []
@@ -177,7 +176,7 @@ class ClientLink(Link):
             raise CoordinationLost("ZooKeeper cannot be reached now")
 
     def _fill(self) -> None:
-        """Sends what may be sent now, a request of each caller in turn: a commit does not wait for 1,000 claims."""
+        """Sends queued requests, one of each caller in turn, so that a commit does not wait for 1,000 claims."""
         while self._in_flight < MOST_FLYING and self._waiting:
             batch = self._waiting.popleft()
             following = None if batch.future.done() else next(batch.waiting, None)
@@ -188,7 +187,7 @@ class ClientLink(Link):
                 call().rawlink(partial(self._note, batch, index))
 
     def _note(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
-        # In kazoo's thread.
+        # Runs in kazoo's thread.
         self._inbox.put(partial(self._claim, batch, index, answer))
 
     def _claim(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
@@ -199,13 +198,13 @@ class ClientLink(Link):
             batch.future.set_result(None)
 
     def _watched(self, event: WatchedEvent) -> None:
-        # In kazoo's thread; there is no path when the connection broke.
+        # Runs in kazoo's thread; the path is None if the connection broke.
         if event.path:
             self._inbox.put(partial(self._changed.append, event.path))
 
     def _handle(self, happened: list[Callable[[], None]]) -> None:
-        for each in happened:
-            each()
+        for handle in happened:
+            handle()
         changed, self._changed[:] = list(self._changed), []
         if changed and self._state != "lost":
             self.on_watch(changed)
@@ -218,13 +217,8 @@ class ClientLink(Link):
 
 
 def _judged(answers: Iterable[Any]) -> list[Any]:
-    """Returns the answers of requests.
-
-    Raises:
-        CoordinationError: One of them was not answered.
-    """
     judged = [judge(answer) for answer in answers]
-    if errors := [each for each in judged if isinstance(each, Exception)]:
+    if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]
     return judged
 
@@ -249,7 +243,7 @@ REFUSED: Mapping[type[Exception], RejectionReason] = {
     exceptions.BadVersionError: RejectionReason.BAD_VERSION,
     exceptions.NotEmptyError: RejectionReason.NOT_EMPTY,
 }
-"""Answers like others: the state of the nodes is not what was asked for."""
+"""Errors that are regular answers: the nodes are not in the required state."""
 FORBIDDEN = (
     exceptions.NoAuthError,
     exceptions.AuthFailedError,
@@ -259,13 +253,12 @@ FORBIDDEN = (
     exceptions.EphemeralOnLocalSessionError,
 )
 ENDED = (exceptions.SessionExpiredError,)
-"""Also of a client that was closed. Whatever is answered so did not happen."""
+"""Errors of an expired session, or of a closed client. The request was not executed."""
 UNTOLD = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-"""Beside the operation that a transaction failed for, all others have one of these."""
+"""Errors of the other operations of a transaction, which did not make it fail."""
 
 
 def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no types
-    """Sends operations that are done all or not at all; returns kazoo's answer to come."""
     transaction = client.transaction()
     for operation in change:
         match operation:
@@ -280,41 +273,41 @@ def send(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazoo has no typ
     return transaction.commit_async()
 
 
-def judge(answer: Any) -> Any:  # noqa: ANN401 - of any request
-    """Returns what a request was answered, a refusal if nodes are not as they should be, or an error.
+def judge(answer: Any) -> Any:  # noqa: ANN401 - depends on the request
+    """Returns the answer of a request: its value, None for a missing node, a Rejection of a transaction, or an error.
 
-    Nothing was found: None. Transactions are answered with a list; when they fail it has an error for each operation.
+    Kazoo answers a transaction with a list. If the transaction failed, the list has an error for each operation.
     """
     if isinstance(answer, exceptions.NoNodeError):
         return None
-    if isinstance(answer, list) and any(isinstance(each, Exception) for each in answer):
+    if isinstance(answer, list) and any(isinstance(a, Exception) for a in answer):
         return _refusal(answer)
     return answer
 
 
 def _refusal(errors: Sequence[object]) -> Rejection | Exception:
-    for at, error in enumerate(errors):
+    for index, error in enumerate(errors):
         if isinstance(error, Exception) and not isinstance(error, UNTOLD):
             why = REFUSED.get(type(error))
-            return error if why is None else Rejection(why, at)
-    return CoordinationLost("a transaction failed and the server does not say why")
+            return error if why is None else Rejection(why, index)
+    return CoordinationLost("a transaction failed, and the server gave no reason")
 
 
 def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
-    """Returns what is raised for errors that are no answers.
+    """Returns the error to raise for kazoo's errors.
 
     Args:
-        errors: At least one.
-        answered: How many requests sent along with them were answered, so that something may have been done.
+        errors: At least one error.
+        answered: How many requests of the same batch were answered, so that something may have been done.
     """
     for error in errors:
         if isinstance(error, FORBIDDEN):
             return CoordinationRefused(f"ZooKeeper does not allow this: {_name(error)}")
     if not answered and all(isinstance(error, ENDED) for error in errors):
-        return SessionLost("the session has ended: what it held may be somebody else's by now")
+        return SessionLost("the session has ended: others may own its nodes now")
     if isinstance(errors[0], CoordinationError):
         return errors[0]
-    return CoordinationLost(f"ZooKeeper cannot be reached, or did not tell the end: {_name(errors[0])}")
+    return CoordinationLost(f"ZooKeeper cannot be reached, or did not answer: {_name(errors[0])}")
 
 
 def _name(error: Exception) -> str:
