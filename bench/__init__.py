@@ -1,4 +1,4 @@
-"""Benchmarks: each figure beside what it is compared with, measured in the same run.
+"""Benchmarks: each side of a comparison is measured in the same run.
 
-``python -m bench [names] [--quick] [--json FILE]``. The method is in docs/measurements/sqlite.md.
+Usage: ``python -m bench [names] [--quick] [--json FILE]``. docs/measurements/sqlite.md describes the method.
 """

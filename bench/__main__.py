@@ -1,4 +1,4 @@
-"""``python -m bench [names] [--quick] [--json FILE]``."""
+"""The command ``python -m bench [names] [--quick] [--json FILE]``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["main", "measures"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Takes the measures that were asked for; returns 1 if one of them could not be completed."""
+    """Runs the measures that the command line names; returns 1 if one of them is void."""
     options = parse(arguments)
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     facts = {**machine(), "quick": options.quick, "seed": seed}
@@ -34,47 +34,45 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(f"* {name}: {value}" for name, value in facts.items()) + "\n", flush=True)
     began = time.monotonic()
     reports: list[Report] = []
-    broken: dict[str, str] = {}
-    usual = [name for name, entry in REGISTRY.items() if name in SUMMARY or (entry.peers and options.peers)]
-    for name in options.names or (REGISTRY if options.all else usual):
+    void: dict[str, str] = {}
+    default_names = [name for name, entry in REGISTRY.items() if name in SUMMARY or (entry.peers and options.peers)]
+    for name in options.names or (REGISTRY if options.all else default_names):
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
             report = take(REGISTRY[name], quick=options.quick, seed=seed, parent=options.dir)
         except Void as error:
-            broken[name] = str(error)
+            void[name] = str(error)
             print(f"## {name}: VOID\n\n{error}\n", flush=True)
             continue
         reports.append(report)
         print(report.as_text(), flush=True)
-    print(summary(reports, broken))
+    print(summary(reports, void))
     print(f"\n{time.monotonic() - began:,.0f} s in all" + (" (quick: not figures to quote)" if options.quick else ""))
     if options.json is not None:
-        content = {"facts": facts, "reports": [report.as_json() for report in reports], "void": broken}
+        content = {"facts": facts, "reports": [report.as_json() for report in reports], "void": void}
         options.json.write_text(json.dumps(content, indent=1), "utf-8")
-    return 1 if broken else 0
+    return 1 if void else 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Queuey's speed.")
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"of {', '.join(REGISTRY)}; default: those of docs/performance.md"
+        "names", nargs="*", metavar="name", help=f"one of {', '.join(REGISTRY)}; default: those of docs/performance.md"
     )
-    parser.add_argument("--peers", action="store_true", help="and comparisons with other products: an hour more")
-    parser.add_argument("--all", action="store_true", help="everything: many hours")
-    parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
-    parser.add_argument("--dir", type=Path, help="where temporary data goes; default: the temporary directory")
-    parser.add_argument("--seed", type=int, help="of the order of runs")
+    parser.add_argument("--peers", action="store_true", help="also compare with other products (one hour more)")
+    parser.add_argument("--all", action="store_true", help="run all measures (many hours)")
+    parser.add_argument("--quick", action="store_true", help="short runs that only show that the measures work")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--dir", type=Path, help="directory for temporary data; default: the system's")
+    parser.add_argument("--seed", type=int, help="seed of the order of the runs")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in REGISTRY]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(REGISTRY)}")
+        parser.error(f"unknown measures: {', '.join(unknown)}; use {', '.join(REGISTRY)}")
     return options
 
 
 def machine() -> dict[str, Any]:
-    """Returns where and with what was measured."""
     model = next(
         (line.partition(":")[2].strip() for line in open_lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )
@@ -92,12 +90,11 @@ def machine() -> dict[str, Any]:
 
 
 def open_lines(path: str) -> list[str]:
-    """Returns the lines of a file of the kernel's."""
     return Path(path).read_text("utf-8").splitlines()
 
 
 def summary(reports: list[Report], broken: dict[str, str]) -> str:
-    """Returns every verdict in one table, and what is missing from it."""
+    """Returns one table of all verdicts, then the skipped and the void measures."""
     lines = [[report.name, *verdict_cells(verdict)] for report in reports for verdict in report.verdicts]
     parts = ["## All figures"]
     if lines:

@@ -1,7 +1,7 @@
-"""``python -m bench.capacity FILE…``: writes ``docs/measurements/capacity.md``: what a load needs, for a year and more.
+"""The command ``python -m bench.capacity FILE…`` computes the hardware for a load: ``docs/measurements/capacity.md``.
 
-A model: it multiplies what ``cassandra-costs`` has measured (the files are those of ``--json``) by a load that is
-described in :class:`Load`. Nothing in it is measured at the sizes that it shows.
+The model multiplies the costs that ``cassandra-costs`` measured (read from its ``--json`` files) by the load that
+:class:`Load` describes. The large sizes themselves are not measured.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ BEGIN, END = "<!-- the model -->", "<!-- end of the model -->"
 DAY = 86_400
 MESSAGES_A_DAY = (10**7, 10**8, 10**9)
 ROW_BYTES = 54
-"""Memory of a queue's row in a process of the service, in bytes (``memory``)."""
+"""Memory per queue in one service process, in bytes, as the measure ``memory`` found it."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What users do.
+    """The users' load.
 
     Attributes:
-        messages: Posted in a day, one a request.
-        queues: All that exist.
+        messages: Messages posted per day, one per request.
+        queues: Number of queues.
         streams: Live streams that are open at the peak.
         streamed: Share of the messages whose queue has a live stream.
-        claimed: Share of the messages that are jobs: claimed and acknowledged one by one.
-        reads: Reads of a queue for each message.
-        kept: Days for which messages are kept.
-        peak: Rate of the busiest hour, in multiples of the mean.
+        claimed: Share of the messages that are claimed and acknowledged one by one.
+        reads: Read requests per posted message.
+        kept: Retention of messages, in days.
+        peak: Rate of the busiest hour, as a multiple of the mean rate.
     """
 
     messages: float
@@ -53,12 +53,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What it runs on.
+    """The hardware limits of the cluster.
 
     Attributes:
-        nodes: Nodes of Cassandra, with three copies of each message.
-        busy: Share of a processor that may be used at the peak.
-        filled: Share of a disk that may hold data: the rest is for compaction.
+        nodes: Cassandra nodes, with three copies of each message.
+        busy: Max CPU utilization at the peak, from 0 to 1.
+        filled: Max share of a disk that holds data; compaction needs the rest.
     """
 
     nodes: int = 3
@@ -68,16 +68,16 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU in seconds, of the service and of all nodes together; bytes.
+    """Costs per operation: CPU seconds as a pair (service, all nodes together), and bytes.
 
     Attributes:
-        post: Of one message.
-        stream: Of one message, more if its queue has a live stream.
-        claim: Of one message, claimed and acknowledged.
-        read: Of one request.
-        open_stream: Of a stream, each second.
-        stream_memory: Of a stream, in the service.
-        file: Of one message, in the files of all nodes together.
+        post: CPU of posting one message.
+        stream: Additional CPU of one message whose queue has a live stream.
+        claim: CPU of claiming and acknowledging one message.
+        read: CPU of one read request.
+        open_stream: CPU of one open stream, per second.
+        stream_memory: Memory of one stream in the service, in bytes.
+        file: Bytes of one message in the files of all nodes together.
     """
 
     post: tuple[float, float]
@@ -90,7 +90,6 @@ class Costs:
 
     @classmethod
     def measured(cls, taken: Taken) -> Costs:
-        """Reads them from a report."""
         rows = {row.name: row for row in taken.report.rows}
 
         def cpu(name: str) -> tuple[float, float]:
@@ -111,14 +110,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class Need:
-    """What a load needs.
+    """The hardware that a load needs.
 
     Attributes:
-        rate: Messages a second at the peak.
-        service: Processors of all machines of the service.
-        node: Processors of each node.
-        disk: Bytes of each node's disk.
-        memory: Bytes of all processes of the service, one for each processor.
+        rate: Messages per second at the peak.
+        service: CPU cores of the service, on all machines together.
+        node: CPU cores of each Cassandra node.
+        disk: Disk of each node, in bytes.
+        memory: Memory of all service processes together (one process per core), in bytes.
     """
 
     rate: float
@@ -129,18 +128,18 @@ class Need:
 
 
 def need(load: Load, cost: Costs, cluster: Cluster) -> Need:
-    """Multiplies.
+    """Computes the hardware that a load needs at these costs.
 
     >>> cost = Costs((1e-4, 2e-4), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 0.0, 1000.0)
-    >>> found = need(Load(864e5, queues=0, streams=0, peak=2), cost, Cluster())
-    >>> round(found.rate), round(found.service, 3), round(found.node, 3), round(found.disk / 1e9)
+    >>> needed = need(Load(864e5, queues=0, streams=0, peak=2), cost, Cluster())
+    >>> round(needed.rate), round(needed.service, 3), round(needed.node, 3), round(needed.disk / 1e9)
     (2000, 0.4, 0.267, 173)
     """
     rate = load.messages / DAY * load.peak
 
     def cpu(side: int) -> float:
-        each = cost.post[side] + load.streamed * cost.stream[side] + load.claimed * cost.claim[side]
-        return (rate * (each + load.reads * cost.read[side]) + load.streams * cost.open_stream[side]) / cluster.busy
+        message = cost.post[side] + load.streamed * cost.stream[side] + load.claimed * cost.claim[side]
+        return (rate * (message + load.reads * cost.read[side]) + load.streams * cost.open_stream[side]) / cluster.busy
 
     service = cpu(0)
     return Need(
@@ -153,22 +152,21 @@ def need(load: Load, cost: Costs, cluster: Cluster) -> Need:
 
 
 def model(cost: Costs, facts: Mapping[str, str]) -> str:
-    """Returns the tables of the page."""
     load, cluster = Load(0), Cluster()
     needs = {count: need(Load(count), cost, cluster) for count in MESSAGES_A_DAY}
     rows = [
         [
             f"{count:,}",
-            f"{found.rate:,.0f}",
-            f"{math.ceil(found.service):,}",
-            f"{math.ceil(found.node):,}",
-            size(found.disk),
-            size(found.memory),
+            f"{needed.rate:,.0f}",
+            f"{math.ceil(needed.service):,}",
+            f"{math.ceil(needed.node):,}",
+            size(needed.disk),
+            size(needed.memory),
         ]
-        for count, found in needs.items()
+        for count, needed in needs.items()
     ]
-    head = ["messages a day", "a second, at the peak", "processors, service", "processors, each node"]
-    described = (
+    columns = ["messages a day", "a second, at the peak", "processors, service", "processors, each node"]
+    load_text = (
         f"{load.queues:,.0f} queues; {load.streams:,.0f} live streams at the peak. The peak is {load.peak:g} times the "
         f"mean. {load.streamed:.0%} of the messages go to a queue with a live stream, {load.claimed:.0%} are claimed "
         f"and acknowledged one by one, and {load.reads:g} reads are made for each message. Messages have 200 B, are "
@@ -176,22 +174,21 @@ def model(cost: Costs, facts: Mapping[str, str]) -> str:
         f"At the peak, processors are busy for {cluster.busy:.0%} of their time. Disks are filled to "
         f"{cluster.filled:.0%}."
     )
-    sizes = (
+    size_text = (
         f"A message takes {size(cost.file)} in the files of all nodes. An idle live stream takes "
         f"{size(cost.stream_memory)} of memory."
     )
     parts = [
         f"Measured at commit `{facts['commit']}` ({facts['date']}, {facts['processor']}).",
-        table([*head, "disk, each node", "memory, service"], rows),
-        described,
+        table([*columns, "disk, each node", "memory, service"], rows),
+        load_text,
         table(["what", "CPU, service", "CPU, all nodes"], [cost_row(name, pair) for name, pair in shown(cost)]),
-        sizes,
+        size_text,
     ]
     return "\n\n".join(parts)
 
 
 def shown(cost: Costs) -> list[tuple[str, tuple[float, float]]]:
-    """Returns the costs with their names."""
     return [
         ("post a message", cost.post),
         ("send it to a live stream, too", cost.stream),
@@ -202,12 +199,11 @@ def shown(cost: Costs) -> list[tuple[str, tuple[float, float]]]:
 
 
 def cost_row(name: str, pair: tuple[float, float]) -> list[str]:
-    """Returns a line of the table of costs."""
     return [name, *(f"{seconds * 1e6:,.3g} µs" for seconds in pair)]
 
 
 def size(count: float) -> str:
-    """Writes bytes with a unit.
+    """Formats a number of bytes with a unit.
 
     >>> size(1234), size(2.5e12)
     ('1.2 kB', '2.5 TB')
@@ -219,13 +215,11 @@ def size(count: float) -> str:
 
 
 def page(text: str, tables: str) -> str:
-    """Returns the page with its tables replaced."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main(arguments: Sequence[str], path: Path = PAGE) -> None:
-    """Writes the page."""
     taken = read([Path(name) for name in arguments])[MEASURE]
     path.write_text(page(path.read_text("utf-8"), model(Costs.measured(taken), taken.facts)), "utf-8")
 

@@ -1,7 +1,7 @@
-"""``python -m bench.charts``: draws the charts of ``docs/performance.md``.
+"""The command ``python -m bench.charts`` draws the charts of ``docs/performance.md``.
 
-They are drawn from the tables of that page and of the measurements. A chart has only figures of one run: rows of a
-table that were measured together with its first one.
+The figures come from the tables of that page and of the measurements pages. A chart only shows figures of one run: of
+each table, the rows that were measured together with the first row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.started.processes import ROOT
 DOCS = ROOT / "docs"
 PAGE = "performance.md"
 WIDTH, LEFT, RIGHT = 740, 300, 620
-"""Pixels of a chart, and where its bars begin and end at most."""
+"""Width of a chart, and the left and right bounds of its bars, in pixels."""
 ROW, TOP, BAR = 26, 62, 16
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#263238}.h{font-weight:600;font-size:14px}.s{font-size:12px;fill:#546e7a}"
@@ -34,11 +34,11 @@ JOBS = {
     "procrastinate": "procrastinate on Postgres",
     "rq": "RQ on Redis",
 }
-"""Sides of the measure ``jobs`` that are shown, and their labels."""
+"""The shown sides of the measure ``jobs``, with their labels."""
 
 
 class Line(NamedTuple):
-    """A line of a table of figures; times are in milliseconds, None if they were not measured."""
+    """A row of a table of figures; times are in milliseconds, or None if they were not measured."""
 
     label: str
     rate: float
@@ -48,25 +48,23 @@ class Line(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a chart."""
-
     label: str
     value: float
     kind: str = "ours"
 
 
 def lines(page: str, store: str) -> list[Line]:
-    """Returns the lines of a store's table that were measured together with its first one."""
+    """Returns the rows of a store's table that were measured in the same run as its first row."""
     table = page.partition(f"| on {store} |")[2].partition("\n\n")[0]
-    found: list[Line] = []
-    what = ""
-    for row in table.splitlines()[2:]:
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        what = cells[0] or what
+    rows: list[Line] = []
+    operation = ""
+    for text in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        operation = cells[0] or operation
         callers = f" ({cells[1]})" if cells[1] else ""
         run = re.sub(r"^`[\w-]+`,? ", "", cells[6])
-        found.append(Line(what + callers, _number(cells[2]), _time(cells[3]), _time(cells[4]), run))
-    return [line for line in found if line.run == found[0].run]
+        rows.append(Line(operation + callers, _number(cells[2]), _time(cells[3]), _time(cells[4]), run))
+    return [line for line in rows if line.run == rows[0].run]
 
 
 def _number(cell: str) -> float:
@@ -78,7 +76,6 @@ def _time(cell: str) -> float | None:
 
 
 def jobs(page: str, step: str) -> list[Bar]:
-    """Returns the bars for a step of the measure ``jobs``."""
     section = page.partition("### `jobs`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [
@@ -89,24 +86,24 @@ def jobs(page: str, step: str) -> list[Bar]:
 
 
 def bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
-    """Returns a chart of horizontal bars, in groups with a scale each."""
+    """Draws horizontal bars in groups; each group has its own scale."""
     parts, y = [], TOP - ROW
     for heading, bars in groups.items():
-        most = max(bar.value for bar in bars)
+        highest = max(bar.value for bar in bars)
         parts.append(f'<text class="s" x="16" y="{y + 13}">{escape(heading)}</text>')
         for bar in bars:
             y += ROW
-            long = max(2.0, (RIGHT - LEFT) * bar.value / most)
+            width = max(2.0, (RIGHT - LEFT) * bar.value / highest)
             parts.append(f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{escape(bar.label)}</text>')
-            parts.append(f'<rect class="{bar.kind}" x="{LEFT}" y="{y}" width="{long:.1f}" height="{BAR}" rx="2"/>')
-            parts.append(f'<text x="{LEFT + long + 8:.1f}" y="{y + 13}">{bar.value:,.0f}</text>')
+            parts.append(f'<rect class="{bar.kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>')
+            parts.append(f'<text x="{LEFT + width + 8:.1f}" y="{y + 13}">{bar.value:,.0f}</text>')
         y += ROW + 14
     return _drawn(title, parts, y)
 
 
 def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
-    """Returns a chart of times on a logarithmic scale: a span from the p50 to the p99 of each line."""
-    shown = [line for some in groups.values() for line in some if line.p50 and line.p99]
+    """Draws times on a logarithmic scale: a bar from p50 to p99 for each row."""
+    shown = [line for group in groups.values() for line in group if line.p50 and line.p99]
     first = math.floor(math.log10(min(line.p50 or 1.0 for line in shown)))
     last = math.ceil(math.log10(max(line.p99 or 1.0 for line in shown)))
 
@@ -114,9 +111,9 @@ def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
         return LEFT + (RIGHT - LEFT) * (math.log10(milliseconds) - first) / (last - first)
 
     parts, y = [], TOP - ROW
-    for heading, some in groups.items():
+    for heading, group in groups.items():
         parts.append(f'<text class="s" x="16" y="{y + 13}">{escape(heading)}</text>')
-        for line in some:
+        for line in group:
             if line.p50 and line.p99:
                 y += ROW
                 parts.append(f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{escape(line.label)}</text>')
@@ -129,7 +126,7 @@ def time_chart(title: str, groups: Mapping[str, Sequence[Line]]) -> str:
 
 
 def _span(begin: float, end: float, y: int) -> str:
-    dots = "".join(f'<circle class="ours" cx="{at:.1f}" cy="{y}" r="5"/>' for at in (begin, end))
+    dots = "".join(f'<circle class="ours" cx="{x:.1f}" cy="{y}" r="5"/>' for x in (begin, end))
     return f'<line class="span" x1="{begin:.1f}" y1="{y}" x2="{end:.1f}" y2="{y}"/>{dots}'
 
 
@@ -141,9 +138,9 @@ def _rule(x: float, bottom: int, label: str) -> str:
 def _drawn(title: str, parts: Sequence[str], height: int) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="t">'
     titles = f'<title id="t">{escape(title)}</title>\n<style>{STYLE}</style>'
-    back = f'<rect class="bg" width="{WIDTH}" height="{height}" rx="8"/>'
+    background = f'<rect class="bg" width="{WIDTH}" height="{height}" rx="8"/>'
     heading = f'<text class="h" x="16" y="24">{escape(title)}</text>'
-    return "\n".join([head, titles, back, heading, *parts, "</svg>", ""])
+    return "\n".join([head, titles, background, heading, *parts, "</svg>", ""])
 
 
 def _rates(store: str, title: str) -> Callable[[str, str], str]:
@@ -174,17 +171,15 @@ CHARTS: dict[str, Callable[[str, str], str]] = {
     "performance-times.svg": _times,
     "performance-tasks.svg": _jobs,
 }
-"""The charts: each is drawn from the page of figures and the measurements on SQLite."""
+"""The function that draws each chart file, from the texts of ``performance.md`` and ``sqlite-systems.md``."""
 
 
 def draw(docs: Path = DOCS) -> None:
-    """Writes the charts beside the page."""
     for name, chart in drawn(docs).items():
         (docs / name).write_text(chart, "utf-8")
 
 
 def drawn(docs: Path = DOCS) -> dict[str, str]:
-    """Returns the charts by the names of their files."""
     page, systems = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite-systems.md"))
     return {name: chart(page, systems) for name, chart in CHARTS.items()}
 

@@ -1,7 +1,7 @@
-"""Our side of the measure with Curator's queues: the same in Python as ``baselines/CuratorQueues.java`` does in Java.
+"""Queuey's side of the comparison with Curator's queues; ``baselines/CuratorQueues.java`` is the other side.
 
-``python -m bench.curator_side HOSTS`` reads lines and answers each with seconds: ``put PATH COUNT BYTES`` and
-``consume PATH LOCK_PATH COUNT``, - for no lock path.
+``python -m bench.curator_side HOSTS`` reads commands from standard input and answers each with a number of seconds:
+``put PATH COUNT BYTES`` and ``consume PATH LOCK_PATH COUNT`` (``-`` for no lock path).
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ SESSION = 60.0
 
 
 def put(client: Any, path: str, count: int, size: int) -> float:  # noqa: ANN401 - kazoo has no types
-    """Puts messages in the background; returns the seconds until all were stored."""
+    """Puts messages in the background; returns the seconds until all of them were stored."""
     with QueueBuilder(client, None, BYTES, path).build_queue() as queue:
         message = bytes(size)
         began = time.perf_counter()
         for _ in range(count):
             queue.put(message)
         if not queue.flush_puts(PATIENCE):
-            raise TimeoutError("puts were not stored")
+            raise TimeoutError("the puts were not stored in time")
         return time.perf_counter() - began
 
 
 def consume(client: Any, path: str, lock_path: str, count: int) -> float:  # noqa: ANN401 - kazoo has no types
-    """Consumes messages one after another; returns the seconds until the queue was empty."""
-    left = [count]
-    done = threading.Event()
+    """Consumes messages one by one; returns the seconds until the queue was empty."""
+    remaining = [count]
+    all_received = threading.Event()
 
-    def hear(_: bytes) -> None:
-        left[0] -= 1
-        if not left[0]:
-            done.set()
+    def receive(_: bytes) -> None:
+        remaining[0] -= 1
+        if not remaining[0]:
+            all_received.set()
 
     locked = lock_path != "-"
-    builder = QueueBuilder(client, hear, BYTES, path, lock_path=lock_path if locked else None, delete_first=not locked)
+    builder = QueueBuilder(
+        client, receive, BYTES, path, lock_path=lock_path if locked else None, delete_first=not locked
+    )
     queue = builder.build_queue()
     began = time.perf_counter()
     with queue:
-        if not done.wait(PATIENCE):
-            raise TimeoutError("messages did not come")
+        if not all_received.wait(PATIENCE):
+            raise TimeoutError("the messages were not received in time")
         while queue.message_count():
             time.sleep(0.001)
         return time.perf_counter() - began
 
 
 def main(hosts: str) -> None:
-    """Does what the lines of standard input say."""
     client = KazooClient(hosts, timeout=SESSION)
     client.start(PATIENCE)
     print("ready", flush=True)
     for line in sys.stdin:
-        what, path, *rest = line.split()
-        if what == "put":
+        command, path, *rest = line.split()
+        if command == "put":
             count, size = map(int, rest)
             print(put(client, path, count, size), flush=True)
         else:

@@ -1,4 +1,4 @@
-"""Handlers that do nothing, so that what a worker costs is all that is left, and a gate before them."""
+"""Handlers that do nothing, so that a run measures only the worker, and a gate that starts all workers at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from queuey.client import Message
 
 GATE = "BENCH_GATE"
-"""Variable with the path of a file: workers join their group when it is there."""
+"""Environment variable with the path of a file; workers join their group once the file exists."""
 
 
 @asynccontextmanager
 async def gate() -> AsyncIterator[None]:
-    """Waits until the gate is open, so that all workers join at the same time, whatever their start took."""
+    """Waits until the gate's file exists, so that all workers join at the same time, however long their start takes."""
     path = Path(os.environ[GATE])
-    while not path.exists():  # noqa: ASYNC110 - another process makes it
+    while not path.exists():  # noqa: ASYNC110 - another process creates it
         await asyncio.sleep(0.002)
     yield None
 
@@ -28,4 +28,4 @@ def plain(message: Message, context: object) -> None:
 
 
 async def awaited(message: Message, context: object) -> None:
-    """Handles a message in the worker's loop."""
+    """Handles a message on the worker's event loop."""

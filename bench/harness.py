@@ -1,4 +1,4 @@
-"""Runs measures: the registry, the interleaving, and the workspace that each of them gets."""
+"""Runs measures: the registry, the interleaving of sides, and a workspace for each measure."""
 
 from __future__ import annotations
 
@@ -22,60 +22,57 @@ Sample = TypeVar("Sample")
 
 
 class Void(Exception):
-    """A run that cannot count: an answer was wrong, a process ended, a side did not start."""
+    """A run does not count: an answer was wrong, a process ended, or a side did not start."""
 
 
 class Skip(Exception):
-    """A measure that this machine cannot take; the message says what is missing."""
+    """This machine cannot run the measure; the message says what is missing."""
 
 
 class Node(Protocol):
-    """A Cassandra node that runs already."""
+    """A running Cassandra node."""
 
     @property
     def contact_points(self) -> Sequence[str]:
-        """Its address."""
+        """The node's addresses."""
 
     @property
     def port(self) -> int:
-        """The port for clients."""
+        """The node's port for clients."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a measure is run with.
+    """The environment of one measure.
 
     Attributes:
-        directory: A fresh directory on a real disk; both sides keep their data in it.
-        quick: One round, short runs, little data: to see that it works, not to quote.
-        node: One that measures share, to see that they work; None: each starts its own.
+        directory: A new directory on a real disk; all sides keep their data in it.
+        quick: Runs one short round with little data. The figures only show that the measure works.
+        node: A Cassandra node that quick measures share. None if each measure starts its own.
     """
 
     directory: Path
     quick: bool = False
-    rng: random.Random = random.Random(0)  # noqa: RUF009 - the order of runs, nothing secret or shared
+    rng: random.Random = random.Random(0)  # noqa: RUF009 - it only orders the runs, so sharing it is safe
     node: Node | None = None
 
     def pick(self, full: float, quick: float) -> float:
-        """Returns a duration for a full or for a quick run."""
         return quick if self.quick else full
 
     def size(self, full: int, quick: int) -> int:
-        """Returns a count for a full or for a quick run."""
         return quick if self.quick else full
 
     def say(self, text: str) -> None:
-        """Shows progress on standard error, apart from the tables."""
+        """Prints progress to standard error; the tables go to standard output."""
         print(f"  {text}", file=sys.stderr, flush=True)
 
     def fresh(self, name: str) -> Path:
-        """Returns a new directory for one side's data."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory))
 
     def interleave(self, sides: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
-        """Runs every side once a round, in a random order that is drawn anew each round.
+        """Runs each side once per round, in a new random order each round.
 
-        So a machine that gets slower or busier meanwhile does so for all sides, and none always runs after the same.
+        A machine that gets slower or busier affects all sides alike, and no side always runs after the same other side.
         """
         samples: dict[str, list[Sample]] = {name: [] for name in sides}
         for turn in range(rounds):
@@ -87,11 +84,11 @@ class Bench:
 
 @dataclass(frozen=True)
 class Measure:
-    """One entry of the registry.
+    """A registered measure.
 
     Attributes:
         run: Returns a report, or raises :class:`Void` or :class:`Skip`.
-        peers: It compares with other products, which takes their programs and an hour; taken only if asked for.
+        peers: Compares with other products; runs only on request, because it needs their programs and an hour.
     """
 
     name: str
@@ -106,7 +103,7 @@ REGISTRY: dict[str, Measure] = {}
 def measure(
     name: str, title: str, *, peers: bool = False
 ) -> Callable[[Callable[[Bench], Report]], Callable[[Bench], Report]]:
-    """Registers a measure under ``name``, in the order of definition; for ``peers`` see :class:`Measure`."""
+    """Registers a measure under ``name``. The registry keeps the order of definition."""
 
     def register(run: Callable[[Bench], Report]) -> Callable[[Bench], Report]:
         REGISTRY[name] = Measure(name, title, run, peers)
@@ -123,7 +120,7 @@ def take(
     parent: Path | None = None,
     node: Node | None = None,
 ) -> Report:
-    """Takes one measure in a workspace of its own, which is removed afterwards.
+    """Runs one measure in its own workspace, which is removed afterwards.
 
     Raises:
         Void: The measure could not be completed.
@@ -140,7 +137,6 @@ def take(
 
 @contextlib.contextmanager
 def workspace(parent: Path | None = None) -> Iterator[Path]:
-    """Makes a directory on a real disk and removes it in the end."""
     directory = Path(tempfile.mkdtemp(prefix="queuey-bench-", dir=parent or disk_directory()))
     try:
         yield directory
@@ -149,10 +145,10 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
 
 
 def disk_directory() -> Path:
-    """Returns a directory for temporary data that is not kept in memory, where an fsync would cost nothing.
+    """Returns a directory for temporary data that is on a disk, not in memory, where an fsync would cost nothing.
 
     Raises:
-        Void: There is none.
+        Void: This machine has no such directory.
     """
     for candidate in (
         Path(tempfile.gettempdir()),
@@ -166,11 +162,10 @@ def disk_directory() -> Path:
 
 
 def file_system(path: Path) -> str:
-    """Returns the type of the file system that ``path`` lies on."""
-    found, kind = "", ""
+    mount, kind = "", ""
     for line in Path("/proc/mounts").read_text("utf-8").splitlines():
-        _, point, this = line.split(" ")[:3]
-        inside = path.resolve().is_relative_to(point)
-        if inside and len(point) >= len(found):
-            found, kind = point, this
+        _, mount_point, mount_type = line.split(" ")[:3]
+        inside = path.resolve().is_relative_to(mount_point)
+        if inside and len(mount_point) >= len(mount):
+            mount, kind = mount_point, mount_type
     return kind

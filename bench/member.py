@@ -1,16 +1,16 @@
-"""A member of a group that does as it is told: a consumer that polls at a steady pace, and notes when what came.
+"""Child process: a group member that polls at a steady rate and records when it received messages.
 
-``python -m bench.member SERVICE COORDINATION GROUP QUEUE…`` reads commands from standard input, a line each, and
-answers each with a line of JSON:
+``python -m bench.member SERVICE COORDINATION GROUP QUEUE…`` reads one command per line from standard input and answers
+each with one line of JSON:
 
 =========  =============================================================================================================
-``join``   starts a consumer; the answer is the instant before
-``mark``   forgets how long partitions had to wait; the answer is empty
+``join``   starts a consumer; the answer is the time before the start
+``mark``   resets the recorded waits; the answer is the time of the command
 ``tell``   the answer is a :class:`Told`
-``leave``  closes the consumer; the answer is the instant before
+``leave``  closes the consumer; the answer is the time before the close
 =========  =============================================================================================================
 
-Instants are seconds of the monotonic clock, which all processes of a machine share.
+Times are seconds of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient
 
 INTERVAL = 0.1
-"""Seconds in which a message of every partition is handed out, as far as there are some."""
+"""Seconds in which the consumer returns one message of each partition that has any."""
 POLLS = 4
-"""Polls in that time."""
+"""Polls per interval."""
 LAST = "last"
 """Body of the last message of each partition."""
 COMMIT_SECONDS = 5.0
 
 
 class Told(msgspec.Struct):
-    """What a member has.
+    """The state of a member.
 
     Attributes:
-        owned: Its partitions.
-        changed: When it was last given some; 0: never.
-        first: When it was handed its first message since it joined; 0: not yet.
-        waits: For each partition that it had all the time since the mark, and that is not at its end, the longest
-            time between two messages.
+        owned: The partitions that are assigned to the member.
+        changed: Time of the last assignment; 0 if there was none.
+        first: Time of the first message since the member joined; 0 if none arrived.
+        waits: Longest time between two messages, in seconds, by partition. Includes only partitions that the member has
+            owned since the mark and has not read to the end.
     """
 
     owned: list[str]
@@ -56,13 +56,13 @@ class Told(msgspec.Struct):
 
 
 class Polling:
-    """One stay in the group.
+    """One membership in the group, from join to leave.
 
     Args:
-        client: To the service.
-        place: Where the members meet; blank: at the service.
-        group: Its name.
-        queues: What it subscribes to.
+        client: Client of the service.
+        place: Address of the coordination; empty if the service coordinates the group.
+        group: Name of the group.
+        queues: Queues that the consumer subscribes to.
     """
 
     def __init__(self, client: AsyncClient, place: str, group: str, queues: list[str]) -> None:
@@ -82,12 +82,10 @@ class Polling:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Joins and begins to poll."""
         await self._consumer.start()
         self._task = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
-        """Leaves."""
         await self._consumer.close()
         if self._task is not None:
             await self._task
@@ -95,14 +93,14 @@ class Polling:
             await self._coordinator.close()
 
     def mark(self) -> None:
-        """Forgets how long partitions had to wait."""
+        """Resets the waits of all partitions that have received a message."""
         self._waits = dict.fromkeys(self._last, 0.0)
 
     def tell(self) -> Told:
-        """Says what it has; a wait that is not over counts as well."""
+        """Returns the state; a wait that has not ended counts up to now."""
         now = time.monotonic()
-        waits = {str(each): max(wait, now - self._last[each]) for each, wait in self._waits.items()}
-        return Told([str(each) for each in self._consumer.assignment], self._changed, waits, self._first)
+        waits = {str(p): max(wait, now - self._last[p]) for p, wait in self._waits.items()}
+        return Told([str(p) for p in self._consumer.assignment], self._changed, waits, self._first)
 
     def _assigned(self, _partitions: frozenset[Partition]) -> None:
         self._changed = time.monotonic()
@@ -135,15 +133,14 @@ class Polling:
 
 
 async def main(service: str, place: str, group: str, queues: list[str]) -> None:
-    """Does what it is told until there is nobody to tell it."""
     loop = asyncio.get_running_loop()
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     async with AsyncClient(service, key=KEY) as client:
         member = Polling(client, place, group, queues)
         while line := await commands.readline():
-            instant = time.monotonic()
-            answer: object = instant
+            received_at = time.monotonic()
+            answer: object = received_at
             match line.decode().strip():
                 case "join":
                     member = Polling(client, place, group, queues)

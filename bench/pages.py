@@ -1,9 +1,9 @@
-"""``python -m bench.pages FILE…``: puts results, as ``--json`` wrote them, into the pages; ``--check`` compares them.
+"""The command ``python -m bench.pages FILE…`` writes results (the files of ``--json``) into the pages of the docs.
 
-A section of ``docs/measurements`` begins with ``### `measure```. Its tables and notes are replaced, and the line that
-names the commit; other sentences stay. A measure that a page lists without a section gets one. The table of
-``docs/performance.md`` is filled from the same results, and its charts are drawn from it. A line of that page says what
-was measured: a release whose contents are others is refused (``--check``).
+A section of ``docs/measurements`` starts with ``### `measure```. Its tables, its notes and the line that names the
+commit are replaced; other sentences stay. A measure that a page lists but has no section for gets a new one. The table
+of ``docs/performance.md`` is filled from the same results, and the charts are drawn from it. One line of that page
+names the contents that were measured; ``--check`` exits with an error if a release has other contents.
 """
 
 from __future__ import annotations
@@ -41,34 +41,31 @@ SUMMARY: dict[str, Sequence[str]] = {
     "spark-scan": ["queuey"],
     "spark-write": ["queuey"],
 }
-"""Sides that the table for users shows, in the order of its lines."""
+"""Sides of each measure that the table for users shows, in the order of its rows."""
 CPU = {
     "server CPU us/message": "{} µs",
     "behind it us/message": " + {} µs",
     "its CPU us/message": ", worker {} µs",
     "CPU µs per row": "{} µs of Spark",
 }
-"""How the table for users shows the CPU of a message."""
+"""How the table for users formats the CPU per message."""
 
 MEASURED = re.compile(r"(?m)^Measured at commit .*$")
 BLOCK = re.compile(r"(?ms)^\*\*[^*\n]+\*\* \(`python -m bench ([\w -]+)`\).*?(?=^(?:\*\*|#))")
-"""Figures of several measures that people wrote in one block: the sections of these measures replace it."""
+"""A hand-written block of figures of several measures; the sections of these measures replace it."""
 
 
 class Taken(NamedTuple):
-    """A report, and where it comes from."""
-
     report: Report
     facts: Mapping[str, str]
 
     @property
     def line(self) -> str:
-        """The line of a section that names the commit."""
         day = dt.datetime.fromisoformat(self.facts["date"].removesuffix(" UTC"))
         return f"Commit `{self.facts['commit']}`, {day:%-d %B %Y}, {self.facts['processor']}."
 
     def section(self, kept: Sequence[str] = ()) -> str:
-        """Returns the section of a page, without the heading of the next one."""
+        """Returns the section as Markdown; ``kept`` are the paragraphs to keep."""
         short = [note.removeprefix(FOR_THE_PAGE).strip() for note in self.report.notes if note.startswith(FOR_THE_PAGE)]
         tables = short or self.report.tables()
         parts = [f"### `{self.report.name}`: {self.report.title}", self.line, *kept, *tables]
@@ -76,49 +73,45 @@ class Taken(NamedTuple):
 
 
 def read(paths: Sequence[Path]) -> dict[str, Taken]:
-    """Reads results; of a measure that was taken several times the last file counts."""
-    found: dict[str, Taken] = {}
+    """Reads results by the names of their measures; if several files have a measure, the last one wins."""
+    reports: dict[str, Taken] = {}
     for path in paths:
         content = json.loads(path.read_text("utf-8"))
-        for one in content["reports"]:
-            if not one["skipped"]:
-                found[one["name"]] = Taken(Report.from_json(one), content["facts"])
-    return found
+        for report in content["reports"]:
+            if not report["skipped"]:
+                reports[report["name"]] = Taken(Report.from_json(report), content["facts"])
+    return reports
 
 
 def page(text: str, taken: Mapping[str, Taken]) -> str:
-    """Returns a page with the tables of what was taken."""
     text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= taken.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
-    there = set()
-    for place, part in enumerate(parts):
+    present = set()
+    for index, part in enumerate(parts):
         if (heading := re.match(r"### `([\w-]+)`", part)) and heading[1] in taken:
-            there.add(heading[1])
-            parts[place] = taken[heading[1]].section(prose(part))
+            present.add(heading[1])
+            parts[index] = taken[heading[1]].section(prose(part))
     listed = dict.fromkeys(re.findall(r"`([\w-]+)`", "".join(re.findall(r"(?m)^\| (`[^|]*) \|", parts_before(parts)))))
-    new = "".join(taken[name].section() for name in listed if name in taken and name not in there)
-    end = next((place for place, part in enumerate(parts) if part.startswith("## What the figures say")), len(parts))
+    new = "".join(taken[name].section() for name in listed if name in taken and name not in present)
+    end = next((index for index, part in enumerate(parts) if part.startswith("## What the figures say")), len(parts))
     return "".join([*parts[:end], new, *parts[end:]])
 
 
 def parts_before(parts: Sequence[str]) -> str:
-    """Returns the page up to its figures: the table of measures is there."""
     return "".join(parts[: next(place for place, part in enumerate(parts) if part.startswith("## Figures"))])
 
 
 def prose(section: str) -> list[str]:
-    """Returns the paragraphs of a section that people wrote."""
     _, *paragraphs = re.split(r"\n\n+", section.strip())
     return [text for text in paragraphs if not text.startswith(("|", "* ", "Commit ", "Measured "))]
 
 
 def for_users(text: str, taken: Mapping[str, Taken]) -> str:
-    """Returns the page of figures for users with those that were taken."""
     sides = {name: iter(rows) for name, rows in SUMMARY.items()}
 
-    whole = [one.facts for name, one in taken.items() if name in SUMMARY]
-    if whole and len({facts["commit"] for facts in whole}) == 1 and SUMMARY.keys() <= taken.keys():
-        text = MEASURED.sub(lambda _: measured(whole[0]), text)
+    summary_facts = [t.facts for name, t in taken.items() if name in SUMMARY]
+    if summary_facts and len({facts["commit"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= taken.keys():
+        text = MEASURED.sub(lambda _: measured(summary_facts[0]), text)
 
     def line(match: re.Match[str]) -> str:
         name = match["name"]
@@ -135,21 +128,20 @@ def for_users(text: str, taken: Mapping[str, Taken]) -> str:
 
 
 def measured(facts: Mapping[str, str]) -> str:
-    """Returns the line that says what the figures of the page are of."""
-    where = f"{facts['date']}, {facts['processor']}"
-    return f"Measured at commit `{facts['commit']}` ({where}); contents `{facts['contents']}`."
+    run = f"{facts['date']}, {facts['processor']}"
+    return f"Measured at commit `{facts['commit']}` ({run}); contents `{facts['contents']}`."
 
 
 def complaint(text: str, version: str, found: str) -> str | None:
-    """Returns why a version may not be released with the page of figures; None: it may.
+    """Returns why a version must not be released with this page of figures, or None if it may be.
 
     Args:
         text: The page.
         version: The version.
-        found: The contents that are released (:func:`~bench.started.processes.contents`).
+        found: The hash of the contents to release (:func:`~bench.started.processes.contents`).
     """
-    said = MEASURED.search(text)
-    if ".dev" in version or (said is not None and f"contents `{found}`" in said[0]):
+    measured_line = MEASURED.search(text)
+    if ".dev" in version or (measured_line is not None and f"contents `{found}`" in measured_line[0]):
         return None
     return (
         f"The figures of {FOR_USERS} are not of these contents ({found}). Run make bench, then build {version} again."
@@ -157,7 +149,7 @@ def complaint(text: str, version: str, found: str) -> str | None:
 
 
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
-    """Writes the pages, and says which measures no page lists."""
+    """Writes the pages, and prints the measures that no page lists."""
     if list(arguments) == ["--check"]:
         sys.exit(complaint((docs / FOR_USERS).read_text("utf-8"), __version__, contents()))
     taken = read([Path(name) for name in arguments])

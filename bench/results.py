@@ -1,4 +1,4 @@
-"""The results of a measure: rows of samples, figures compared with a goal and an aim, notes; as tables and as JSON."""
+"""The results of a measure (rows of samples, verdicts against goals, notes), rendered as Markdown tables and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 Better = Literal["higher", "lower"]
 
 FOR_THE_PAGE = "For the page:"
-"""Begins a note whose table is all that a page shows of a measure with many figures."""
+"""Prefix of a note. A page shows the table of such notes instead of all tables of the measure."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Row:
     """One side of a comparison: the same figure from several rounds.
 
     Attributes:
-        samples: One value a round, in ``unit``.
-        details: Further medians by name, for people (latencies, CPU per message).
+        samples: One value per round, in ``unit``.
+        details: Medians of further figures by name, for readers (latencies, CPU per message).
     """
 
     name: str
@@ -30,7 +30,6 @@ class Row:
 
     @property
     def median(self) -> float:
-        """The median over the rounds."""
         return statistics.median(self.samples)
 
 
@@ -39,10 +38,10 @@ class Verdict:
     """One figure, compared with its goal.
 
     Attributes:
-        samples: The figure of each round. The median counts.
-        goal: The value that must be reached; None if the figure is only shown.
-        aim: A better value that should be reached.
-        better: Whether a higher or a lower figure is the better one.
+        samples: One value per round. The median is compared.
+        goal: The required value; None if the figure is only shown.
+        aim: A better value than the goal, which is desirable.
+        better: Whether higher or lower figures are better.
     """
 
     name: str
@@ -54,12 +53,11 @@ class Verdict:
 
     @property
     def value(self) -> float:
-        """The median over the rounds."""
         return statistics.median(self.samples)
 
     @property
     def standing(self) -> str:
-        """``aim met``, ``goal met``, ``goal missed``, or an empty text without a goal."""
+        """``aim met``, ``goal met`` or ``goal missed``; empty without a goal."""
         if self.goal is None:
             return ""
         if self.aim is not None and self._reaches(self.aim):
@@ -72,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """All that one measure gave. ``skipped`` says why there is nothing, when there is nothing."""
+    """All results of one measure. ``skipped`` gives the reason if the measure did not run."""
 
     name: str
     title: str
@@ -83,7 +81,7 @@ class Report:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Returns everything, medians and standings included, for ``--json``."""
+        """Returns all fields plus medians and standings, for ``--json``."""
         content = asdict(self)
         content["rows"] = [{**asdict(row), "median": row.median} for row in self.rows]
         content["verdicts"] = [{**asdict(v), "value": v.value, "standing": v.standing} for v in self.verdicts]
@@ -91,7 +89,6 @@ class Report:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Report:
-        """Reads what :meth:`as_json` returns."""
         rows = [Row(row["name"], row["samples"], row["unit"], row["details"]) for row in content["rows"]]
         fields = ("name", "samples", "unit", "goal", "aim", "better")
         verdicts = [Verdict(**{field: verdict[field] for field in fields}) for verdict in content["verdicts"]]
@@ -99,13 +96,12 @@ class Report:
         return cls(rows=rows, verdicts=verdicts, **plain)
 
     def as_text(self) -> str:
-        """Returns everything as Markdown."""
         skipped = [f"SKIPPED: {self.skipped}"] if self.skipped else []
         parts = [f"## {self.name}: {self.title}", *skipped, *self.tables()]
         return "\n\n".join(parts) + f"\n\n({self.seconds:.0f} s)\n"
 
     def tables(self) -> list[str]:
-        """Returns the tables and the notes as Markdown, aligned so that a terminal shows them well too."""
+        """Returns the tables and the notes as Markdown, aligned for terminals."""
         parts = []
         if self.rows:
             parts.append(table(["side", "median", "lowest to highest", ""], [row_cells(row) for row in self.rows]))
@@ -119,40 +115,36 @@ class Report:
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Returns the ratio of two sides round by round: what moves both sides of a round cancels out."""
+    """Returns the ratios of two sides round by round, so that slow and fast rounds cancel out."""
     return [a / b if b else math.inf for a, b in zip(over, under, strict=True)]
 
 
 def number(value: float) -> str:
-    """Writes a figure with three significant digits or, from 100 on, as a grouped integer."""
+    """Formats a figure with three significant digits, or as a grouped integer from 100 on."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def span(samples: Sequence[float]) -> str:
-    """Writes the lowest and the highest of several samples; nothing for a single one."""
     return f"{number(min(samples))} to {number(max(samples))}" if len(samples) > 1 else ""
 
 
 def row_cells(row: Row) -> list[str]:
-    """Returns the cells of one row."""
     details = ", ".join(f"{name} {number(value)}" for name, value in row.details.items())
     return [row.name, f"{number(row.median)} {row.unit}", span(row.samples), details]
 
 
 def verdict_cells(verdict: Verdict) -> list[str]:
-    """Returns the cells of one verdict."""
     sign = "≥" if verdict.better == "higher" else "≤"
-    asked = "" if verdict.goal is None else f"{sign} {number(verdict.goal)}"
+    goal = "" if verdict.goal is None else f"{sign} {number(verdict.goal)}"
     if verdict.aim is not None:
-        asked += f", aim {number(verdict.aim)}"
-    shown = f"{number(verdict.value)} {verdict.unit}"
-    return [verdict.name, shown, span(verdict.samples), asked, verdict.standing]
+        goal += f", aim {number(verdict.aim)}"
+    value = f"{number(verdict.value)} {verdict.unit}"
+    return [verdict.name, value, span(verdict.samples), goal, verdict.standing]
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    """Lays cells out as a Markdown table with columns of equal width."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
 

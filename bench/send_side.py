@@ -1,7 +1,7 @@
-"""Sends messages one after another: ``python bench/send_side.py SIDE PLACE SYNC``, so many for each line of its input.
+"""Child process that sends messages one by one: ``python bench/send_side.py SIDE PLACE SYNC``.
 
-For each it prints the seconds, and those of this process' CPU, as a line of JSON. It imports only what it measures, so
-it runs with another tree of the project, too.
+Each line of standard input is a number of messages to send. For each line it prints the elapsed seconds and the CPU
+seconds of this process, as JSON. A side imports only what it measures, so the script also runs with another checkout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ Send = Callable[[], object]
 
 
 def over_http(url: str, sync: str) -> Send:
-    """Sends to the service at an address, whose key is in ``QUEUEY_KEY``."""
     from queuey.client import Client  # noqa: PLC0415 - each side imports its own
 
     client = Client(url, application="queuey")
@@ -29,7 +28,6 @@ def over_http(url: str, sync: str) -> Send:
 
 
 def embedded(file: str, sync: str) -> Send:
-    """Sends to the service in this process."""
     from queuey import embedded  # noqa: PLC0415 - as above
 
     client = embedded.open(file, settings={"sync": sync})
@@ -38,7 +36,7 @@ def embedded(file: str, sync: str) -> Send:
 
 
 def store(directory: str, sync: str) -> Send:
-    """Calls the store as the service does for a send: with an idempotency key."""
+    """Appends to the store with an idempotency key, as the service does for a send."""
     from queuey.messages import NewMessage, PostKey, QueueSpec  # noqa: PLC0415 - as above
     from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415
 
@@ -54,7 +52,7 @@ def store(directory: str, sync: str) -> Send:
 
 
 def insert(file: str, sync: str) -> Send:
-    """Inserts a row, one a transaction, in the thread that sends."""
+    """Inserts rows on the calling thread, one per transaction."""
     import apsw  # noqa: PLC0415 - as above
 
     connection = apsw.Connection(file)
@@ -73,7 +71,6 @@ SIDES: dict[str, Callable[[str, str], Send]] = {
 
 
 def main(side: str, place: str, sync: str) -> None:
-    """Does what each line says."""
     send = SIDES[side](place, sync)
     for line in sys.stdin:
         began, cpu = time.perf_counter(), time.process_time()

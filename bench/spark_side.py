@@ -1,7 +1,7 @@
-"""One side of a measure with Spark: a session in a process of its own, told over a pipe when to run its query.
+"""One side of a measure with Spark: a session in its own process, which receives commands over a pipe.
 
-``python -m bench.spark_side '{"kind": …}'`` starts the session and says ``ready``; each line that it then reads
-is a JSON object for one run, answered by one with the rows that went through.
+``python -m bench.spark_side '{"kind": …}'`` starts the session and prints that it is ready. Each line of standard input
+is a JSON object with the arguments of one run; the answer is a JSON object with the number of rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _SPARKS_OWN = ("scala-library", "slf4j-api", "commons-lang3")
 
 
 class Run(NamedTuple):
-    """One run: wall and CPU seconds (JVM, Python workers and the planners that have ended), rows, the store's CPU."""
+    """One run; ``cpu`` and ``behind`` are in seconds.
+
+    ``cpu`` includes the JVM, the Python workers and the planners that have ended. ``behind`` is the CPU of the store.
+    """
 
     seconds: float
     cpu: float
@@ -35,10 +38,10 @@ class Run(NamedTuple):
 
 
 def connector_jars() -> str:
-    """Returns the connector's jars as ``spark.jars`` takes them.
+    """Returns the jars of the Spark Cassandra connector, in the format of ``spark.jars``.
 
     Raises:
-        Skip: They are not here and cannot be fetched.
+        Skip: The jars are not cached and cannot be fetched.
     """
     try:
         lib = fetch(CONNECTOR)
@@ -48,15 +51,15 @@ def connector_jars() -> str:
 
 
 class Side:
-    """A session in a process of its own.
+    """A Spark session in its own process.
 
     Args:
-        name: For messages.
-        kind: What it runs: see ``KINDS``.
-        directory: For its log and whatever Spark leaves.
-        conf: Of the session.
-        options: Handed on to the kind.
-        behind: Says how many CPU seconds the servers behind it have spent so far.
+        name: Name for messages and for the log file.
+        kind: The workload, a key of ``KINDS``.
+        directory: Directory of the log and of Spark's temporary files.
+        conf: Configuration of the session.
+        options: Options of the workload.
+        behind: Returns the CPU seconds that the servers behind the session have used so far.
     """
 
     def __init__(
@@ -84,11 +87,11 @@ class Side:
         self._process = Process(name, self._child, 0, self._log)
         self._answer()
 
-    def run(self, **given: Any) -> Run:  # noqa: ANN401 - whatever the kind takes
-        """Has it run once.
+    def run(self, **given: Any) -> Run:  # noqa: ANN401 - the arguments of the workload
+        """Runs the workload once.
 
         Raises:
-            Void: It failed.
+            Void: The process ended.
         """
         cpu, behind, began = self._cpu(), self._behind(), time.perf_counter()
         assert self._child.stdin is not None
@@ -98,7 +101,6 @@ class Side:
         return Run(time.perf_counter() - began, self._cpu() - cpu, rows, self._behind() - behind)
 
     def stop(self) -> None:
-        """Ends it."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._process.stop()
@@ -115,7 +117,6 @@ class Side:
         raise Void(f"{self.name} ended:\n{log[log.find('Traceback') :][:2000]}")
 
     def _cpu(self) -> float:
-        """Returns the CPU seconds of all its processes and of those of their children that have ended."""
         total = 0
         for pid in self._process.pids():
             try:
@@ -127,7 +128,6 @@ class Side:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the side."""
     task = json.loads(arguments[0])
     from queuey.spark import register, session  # noqa: PLC0415 - needs PySpark
 
@@ -182,10 +182,10 @@ def _stats_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN40
     from queuey.pipeline.stats import stats_job  # noqa: PLC0415 - needs PySpark
     from queuey.spark.options import store_options  # noqa: PLC0415 - likewise
 
-    wanted = StatsOptions(store=store_options(options), recent=False)
+    stats_options = StatsOptions(store=store_options(options), recent=False)
 
     def work() -> int:
-        return stats_job.run(spark, wanted).tally.messages
+        return stats_job.run(spark, stats_options).tally.messages
 
     return work
 

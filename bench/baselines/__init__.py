@@ -1,1 +1,1 @@
-"""What the service is compared with: small, careful programs that do the same work without it."""
+"""Baselines of the comparisons: small, careful programs that do the same work without the service."""

@@ -1,8 +1,8 @@
-"""One process that reads a partition of Cassandra into Arrow, or writes one in batches, with nothing but the driver.
+"""Child process that reads a Cassandra partition into Arrow, or writes rows in batches, with only the driver.
 
-``python -m bench.baselines.arrow_rows read FETCH`` reads what :func:`slices.fill` wrote, by the driver's own
-decoder into NumPy; ``… write COUNT ROWS`` writes fresh rows in unlogged batches of so many, some on the way at a time.
-Prints rows a second and microseconds of its CPU a row, once warm.
+``python -m bench.baselines.arrow_rows read FETCH`` reads the rows of :func:`slices.fill` with the driver's own NumPy
+decoder. ``python -m bench.baselines.arrow_rows write COUNT ROWS`` writes COUNT new rows in unlogged batches of ROWS, a
+few of them in flight. Prints rows per second and CPU microseconds per row, measured after a warm-up.
 """
 
 from __future__ import annotations
@@ -25,46 +25,45 @@ from bench.load.traffic import bodies
 from queuey import ids
 
 SELECT = "SELECT timeuuid_as_blob(id), text_as_blob(body) FROM messages WHERE queue = ? AND partition = ?"
-"""As blobs: making UUIDs and strings of them costs the driver more than everything else."""
+"""Selects blobs, because decoding UUIDs and strings would cost the driver more than everything else."""
 PARTITION_ROWS = 50_000
 FLYING = 8
 
 
 def reader(session: Session, fetch: int) -> Callable[[], int]:
-    """Returns what reads the partition into Arrow, page by page, and counts its rows."""
     session.client_protocol_handler = NumpyProtocolHandler
     session.cluster.profile_manager.profiles[EXEC_PROFILE_DEFAULT].row_factory = lambda _, rows: rows
     statement = session.prepare(SELECT)
     statement.fetch_size = fetch
 
     def read() -> int:
-        found = 0
+        row_count = 0
         result = session.execute(statement, (cassandra_table.QUEUE + 1, cassandra_table.PARTITION))
         while True:
             for key, body in (columns.values() for columns in result.current_rows):
                 arrays = [pa.array(key, pa.binary(16)), pa.array(body, pa.binary())]
-                found += len(pa.record_batch(arrays, names=["id", "body"]))
+                row_count += len(pa.record_batch(arrays, names=["id", "body"]))
             if not result.has_more_pages:
-                return found
+                return row_count
             result.fetch_next_page()
 
     return read
 
 
 def writer(session: Session, count: int, rows: int) -> Callable[[], int]:
-    """Returns what writes so many rows and counts them; their partitions are as large as the service's."""
+    """Returns a function that writes the rows and counts them; their partitions are as large as the service's."""
     statement, texts = session.prepare(cassandra_table.INSERT), bodies(1000)
 
     def write() -> int:
-        first, flying = ids.now_ticks(), deque[object]()
-        for at in range(0, count, rows):
+        first, in_flight = ids.now_ticks(), deque[object]()
+        for start in range(0, count, rows):
             batch = BatchStatement(BatchType.UNLOGGED)
-            for n in range(at, min(at + rows, count)):
+            for n in range(start, min(start + rows, count)):
                 batch.add(statement, (first, n // PARTITION_ROWS, Id(first + n), texts[n % 1000]))
-            flying.append(session.execute_async(batch))
-            if len(flying) >= FLYING:
-                flying.popleft().result()  # type: ignore[attr-defined]
-        for future in flying:
+            in_flight.append(session.execute_async(batch))
+            if len(in_flight) >= FLYING:
+                in_flight.popleft().result()  # type: ignore[attr-defined]
+        for future in in_flight:
             future.result()  # type: ignore[attr-defined]
         return count
 
@@ -72,21 +71,20 @@ def writer(session: Session, count: int, rows: int) -> Callable[[], int]:
 
 
 def timed(work: Callable[[], int]) -> tuple[float, float]:
-    """Does something twice; returns rows a second and microseconds of CPU a row of the second time."""
+    """Runs ``work`` twice; returns rows per second and CPU microseconds per row of the second run."""
     work()
     gc.freeze()
     began, spent = time.perf_counter(), time.process_time()
     rows = work()
-    claimed, cpu = time.perf_counter() - began, time.process_time() - spent
-    return rows / claimed, cpu * 1e6 / rows
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - spent
+    return rows / elapsed, cpu * 1e6 / rows
 
 
 def main() -> None:
-    """Does what the command line says."""
     action, *numbers = sys.argv[1:]
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
-    given = [int(number) for number in numbers]
-    work = reader(session, *given) if action == "read" else writer(session, *given)
+    arguments = [int(number) for number in numbers]
+    work = reader(session, *arguments) if action == "read" else writer(session, *arguments)
     print(json.dumps(timed(work)))
     session.cluster.shutdown()
 

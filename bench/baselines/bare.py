@@ -1,4 +1,4 @@
-"""A bare WSGI callable: the least that the server can be asked to do."""
+"""A bare WSGI callable: the minimal work of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ HEADERS = [("Content-Type", "application/json"), ("Content-Length", str(len(ANSW
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-    """Reads the body and gives one fixed answer."""
     environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"] or 0))
     start_response("201 Created", HEADERS)
     return (ANSWER,)

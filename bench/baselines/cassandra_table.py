@@ -1,7 +1,7 @@
-"""The baselines' keyspace: one table of the same shape as the service's, spoken to through cassandra-driver.
+"""The baselines' keyspace: one table like the service's, used through cassandra-driver.
 
-The driver is used as its documentation advises, and with TCP_NODELAY, which it leaves off: without it, batches of 100
-messages wait for delayed acknowledgements of TCP and are some fifty times slower.
+The driver is used as its documentation advises, plus TCP_NODELAY, which it does not set. Without that, batches of 100
+messages wait for delayed acknowledgements of TCP and are about fifty times slower.
 """
 
 from __future__ import annotations
@@ -31,25 +31,22 @@ SELECT = "SELECT id, body FROM messages WHERE queue = ? AND partition = ? AND id
 
 
 class Address(NamedTuple):
-    """Where Cassandra listens: its nodes, comma-separated in the environment, and their port."""
-
     hosts: tuple[str, ...]
     port: int
 
     @classmethod
     def from_environment(cls) -> Address:
-        """Reads ``BENCH_CASSANDRA``: ``host,host:port``."""
+        """Parses ``BENCH_CASSANDRA``: ``host,host:port``."""
         hosts, _, port = os.environ["BENCH_CASSANDRA"].rpartition(":")
         return cls(tuple(hosts.split(",")), int(port))
 
     @property
     def text(self) -> str:
-        """The form that :meth:`from_environment` reads."""
         return f"{','.join(self.hosts)}:{self.port}"
 
 
 def connect(address: Address, keyspace: str | None = KEYSPACE) -> Session:
-    """Opens a session that reads and writes at QUORUM and gives rows as tuples, the cheapest there are."""
+    """Opens a session that reads and writes at QUORUM and returns rows as tuples, the cheapest format."""
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
         consistency_level=ConsistencyLevel.QUORUM,
@@ -68,7 +65,6 @@ def connect(address: Address, keyspace: str | None = KEYSPACE) -> Session:
 
 
 def prepare(address: Address, copies: int = 1) -> None:
-    """Makes the keyspace and an empty table."""
     session = connect(address, None)
     session.execute(CREATE_KEYSPACE % copies)
     session.execute(CREATE_TABLE)

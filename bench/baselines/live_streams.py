@@ -1,6 +1,6 @@
-"""Servers of live streams as baselines: Centrifugo, built with Go, and the reference server of Durable Streams, by npm.
+"""Servers of live streams as baselines: Centrifugo, built with Go, and Durable Streams' reference server, by npm.
 
-Each is started with one stream for each inbox, and gives the paths of the streams and what publishes to an inbox.
+Each server starts with one stream per inbox and yields the paths of the streams and a function to publish.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ await new DurableStreamTestServer({ port: Number(port), dataDir, host: "127.0.0.
 
 @dataclass(frozen=True)
 class Streams:
-    """A server with one stream for each inbox.
+    """A running server with one stream per inbox.
 
     Attributes:
         process: The server.
-        paths: Where the streams are followed, as server-sent events.
-        publish: Publishes a text to the inbox of this number.
+        paths: Path of each stream, to follow it as server-sent events.
+        publish: Publishes a text to the inbox with this number.
     """
 
     process: Process
@@ -49,7 +49,7 @@ class Streams:
 
 
 class Caller:
-    """Sends requests one after the other, over one connection; over another one if the server has closed it."""
+    """Sends requests one by one over one connection; reconnects if the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -58,11 +58,11 @@ class Caller:
         """Sends a request.
 
         Raises:
-            Void: It was refused.
+            Void: The server refused it.
         """
         try:
             answer = self._answer(method, path, body, headers)
-        except ConnectionError:  # It was idle for longer than the server keeps connections.
+        except ConnectionError:  # The server closes idle connections.
             self._connection.close()
             answer = self._answer(method, path, body, headers)
         text = answer.read()
@@ -76,10 +76,10 @@ class Caller:
 
 @contextlib.contextmanager
 def centrifugo(directory: Path, count: int) -> Iterator[Streams]:
-    """Runs Centrifugo; what it publishes is in memory only.
+    """Runs Centrifugo, which keeps publications in memory only.
 
     Raises:
-        Skip: It could not be built.
+        Skip: Centrifugo could not be built.
     """
     program = go_programs.installed("centrifugo", "github.com/centrifugal/centrifugo/v6", CENTRIFUGO)
     port = free_port()
@@ -110,10 +110,10 @@ def centrifugo(directory: Path, count: int) -> Iterator[Streams]:
 
 @contextlib.contextmanager
 def durable_streams(directory: Path, count: int) -> Iterator[Streams]:
-    """Runs the reference server, which keeps its streams in files.
+    """Runs the reference server, which stores its streams in files.
 
     Raises:
-        Skip: It could not be installed.
+        Skip: The server could not be installed.
     """
     script, port = _reference_server(), free_port()
     command = ["node", str(script), str(port), str(directory / "streams")]
@@ -139,10 +139,10 @@ def _reference_server() -> Path:
     if not script.exists() or script.read_text("utf-8") != SCRIPT:
         directory.mkdir(parents=True, exist_ok=True)
         command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(directory)]
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, f"{PACKAGE}@{DURABLE_STREAMS}"], capture_output=True, text=True, timeout=300, check=False
         )
-        if done.returncode:
-            raise Skip(f"{PACKAGE} could not be installed: {done.stderr[-300:]}")
+        if process.returncode:
+            raise Skip(f"{PACKAGE} could not be installed: {process.stderr[-300:]}")
         script.write_text(SCRIPT, "utf-8")
     return script

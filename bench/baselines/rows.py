@@ -1,7 +1,7 @@
-"""One process that inserts into SQLite or reads from it through apsw, with no service around it.
+"""Child process that inserts into SQLite or reads from it through apsw, without a service.
 
-``python -m bench.baselines.rows insert|read VARIANT FILE SECONDS``; prints rows a second. The variants do
-the same in different ways; the comparison is made with the fastest.
+``python -m bench.baselines.rows insert|read VARIANT FILE SECONDS`` prints rows per second. The variants do the same
+work in different ways; the fastest one is the baseline.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ IN_SQL = f"""SELECT printf('%08x%04x1%03x', ticks & 0xFFFFFFFF, (ticks >> 32) & 
 
 
 class Shown(msgspec.Struct, gc=False):
-    """A message as an answer shows it."""
-
     message_id: str
     timestamp: str
     partition: int
@@ -41,14 +39,11 @@ class Shown(msgspec.Struct, gc=False):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """An answer, as far as both sides have it."""
-
     status: str
     messages: list[Shown]
 
 
 def insert_many(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
-    """Inserts with ``executemany``."""
     sql = table.INSERT + "(?, ?, ?, ?, ?, NULL)"
     low = ids.random_low()
 
@@ -61,7 +56,6 @@ def insert_many(connection: apsw.Connection) -> Callable[[int, list[str]], None]
 
 
 def insert_wide(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
-    """Inserts with one statement of many rows."""
     sql = table.INSERT + ", ".join(["(?, ?, ?, ?, ?, NULL)"] * ROWS)
     low = ids.random_low()
 
@@ -79,7 +73,7 @@ INSERTS = {"executemany": insert_many, "one-statement": insert_wide}
 
 
 def insert_for(path: Path, variant: str, seconds: float) -> float:
-    """Commits 100 rows at a time and returns rows a second."""
+    """Commits 100 rows at a time; returns rows per second."""
     connection = table.connect(path)
     insert = INSERTS[variant](connection)
     texts = [bodies(ROWS, seed=seed) for seed in range(10)]
@@ -97,7 +91,6 @@ def insert_for(path: Path, variant: str, seconds: float) -> float:
 
 
 def shown_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
-    """Reads a slice and formats ids and instants in Python."""
     hexes, stamp = ids.to_hex, ids.timestamp_text
     return [
         Shown(hexes((ticks, low)), stamp(ticks), 1, body)
@@ -106,46 +99,46 @@ def shown_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -
 
 
 def shown_in_sql(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
-    """Reads a slice and lets SQLite format the ids; their constant second half is formatted once a slice."""
+    """Reads a slice and lets SQLite format the first half of the ids; the second halves are cached per slice."""
     lows: dict[int, str] = {}
-    found = []
-    stamp = ids.timestamp_text
+    messages = []
+    format_timestamp = ids.timestamp_text
     for head, low, ticks, body in connection.execute(IN_SQL, (qp, *start, ids.now_ticks())):
         tail = lows.get(low)
         if tail is None:
             tail = lows[low] = ids.low_hex(low)
-        found.append(Shown(head + tail, stamp(ticks), 1, body))
-    return found
+        messages.append(Shown(head + tail, format_timestamp(ticks), 1, body))
+    return messages
 
 
 def shown_with_halves(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
-    """Reads a slice and formats in Python what differs from row to row."""
+    """Reads a slice and formats in Python only what differs from row to row."""
     lows: dict[int, str] = {}
-    found = []
+    messages = []
     epoch, second = ids.EPOCH_TICKS, ids.TICKS_PER_SECOND
     for ticks, low, body in connection.execute(SELECT, (qp, *start, ids.now_ticks())):
         tail = lows.get(low)
         if tail is None:
             tail = lows[low] = ids.low_hex(low)
         text = f"{ticks:016x}"
-        whole, part = divmod(ticks - epoch, second)
-        found.append(Shown(f"{text[8:]}{text[4:8]}1{text[1:4]}{tail}", f"{whole}.{part:07d}", 1, body))
-    return found
+        seconds, fraction = divmod(ticks - epoch, second)
+        messages.append(Shown(f"{text[8:]}{text[4:8]}1{text[1:4]}{tail}", f"{seconds}.{fraction:07d}", 1, body))
+    return messages
 
 
 READS = {"python": shown_in_python, "sql": shown_in_sql, "halves": shown_with_halves}
 
 
 def read_for(path: Path, variant: str, seconds: float) -> float:
-    """Reads slices of 100 from random places, encodes each as JSON, and returns rows a second.
+    """Reads slices of 100 from random positions and encodes each as JSON; returns rows per second.
 
-    ``path`` may be the service's own file: the rows and the slices are then the very same.
+    ``path`` may be the service's own file, so that both sides read exactly the same rows.
     """
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=20)
     connection.execute("PRAGMA cache_size = -16384")
     qp: int = connection.execute("SELECT queue_partition FROM messages LIMIT 1").fetchall()[0][0]  # type: ignore[assignment]
-    found: list[Any] = connection.execute("SELECT ticks, low FROM messages ORDER BY ticks").fetchall()
-    starts: list[ids.Position] = found[: max(1, len(found) - ROWS) : ROWS]
+    positions: list[Any] = connection.execute("SELECT ticks, low FROM messages ORDER BY ticks").fetchall()
+    starts: list[ids.Position] = positions[: max(1, len(positions) - ROWS) : ROWS]
     random.Random(2).shuffle(starts)
     read, encode = READS[variant], msgspec.json.Encoder().encode
     begin = now = time.perf_counter()
@@ -160,7 +153,6 @@ def read_for(path: Path, variant: str, seconds: float) -> float:
 
 
 def main() -> None:
-    """Does what the command line says."""
     action, variant, path, seconds = sys.argv[1:]
     gc.freeze()
     work = insert_for if action == "insert" else read_for

@@ -1,7 +1,7 @@
-"""A plain Pyramid view that stores a message by ``session.execute``, as a good tutorial would write it.
+"""A plain Pyramid view that stores a message with ``session.execute``, as a good tutorial would do it.
 
-A prepared statement, JSON in and out by Pyramid's own means, ids by ``uuid.uuid1``. What the service does besides it
-leaves out, in its own favour: keys, limits, a catalogue, an order of ids that readers can rely on.
+It uses a prepared statement, Pyramid's own JSON, and ids of ``uuid.uuid1``. It omits other work of the service, which
+is in its favour: keys, limits, a catalogue, and an order of ids that readers can rely on.
 
 Environment: ``BENCH_CASSANDRA``, see :class:`~bench.baselines.cassandra_table.Address`.
 """
@@ -21,7 +21,6 @@ from queuey import ids
 
 
 def post(request: Request) -> dict[str, Any]:
-    """Stores the message of a request and answers with its id."""
     (message,) = request.json_body["messages"]
     key = uuid.uuid1()
     values = (cassandra_table.QUEUE, cassandra_table.PARTITION, key, message["body"])
@@ -32,15 +31,15 @@ def post(request: Request) -> dict[str, Any]:
 
 
 def make_app() -> Callable[..., Iterable[bytes]]:
-    """Assembles the application, with one session for all threads of the process."""
+    """Creates the application, with one session for all threads of the process."""
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
     config = Configurator()
     config.registry.cassandra = session
     config.registry.insert = session.prepare(cassandra_table.INSERT)
     config.add_route("queue", "/v1/{application}/{queue}")
     config.add_view(post, route_name="queue", request_method="POST", renderer="json")
-    made: Callable[..., Iterable[bytes]] = config.make_wsgi_app()
-    return made
+    app_callable: Callable[..., Iterable[bytes]] = config.make_wsgi_app()
+    return app_callable
 
 
 app = make_app() if "BENCH_CASSANDRA" in os.environ else None

@@ -1,8 +1,8 @@
-"""One process that writes batches of 100 rows to Cassandra or reads slices of 100, with no service around it.
+"""Child process that writes batches of 100 rows to Cassandra or reads slices of 100, without a service.
 
-``python -m bench.baselines.slices insert|read CALLERS SECONDS``; prints rows a second and microseconds of its CPU
-a row. Every caller is a thread that waits for its answer; the comparison is made with the best number of them. Ids are
-counted up from the clock: ``uuid.uuid1`` alone would cost more than everything else.
+``python -m bench.baselines.slices insert|read CALLERS SECONDS`` prints rows per second and CPU microseconds per row.
+Each caller is a thread that waits for its answer; the best number of callers is the baseline. Ids are counted up from
+the clock, because ``uuid.uuid1`` alone would cost more than everything else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = 1 << 76
 
 
 class Id:
-    """A version 1 UUID as far as the driver asks for it: making a ``uuid.UUID`` costs a sixth of the whole row."""
+    """A version 1 UUID, reduced to what the driver needs: creating a ``uuid.UUID`` costs a sixth of the whole row."""
 
     __slots__ = ("bytes",)
 
@@ -39,8 +39,6 @@ class Id:
 
 
 class Insert:
-    """Unlogged batches of one partition."""
-
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self.statement = session.prepare(cassandra_table.INSERT)
@@ -49,7 +47,6 @@ class Insert:
         self.turn = itertools.cycle(self.texts)
 
     def __call__(self) -> int:
-        """Writes one batch; returns its rows."""
         statement, first = self.statement, next(self.ticks)
         batch = BatchStatement(BatchType.UNLOGGED)
         for tick, text in enumerate(next(self.turn), first):
@@ -59,7 +56,7 @@ class Insert:
 
 
 class Read:
-    """Slices from places in random order; the rows are there, made by :func:`fill`."""
+    """Reads slices of the rows of :func:`fill`, in random order."""
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
@@ -69,30 +66,27 @@ class Read:
         self.starts = itertools.cycle(starts)
 
     def __call__(self) -> int:
-        """Reads one slice; returns its rows."""
         values = (cassandra_table.QUEUE + 1, cassandra_table.PARTITION, next(self.starts), ROWS)
         return len(self.session.execute(self.statement, values).all())
 
 
 FIRST = ids.seconds_to_ticks(1_700_000_000)
-"""The id of the first row to read; the others follow tick by tick."""
+"""Ticks of the first row's id; each further row is one tick later."""
 WORK: dict[str, Callable[[Session, int], Callable[[], int]]] = {"insert": Insert, "read": Read}
 
 
 def rows_there(session: Session) -> int:
-    """Returns how many rows :func:`fill` has written."""
-    count = "SELECT count(*) FROM messages WHERE queue = %s AND partition = %s"
-    found: int = session.execute(count, (cassandra_table.QUEUE + 1, cassandra_table.PARTITION)).one()[0]
-    return found
+    sql = "SELECT count(*) FROM messages WHERE queue = %s AND partition = %s"
+    rows: int = session.execute(sql, (cassandra_table.QUEUE + 1, cassandra_table.PARTITION)).one()[0]
+    return rows
 
 
 def fill(address: cassandra_table.Address, count: int) -> None:
-    """Writes rows for reading."""
     session = cassandra_table.connect(address)
     statement, texts = session.prepare(cassandra_table.INSERT), bodies(1000)
-    for at in range(0, count, ROWS):
+    for start in range(0, count, ROWS):
         batch = BatchStatement(BatchType.UNLOGGED)
-        for n in range(at, at + ROWS):
+        for n in range(start, start + ROWS):
             key = (cassandra_table.QUEUE + 1, cassandra_table.PARTITION, Id(FIRST + n))
             batch.add(statement, (*key, texts[n % 1000]))
         session.execute(batch)
@@ -100,17 +94,17 @@ def fill(address: cassandra_table.Address, count: int) -> None:
 
 
 def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:
-    """Lets the callers work side by side; returns rows a second and microseconds of CPU a row."""
+    """Runs the callers concurrently; returns rows per second and CPU microseconds per row."""
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
     calls = [work(session, number) for number in range(callers)]
     for call in calls:
         call()
-    done = [0] * callers
+    rows_by_caller = [0] * callers
 
     def loop(number: int) -> None:
         call = calls[number]
-        while True:  # once at least, however late the thread begins
-            done[number] += call()
+        while True:  # at least once, even if the thread starts late
+            rows_by_caller[number] += call()
             if time.perf_counter() >= until:
                 break
 
@@ -122,13 +116,12 @@ def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seco
         thread.start()
     for thread in threads:
         thread.join()
-    rows, cpu, claimed = sum(done), time.process_time() - spent, time.perf_counter() - began
+    rows, cpu, elapsed = sum(rows_by_caller), time.process_time() - spent, time.perf_counter() - began
     session.cluster.shutdown()
-    return rows / claimed, cpu * 1e6 / rows
+    return rows / elapsed, cpu * 1e6 / rows
 
 
 def main() -> None:
-    """Does what the command line says."""
     action, callers, seconds = sys.argv[1:]
     print(json.dumps(repeat(WORK[action], int(callers), float(seconds))))
 

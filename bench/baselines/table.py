@@ -1,4 +1,4 @@
-"""The baselines' table: of the same shape as the service's, in the same mode of SQLite."""
+"""The SQLite baselines' table: the same shape and the same mode as the service's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ INSERT = "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta
 TTL_TICKS = 259_200 * 10_000_000
 QP = 1 << 8 | 1
 CHECKPOINT_PAGES = 1000
-"""SQLite's default, and the fastest: a log that starts over early stays in blocks that the file already has."""
+"""SQLite's default, and the fastest: a log that restarts early reuses the blocks that the file already has."""
 
 
 def connect(path: Path) -> apsw.Connection:
-    """Opens a file that acknowledges a commit when it is on the disk, and makes the table."""
+    """Opens a file in synchronous=FULL mode and creates the table if necessary."""
     connection = apsw.Connection(str(path), statementcachesize=20)
     connection.set_busy_timeout(10_000)
     connection.execute("PRAGMA journal_mode = WAL").fetchall()

@@ -1,4 +1,4 @@
-"""``python -m bench.call_counts [--by-file OPERATION] [--lower]``: what ``make measure`` runs."""
+"""The command ``python -m bench.call_counts [--by-file OPERATION] [--lower]``, which ``make measure`` runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bench.results import table
 
 
 def main() -> int:
-    """Counts, prints, and lowers the record if asked; returns 1 if an operation exceeds it."""
+    """Counts and prints; with ``--lower``, lowers the record. Returns 1 if an operation exceeds the record."""
     parser = argparse.ArgumentParser(prog="python -m bench.call_counts", description="Counts files, calls and lines.")
-    parser.add_argument("--by-file", metavar="OPERATION", help="also print an operation's calls in each file")
-    parser.add_argument("--lower", action="store_true", help="write figures that are lower now into the record")
+    parser.add_argument("--by-file", metavar="OPERATION", help="also print the calls of this operation by file")
+    parser.add_argument("--lower", action="store_true", help="write lower figures into the record")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="queuey-calls-") as directory:
         calls = count_all(Path(directory))
-    measured, recorded = {name: count_of(found) for name, found in calls.items()}, record.read()
+    measured, recorded = {name: count_of(by_file) for name, by_file in calls.items()}, record.read()
     rows = [
         [name, str(count.files), str(count.calls), *(map(str, recorded[name]) if name in recorded else ("", ""))]
         for name, count in measured.items()
@@ -46,7 +46,6 @@ def _by_file(calls: Counter[str]) -> str:
 
 
 def _lines() -> str:
-    """Returns the table of code lines."""
     lines = lines_by_package()
     total = sum(count for name, count in lines.items() if name.split("/")[0] in PRODUCT)
     rows = [[name, f"{count:,}"] for name, count in lines.items()]

@@ -1,4 +1,4 @@
-"""Connections over which single requests are made, and how often an operation is made."""
+"""A keep-alive connection for single requests, and the number of runs of an operation."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from bench.load import traffic
 from bench.started import service
 
 RUNS = 5
-"""The run with the fewest files counts: background work may fall into the others."""
+"""Number of runs; the one with the fewest files counts, because background work may fall into the others."""
 WARM_RUNS = 12
 SECONDS = 30.0
-"""Timeout of whatever is waited for."""
+"""Timeout of every wait."""
 
 
 class Caller:
-    """One connection to a service, which stays open.
-
-    Args:
-        port: The port of the service.
-    """
-
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
 
@@ -41,10 +35,8 @@ class Caller:
         return body, answer.headers
 
     def close(self) -> None:
-        """Closes the connection."""
         self._socket.close()
 
 
 def post(queue: str) -> str:
-    """Returns a request that posts one message, as text."""
     return traffic.request("POST", f"{service.BASE}/{queue}", "x" * traffic.BODY_BYTES, {"Content-Type": "text/plain"})

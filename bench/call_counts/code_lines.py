@@ -1,6 +1,6 @@
-"""Code lines of Python: without docstrings, comments and blank lines.
+"""Counts the code lines of Python files: without docstrings, comments and blank lines.
 
-A docstring is that of a module, class or function. A string below a constant or an attribute counts as code.
+Only modules, classes and functions have docstrings here; a string below a constant or an attribute counts as code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_CODE = {
 
 
 def code_lines(source: str) -> int:
-    """Returns how many lines have a token of code; each line of a string over several lines does."""
+    """Returns the number of lines with a token of code; a string of several lines counts each of them."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in NO_CODE:
@@ -36,7 +36,6 @@ def code_lines(source: str) -> int:
 
 
 def _docstrings(source: str) -> Iterator[range]:
-    """Yields the lines of each docstring."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             match node.body:
@@ -45,10 +44,10 @@ def _docstrings(source: str) -> Iterator[range]:
 
 
 def lines_by_package(root: Path = ROOT) -> dict[str, int]:
-    """Returns the code lines of each package of the product, and of other folders as a whole."""
-    found: Counter[str] = Counter()
+    """Returns the code lines of each package of the product, and of each other top directory as a whole."""
+    lines: Counter[str] = Counter()
     for name in (*PRODUCT, *OTHERS):
         for path in sorted((root / name).rglob("*.py")):
-            inner = path.relative_to(root).parent.parts[: 2 if name in PRODUCT else 1]
-            found["/".join(inner)] += code_lines(path.read_text("utf-8"))
-    return dict(found)
+            package = path.relative_to(root).parent.parts[: 2 if name in PRODUCT else 1]
+            lines["/".join(package)] += code_lines(path.read_text("utf-8"))
+    return dict(lines)

@@ -1,4 +1,4 @@
-"""All operations that are counted, in the order in which they are printed."""
+"""Counts all operations, in the order in which they are printed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.call_counts import over_http
 from bench.started.processes import output
 
 MAX_SECONDS = 120.0
-"""Timeout of a process that counts."""
+"""Timeout of a counting process."""
 
 
 def count_all(directory: Path) -> dict[str, Counter[str]]:
-    """Returns the calls of each operation by file; data lies in the directory."""
+    """Returns the calls of each operation by file. The directory is for temporary data."""
     key = over_http.prepare(directory)
     with over_http.serving(directory) as served:
         counted = over_http.count_requests(served)

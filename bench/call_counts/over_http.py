@@ -30,7 +30,7 @@ from queuey.storage import bridge
 from tests.servers.served import free_port
 
 POSTS, JOBS = "bench", "jobs"
-"""The queue for posts, and one of 1,000 messages that are read, claimed and received."""
+"""The queue for posts, and a queue of 1,000 messages to read, claim and receive."""
 SQS_PREFIX = "/sqs"
 SQS_SETTINGS = f'[facades.sqs]\nprefix = "{SQS_PREFIX}"\n'
 CONSOLE_PAGE = f"/console/a/{service.APPLICATION}/{JOBS}"
@@ -38,18 +38,13 @@ TOKEN = re.compile(r'name="form_token" value="([^"]*)"')
 
 
 class Claims:
-    """Claims of one message each; each acknowledges the message of the claim before it.
-
-    Args:
-        caller: The connection.
-    """
+    """Claims of one message each; each claim acknowledges the previous message."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._receipts: list[str] = []
 
     def claim_next(self) -> None:
-        """Acknowledges and claims, in one request."""
         path, kind = f"{service.BASE}/{JOBS}/claims?limit=1&ttl=600", {"Content-Type": "application/json"}
         request = traffic.request("POST", path, json.dumps({"acknowledge": self._receipts}), kind)
         body, _ = self._caller.ask(request, 200)
@@ -57,19 +52,17 @@ class Claims:
 
 
 class ProfiledService:
-    """A running service that counts calls when it is told to."""
-
     def __init__(self, server: Process, orders: Connection) -> None:
         self.port = server.port
         self._orders = orders
 
     def count(self, operation: Callable[[], object]) -> Counter[str]:
-        """Returns the calls of a warm operation by file, of the run with the fewest files."""
+        """Returns the calls of a warm operation by file, from the run with the fewest files."""
         for _ in range(WARM_RUNS):
             operation()
         runs = []
         for _ in range(RUNS):
-            self._order("end")  # Waits until nothing goes on from the operation before.
+            self._order("end")  # Waits until the previous operation is over.
             self._order("begin")
             operation()
             runs.append(self._order("end"))
@@ -78,17 +71,17 @@ class ProfiledService:
     def _order(self, text: str) -> Counter[str]:
         self._orders.send(text)
         if not self._orders.poll(SECONDS):
-            raise Void("the profiler in the service does not answer")
+            raise Void("the profiler in the service did not answer in time")
         answer: Counter[str] = self._orders.recv()
         return answer
 
 
 @contextlib.contextmanager
 def serving(directory: Path, *options: str) -> Iterator[ProfiledService]:
-    """Runs ``queuey serve`` with a profiler, with one process for requests."""
+    """Runs ``queuey serve`` with a profiler and one process for requests."""
     port = free_port()
-    where = ["--data", str(directory), "--profile", str(directory / "profile.toml"), "--port", str(port)]
-    command = [sys.executable, "-m", "bench.call_counts.profiled_service", "serve", *where, *options]
+    locations = ["--data", str(directory), "--profile", str(directory / "profile.toml"), "--port", str(port)]
+    command = [sys.executable, "-m", "bench.call_counts.profiled_service", "serve", *locations, *options]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SECONDS)
         environment = {PORT: str(listener.getsockname()[1])}
@@ -100,7 +93,6 @@ def serving(directory: Path, *options: str) -> Iterator[ProfiledService]:
 
 
 def count_requests(served: ProfiledService) -> dict[str, Counter[str]]:
-    """Counts a post of one message, a read of a hundred, and a claim of one that acknowledges the one before it."""
     read = traffic.request("GET", f"{service.BASE}/{JOBS}?since=0&limit=100")
     with contextlib.closing(Caller(served.port)) as caller:
         return {
@@ -111,7 +103,6 @@ def count_requests(served: ProfiledService) -> dict[str, Counter[str]]:
 
 
 def count_receive(served: ProfiledService, key: AccessKey) -> Counter[str]:
-    """Counts an SQS receive of one message."""
     signer = Signer(key, "ReceiveMessage", f"{SQS_PREFIX}/")
     receive = signer.request(f'{{"QueueUrl":"http://127.0.0.1/000000000000/{JOBS}"}}')
     with contextlib.closing(Caller(served.port)) as caller:
@@ -119,21 +110,19 @@ def count_receive(served: ProfiledService, key: AccessKey) -> Counter[str]:
 
 
 def count_page(served: ProfiledService) -> Counter[str]:
-    """Counts the console's page of a queue."""
     with contextlib.closing(Caller(served.port)) as caller:
         page = f"GET {CONSOLE_PAGE} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {_log_in(caller)}\r\n\r\n"
         return served.count(lambda: caller.ask(page, 200))
 
 
 def with_sqs(directory: Path) -> Path:
-    """Returns a settings file that turns the facade of SQS on."""
     settings = directory / "queuey.toml"
     settings.write_text(SQS_SETTINGS)
     return settings
 
 
 def prepare(directory: Path) -> AccessKey:
-    """Makes a store with messages to claim; returns an access key for SQS."""
+    """Creates a store with messages to claim; returns an access key for SQS."""
     with contextlib.closing(service.prepare(directory, (POSTS, JOBS))) as store:
         service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, JOBS)), traffic.bodies(100), 1000)
         deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)
@@ -143,11 +132,10 @@ def prepare(directory: Path) -> AccessKey:
 
 
 def _log_in(caller: Caller) -> str:
-    """Logs in to the console with the key of the bench; returns the cookies."""
     form, headers = caller.ask("GET /console/login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 200)
     token = TOKEN.search(form)
     if token is None:
-        raise Void("the console's login has no form")
+        raise Void("the console's login page has no form token")
     fields = urlencode({"form_token": token[1], "key": traffic.KEY})
     head = [
         "POST /console/login HTTP/1.1",

@@ -1,7 +1,7 @@
 """``queuey`` with a profiler in its workers: ``python -m bench.call_counts.profiled_service serve …``.
 
-A worker is a process that ``multiprocessing`` spawns, so it imports this module as ``__mp_main__`` before it does
-anything else, and installs the profiler. It takes orders over a connection to the port in the environment.
+``multiprocessing`` spawns each worker, which therefore imports this module as ``__mp_main__`` first and installs the
+profiler. The profiler receives commands over a connection to the port in the environment.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection
 from bench.call_counts.profiler import Profiler
 
 PORT = "BENCH_PROFILER_PORT"
-"""The variable with the port on this machine at which the measuring process listens."""
+"""Environment variable with the local port of the measuring process."""
 
 
 def take_orders(profiler: Profiler, port: int) -> None:
-    """Starts and ends counting as the measuring process says, until it closes the connection."""
-    # The service blocks these in all of its own threads and waits for them in one.
+    """Starts and stops counting as the measuring process commands, until that closes the connection."""
+    # The service blocks these signals in all of its threads and waits for them in one.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     with Connection(socket.create_connection(("127.0.0.1", port)).detach()) as orders:
         try:

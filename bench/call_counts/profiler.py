@@ -1,7 +1,7 @@
-"""Counts the calls of Queuey's and Qdo's Python functions in this process, in all threads.
+"""Counts the calls of Python functions of Queuey and Qdo in this process, in all threads.
 
-A call is each entry of a function, and each resumption of a generator or coroutine. A comprehension counts in
-Python 3.11 only, where it is a function of its own.
+A call is each entry of a function and each resumption of a generator or coroutine. A comprehension counts only in
+Python 3.11, where it is a function of its own.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bench.started.processes import ROOT
 
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("queuey", "qdo"))
 TIMERS = {"_measure_turn"}
-"""Functions that are called all the time, whether anything is asked or not."""
+"""Functions that a timer calls, with or without requests."""
 QUIET_SECONDS = 0.03
-"""An operation has ended when no function was called for this time."""
+"""An operation is over when no function was called for this time."""
 MAX_SETTLE_SECONDS = 2.0
 
 
 class Count(NamedTuple):
-    """The counts of one operation; of two, the smaller one has fewer files."""
+    """The counts of one operation; they compare by files, then by calls."""
 
     files: int
     calls: int
@@ -33,7 +33,7 @@ class Count(NamedTuple):
 class Profiler:
     """Records calls while it is counting.
 
-    Install it in the main thread before other threads start: they are profiled from their start only.
+    Install it in the main thread before other threads start, because a thread is profiled only from its start.
     """
 
     def __init__(self) -> None:
@@ -41,29 +41,27 @@ class Profiler:
         self._entered: list[CodeType] = []
 
     def install(self) -> None:
-        """Profiles this thread and all threads that start from now on."""
+        """Profiles this thread and all threads that start later."""
         threading.setprofile(self._on_event)
         sys.setprofile(self._on_event)
 
     def remove(self) -> None:
-        """Profiles neither this thread nor threads that start from now on."""
         sys.setprofile(None)
         threading.setprofile(None)
 
     def begin(self) -> None:
-        """Starts counting at 0."""
         self._entered = []
         self._counting = True
 
     def end(self) -> Counter[str]:
-        """Ends counting; returns the calls by file, whose path is relative to the repository."""
+        """Stops counting; returns the calls by file, relative to the repository."""
         self._counting = False
         return Counter(
             code.co_filename.removeprefix(f"{ROOT}/") for code in self._entered if code.co_filename.startswith(PACKAGES)
         )
 
     def settle(self) -> None:
-        """Waits until no function is called, so that work that goes on after an answer is counted too."""
+        """Waits until no function is called, so that work after the answer is counted, too."""
         deadline = time.monotonic() + MAX_SETTLE_SECONDS
         before = -1
         while before != len(self._entered) and time.monotonic() < deadline:
@@ -76,10 +74,9 @@ class Profiler:
 
 
 def fewest(runs: list[Counter[str]]) -> Counter[str]:
-    """Returns the run that crossed the fewest files; of several, the one with the fewest calls."""
+    """Returns the run with the fewest files, and of these the one with the fewest calls."""
     return min(runs, key=count_of)
 
 
 def count_of(calls: Counter[str]) -> Count:
-    """Returns the files and calls of a run."""
     return Count(len(calls), calls.total())

@@ -1,4 +1,4 @@
-"""The record of files and calls that ``tests/bench/test_call_counts.py`` holds: it is lowered, not raised."""
+"""The record of files and calls that ``tests/bench/test_call_counts.py`` checks; figures may only fall."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def read(path: Path = RECORD) -> dict[str, Count]:
-    """Returns the recorded counts of each operation."""
     return {name: Count(**counts) for name, counts in json.loads(path.read_text("utf-8"))["operations"].items()}
 
 
 def exceeded(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> list[str]:
-    """Returns a sentence for each operation that crosses more files or calls than recorded, or is not recorded."""
-    found = [f"{name} has no record" for name in measured if name not in recorded]
+    """Returns a sentence for each operation that exceeds its record or has none."""
+    problems = [f"{name} has no record" for name in measured if name not in recorded]
     for name, (files, calls) in recorded.items():
         count = measured[name]
         if count.files > files or count.calls > calls:
-            found.append(f"{name} crosses {count.files} files by {count.calls} calls; recorded: {files} and {calls}")
-    return found
+            problems.append(f"{name} crosses {count.files} files by {count.calls} calls; recorded: {files} and {calls}")
+    return problems
 
 
 def lowered(measured: Mapping[str, Count], recorded: Mapping[str, Count]) -> dict[str, Count]:
-    """Returns the record with each figure that is lower now."""
     return {name: Count(*map(min, measured[name], record)) for name, record in recorded.items()}
 
 
@@ -39,10 +37,10 @@ def lower(measured: Mapping[str, Count], path: Path = RECORD) -> None:
     """Writes the lower figures into the record.
 
     Raises:
-        Void: The record is of another version of Python, which counts other calls.
+        Void: The record is of another Python version, which counts calls differently.
     """
     python = json.loads(path.read_text("utf-8"))["python"]
     if python != PYTHON:
-        raise Void(f"the record was made with Python {python}, and this is {PYTHON}: lower it with that one")
+        raise Void(f"the record was made with Python {python}, but this is {PYTHON}: use that version to lower it")
     operations = {name: count._asdict() for name, count in lowered(measured, read(path)).items()}
     path.write_text(json.dumps({"python": python, "operations": operations}, indent=2) + "\n", "utf-8")

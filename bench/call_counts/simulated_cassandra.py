@@ -1,8 +1,8 @@
 """An append and a read of the Cassandra store on the simulated driver.
 
-``python -m bench.call_counts.simulated_cassandra`` prints the calls of each by file. Answers take no time of the
-machine, and both are coroutines in simulated time, so the counts are the same each time. The driver's package is not
-counted: how much of it runs depends on what is simulated below it.
+``python -m bench.call_counts.simulated_cassandra`` prints the calls of each operation by file. Both are coroutines in
+simulated time, and answers take no real time, so the counts are always the same. The package of the driver is not
+counted, because the simulation replaces parts of it.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ OPENING_SECONDS, PAUSE_SECONDS, OPERATION_SECONDS = 5.0, 2.0, 0.3
 
 
 def count_append_and_read(profiler: Profiler) -> dict[str, Counter[str]]:
-    """Returns the calls of an append and a read of one message, of the run with the fewest files."""
+    """Returns the calls of appending and reading one message, from the runs with the fewest files."""
     world = World(1)
     site = Site(world, Cluster(world, Weather()))
-    done: list[Any] = []
+    results: list[Any] = []
 
-    async def note(operation: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        done.append(await operation())
+    async def collect(operation: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        results.append(await operation())
 
     def run(operation: Callable[[], Coroutine[Any, Any, object]]) -> Counter[str]:
         world.run(world.now + PAUSE_SECONDS)
         profiler.begin()
-        site.begin(note(operation))
+        site.begin(collect(operation))
         world.run(world.now + OPERATION_SECONDS)
         calls = Counter({name: count for name, count in profiler.end().items() if not name.startswith(DRIVER)})
-        if len(done) != 1 or not done.pop():
+        if len(results) != 1 or not results.pop():
             raise Void("an operation on the simulated Cassandra did not end")
         return calls
 
     async def create() -> None:
         await site.store.applications.create_application("bench")
-        done.append(await site.store.catalogue.create_queue("bench", "bench", QueueSpec(ttl=TTL)))
+        results.append(await site.store.catalogue.create_queue("bench", "bench", QueueSpec(ttl=TTL)))
 
     site.begin(create())
     world.run(world.now + OPENING_SECONDS)
-    queue, _ = done.pop()
+    queue, _ = results.pop()
     operations: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
         "append": partial(site.store.messages.append, queue, [NewMessage("x" * 200, 1, TTL)]),
         "read": partial(site.store.messages.read, queue, [Slice(1, limit=1)]),

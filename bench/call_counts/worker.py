@@ -1,8 +1,8 @@
-"""A Qdo worker that fetches, handles and commits one message: the calls of its process.
+"""Counts the calls of a Qdo worker process that fetches, handles and commits one message.
 
 ``python -m bench.call_counts.worker PORT QUEUE GROUPS`` prints the calls by file. The service at the port is a real
-one. With ``service`` it divides the partitions, too. With ``zookeeper`` the group uses a simulated tree, so of the
-modules for ZooKeeper only the lease is crossed.
+one. If GROUPS is ``service``, the service also coordinates the group. If it is ``zookeeper``, the group uses a
+simulated tree, so of the modules for ZooKeeper only the lease is crossed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.sim.groups.tree import LoopHost, Tree, TreeLink, loop_tree
 GROUP = "group"
 OFFSETS = GroupPaths("", GROUP).offsets
 SESSION_TIMEOUT = 300.0
-"""Seconds; so long that no sign of life is due while calls are counted."""
+"""Seconds; long enough that no heartbeat is due while calls are counted."""
 
 State = Callable[[], object]
-"""Returns something that changes with each commit, and calls nothing of the product."""
+"""Returns a value that changes with each commit, without calling the product."""
 
 
 async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -> Counter[str]:
-    """Returns the calls from the fetch of a message to its commit, of the run with the fewest files."""
+    """Returns the calls from the fetch of a message to its commit, from the run with the fewest files."""
     caller = Caller(port)
     async with AsyncClient(f"http://127.0.0.1:{port}", key=traffic.KEY, application=service.APPLICATION) as client:
         coordinator: AnyCoordinator
@@ -63,26 +63,25 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
 
 async def _until_owned(consumer: AsyncConsumer) -> None:
     async with asyncio.timeout(SECONDS):
-        while not consumer.assignment:  # noqa: ASYNC110 - nothing tells of it
+        while not consumer.assignment:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 
 async def _run(profiler: Profiler, state: State, caller: Caller, queue: str) -> Counter[str]:
-    """Posts a message and waits until it is committed and nothing goes on; returns the calls."""
+    """Posts a message and waits until it is committed and the worker is idle; returns the calls."""
     await asyncio.to_thread(profiler.settle)
     before, deadline = await asyncio.to_thread(state), time.monotonic() + SECONDS
     profiler.begin()
     await asyncio.to_thread(caller.ask, post(queue), 201)
     while await asyncio.to_thread(state) == before:
         if time.monotonic() > deadline:
-            raise Void("the worker does not commit")
+            raise Void("the worker did not commit in time")
         await asyncio.sleep(0.005)
     await asyncio.to_thread(profiler.settle)
     return profiler.end()
 
 
 def _commits(tree: Tree) -> int:
-    """Returns how often offsets were written."""
     return sum(1 + node.version for path, node in tree.nodes.items() if path.startswith(f"{OFFSETS}/"))
 
 

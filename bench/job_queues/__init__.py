@@ -1,5 +1,5 @@
-"""Job queues side by side: their tasks, what sends them, and what counts them; see ``bench.measures.jobs``.
+"""Job queues side by side: their tasks, producers and probes; see ``bench.measures.jobs``.
 
-Programs of other systems run by a Python that has these systems and nothing of this project, so these modules import
-the standard library, each other, and at most the one system that they are about.
+The other systems run in a Python environment without this project. So these modules import only the standard library,
+each other, and the one system that they adapt.
 """

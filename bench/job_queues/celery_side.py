@@ -1,4 +1,4 @@
-"""Celery on Redis: workers are ``celery --app bench.job_queues.celery_side worker``."""
+"""Celery on Redis; workers run as ``celery --app bench.job_queues.celery_side worker``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASKS = {name: app.task(name=name)(function) for name, function in probe.TASKS.i
 
 
 class Celery:
-    """Sends tasks whose messages are acknowledged when they were run."""
+    """Sends tasks; workers acknowledge them after they ran."""
 
     bulk = False
 
@@ -30,23 +30,19 @@ class Celery:
         self._redis = redis.Redis.from_url(os.environ[REDIS])
 
     def reset(self) -> None:
-        """Empties the server."""
         self._redis.flushall()
 
     def send(self, task: str, *arguments: float) -> None:
-        """Sends one task."""
         TASKS[task].delay(*arguments)
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Sends one after another: there is no call for many."""
+        """Sends the tasks one by one, because Celery has no bulk call."""
         for _ in range(count):
             self.send(task, *arguments)
 
     def pending(self) -> int:
-        """Counts what is in the queue and what is not acknowledged."""
         return int(self._redis.llen(QUEUE)) + int(self._redis.hlen("unacked"))
 
 
 def side() -> Celery:
-    """Returns what is measured."""
     return Celery()

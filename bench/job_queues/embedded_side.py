@@ -1,4 +1,4 @@
-"""Queuey inside the program that sends, and in its worker: ``python -m bench.job_queues.embedded_side``."""
+"""Queuey embedded in the producer and in the worker: ``python -m bench.job_queues.embedded_side``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from queuey import embedded
 
 
 def side() -> Queuey:
-    """Returns what is measured."""
     return Queuey(embedded.open(os.environ[FILE]))
 
 

@@ -1,4 +1,4 @@
-"""Huey on SQLite: workers are ``huey_consumer bench.job_queues.huey_side.app``."""
+"""Huey on SQLite; workers run as ``huey_consumer bench.job_queues.huey_side.app``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ TASKS = {name: app.task(name=name)(function) for name, function in probe.TASKS.i
 
 
 class Huey:
-    """Enqueues tasks whose results nobody wants."""
+    """Enqueues tasks without results."""
 
     bulk = False
 
     def reset(self) -> None:
-        """Empties the queue."""
         app.flush()
 
     def send(self, task: str, *arguments: float) -> None:
-        """Enqueues one task."""
         TASKS[task](*arguments)
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Enqueues one after another: there is no call for many."""
+        """Enqueues the tasks one by one, because Huey has no bulk call."""
         for _ in range(count):
             self.send(task, *arguments)
 
     def pending(self) -> int:
-        """Counts what waits: huey removes a task before it runs."""
+        """Counts the waiting tasks; Huey removes a task before it runs."""
         return int(app.pending_count())
 
 
 def side() -> Huey:
-    """Returns what is measured."""
     return Huey()

@@ -1,4 +1,4 @@
-"""PgQueuer on Postgres; a worker is ``python -m bench.job_queues.pgqueuer_side``."""
+"""PgQueuer on Postgres; a worker runs as ``python -m bench.job_queues.pgqueuer_side``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ TABLE = "pgqueuer"
 
 
 class PgQueuer:
-    """Enqueues jobs over its synchronous driver."""
-
     bulk = True
 
     def __init__(self) -> None:
@@ -32,41 +30,33 @@ class PgQueuer:
         self._queries = SyncQueries(SyncPsycopgDriver(self._connection))
 
     def reset(self) -> None:
-        """Empties the table."""
         self._connection.execute(f"TRUNCATE {TABLE}")
 
     def send(self, task: str, *arguments: float) -> None:
-        """Enqueues one job."""
         self._queries.enqueue(task, json.dumps(arguments).encode())
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Enqueues a batch."""
         self._queries.enqueue([task] * count, [json.dumps(arguments).encode()] * count, [0] * count)
 
     def pending(self) -> int:
-        """Counts what is not finished."""
         row = self._connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
         return int(row[0])
 
 
 def side() -> PgQueuer:
-    """Returns what is measured."""
     return PgQueuer()
 
 
 async def install() -> None:
-    """Makes the tables."""
     async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as connection:
         await Queries(PsycopgDriver(connection)).install()
 
 
 async def run(task: str, job: Job) -> None:
-    """Runs a job."""
     probe.TASKS[task](*json.loads(job.payload))
 
 
 async def work() -> None:
-    """Runs jobs until the process is ended."""
     async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as connection:
         manager = QueueManager(Queries(PsycopgDriver(connection)))
         for task in probe.TASKS:

@@ -1,4 +1,4 @@
-"""What the jobs do, in every system: next to nothing, but they tell the process that sent them."""
+"""The tasks, the same in every system: they only report to the process that sent them, by UDP."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NUMBERS = itertools.count(1)
 
 
 def counted(port: int, total: int) -> None:
-    """Counts itself; the first job of a worker and the last of so many tell when they began."""
+    """Counts its runs in this worker; the first run and run number ``total`` report the time at which they began."""
     number = next(_NUMBERS)
     if number in {1, total}:
         tell(port, time.monotonic())
 
 
 def timed(port: int, sent: float) -> None:
-    """Tells how many seconds ago it was sent: the clock is that of the machine."""
+    """Reports the seconds since it was sent. The monotonic clock is shared by all processes of a machine."""
     tell(port, time.monotonic() - sent)
 
 
@@ -30,12 +30,11 @@ TASKS: Mapping[str, Callable[..., None]] = {"counted": counted, "timed": timed}
 
 
 def tell(port: int, value: float) -> None:
-    """Sends a number to a process of this machine."""
     _SOCKET.sendto(SHAPE.pack(value), (HOST, port))
 
 
 class Ear:
-    """Where jobs tell something; ``port`` says which one it is."""
+    """Receives the numbers that tasks report to its ``port``."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -43,11 +42,14 @@ class Ear:
         self.port: int = self._socket.getsockname()[1]
 
     def hear(self, seconds: float) -> float:
-        """Waits for a number; after so many seconds without one there is a TimeoutError."""
+        """Waits for the next number.
+
+        Raises:
+            TimeoutError: No number arrived in time.
+        """
         self._socket.settimeout(seconds)
         value: float = SHAPE.unpack(self._socket.recv(SHAPE.size))[0]
         return value
 
     def close(self) -> None:
-        """Hears nothing more."""
         self._socket.close()

@@ -1,4 +1,7 @@
-"""Procrastinate: async tasks; workers are ``procrastinate --app bench.job_queues.procrastinate_side.app worker``."""
+"""Procrastinate with async tasks.
+
+Workers run as ``procrastinate --app bench.job_queues.procrastinate_side.app worker``.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,21 @@ PENDING = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doi
 
 
 async def counted(port: int, total: int) -> None:
-    """Is the plain one."""
     probe.counted(port, total)
 
 
 async def timed(port: int, sent: float) -> None:
-    """Is the plain one."""
     probe.timed(port, sent)
 
 
 FUNCTIONS = {"counted": counted, "timed": timed}
 TASKS = {name: app.task(name=name, queue=QUEUE)(function) for name, function in FUNCTIONS.items()}
 NAMES = {"counted": ("port", "total"), "timed": ("port", "sent")}
-"""Arguments have names here."""
+"""Names of each task's arguments; procrastinate passes arguments by name."""
 
 
 class Procrastinate:
-    """Defers jobs without a loop: the connector gives the app a synchronous one."""
+    """Defers jobs synchronously, through the app's synchronous connector."""
 
     bulk = True
 
@@ -43,23 +44,18 @@ class Procrastinate:
             app.schema_manager.apply_schema()
 
     def reset(self) -> None:
-        """Empties the tables."""
         self._connection.execute("TRUNCATE procrastinate_jobs CASCADE")
 
     def send(self, task: str, *arguments: float) -> None:
-        """Defers one job."""
         TASKS[task].defer(**dict(zip(NAMES[task], arguments, strict=True)))
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Defers a batch."""
         TASKS[task].batch_defer(*(dict(zip(NAMES[task], arguments, strict=True)) for _ in range(count)))
 
     def pending(self) -> int:
-        """Counts what is not finished."""
         row = self._connection.execute(PENDING).fetchone()
         return int(row[0])
 
 
 def side() -> Procrastinate:
-    """Returns what is measured."""
     return Procrastinate()

@@ -1,6 +1,7 @@
-"""The one process that sends: ``python -m bench.job_queues.producer MODULE PLAN``, with the plan as JSON.
+"""The producer process: ``python -m bench.job_queues.producer MODULE PLAN``, with the plan as JSON.
 
-Prints a line of JSON when jobs wait for a worker, and another when it has done them, and further ones one by one.
+It prints a line of JSON when the jobs are in the queue and a worker can start. It prints another one after the worker
+has done these jobs and further ones, which are sent one by one.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from bench.job_queues.probe import Ear
 from bench.job_queues.side import Side
 
 MANY = 100
-"""Jobs of a call for many."""
+"""Jobs per bulk call."""
 WARM = 0.2
-"""Part of the time of sending that is spent on it before."""
+"""Duration of the warm-up, as a share of the time of sending."""
 PATIENCE = 120.0
-"""Seconds in which a worker must start, and do all jobs."""
+"""Timeout for a worker to start, and for it to do all jobs, in seconds."""
 REST = 0.5
-"""Seconds before jobs are sent one by one."""
+"""Seconds of rest before jobs are sent one by one."""
 PAUSES = (0.01, 0.21)
-"""Seconds between two of these, at random: as long as the longest rhythm, of 0.2 s, in which one of them looks."""
+"""Min and max seconds between single jobs, at random; the range is the longest poll interval of a system (0.2 s)."""
 
 
 class Plan(TypedDict):
-    """What is measured.
+    """The plan of a run.
 
     Attributes:
-        seconds: Of sending, for each way to send.
-        jobs: Wait for the worker.
-        singles: Are sent one by one over each connection.
-        connections: One after another, each of which may reach another process of a server.
+        seconds: Duration of sending, for each way of sending.
+        jobs: Number of jobs that wait for the worker.
+        singles: Number of jobs that are sent one by one over each connection.
+        connections: Number of connections, used one after another; each may reach another process of the server.
     """
 
     seconds: float
@@ -46,32 +47,31 @@ class Plan(TypedDict):
 
 
 class Sent(TypedDict):
-    """Jobs a second that were sent: one a call, and by calls for many."""
+    """Rates of sending, in jobs per second: one job per call, and in bulk calls (None without them)."""
 
     one: float
     many: float | None
 
 
 class Done(TypedDict):
-    """Jobs a second that were done, and milliseconds from sending to start by connection."""
+    """Rate of handling, in jobs per second, and the milliseconds from sending to start, by connection."""
 
     rate: float
     delays: list[list[float]]
 
 
 def sent(side: Side, plan: Plan) -> Sent:
-    """Sends for a while, both ways."""
-    # No worker is there, so the port does not matter.
-    one = pace(lambda: side.send("counted", 1, 0), plan["seconds"])
+    # No worker runs, so the port does not matter.
+    single_rate = pace(lambda: side.send("counted", 1, 0), plan["seconds"])
     if not side.bulk:
-        return {"one": one, "many": None}
+        return {"one": single_rate, "many": None}
     side.reset()
-    many = pace(lambda: side.send_many("counted", (1, 0), MANY), plan["seconds"])
-    return {"one": one, "many": many * MANY}
+    bulk_rate = pace(lambda: side.send_many("counted", (1, 0), MANY), plan["seconds"])
+    return {"one": single_rate, "many": bulk_rate * MANY}
 
 
 def pace(call: Callable[[], object], seconds: float) -> float:
-    """Returns how often a call can be made in a second."""
+    """Returns the number of calls per second, after a warm-up."""
     calls_in(call, seconds * WARM)
     began = time.perf_counter()
     calls = calls_in(call, seconds)
@@ -79,7 +79,6 @@ def pace(call: Callable[[], object], seconds: float) -> float:
 
 
 def calls_in(call: Callable[[], object], seconds: float) -> int:
-    """Makes a call again and again; returns how often."""
     until, calls = time.perf_counter() + seconds, 0
     while time.perf_counter() < until:
         call()
@@ -88,53 +87,50 @@ def calls_in(call: Callable[[], object], seconds: float) -> int:
 
 
 def fill(side: Side, ear: Ear, jobs: int) -> None:
-    """Sends the jobs that wait for the worker, and no others."""
     side.reset()
-    for at in range(0, jobs, MANY):
-        side.send_many("counted", (ear.port, jobs), min(MANY, jobs - at))
+    for start in range(0, jobs, MANY):
+        side.send_many("counted", (ear.port, jobs), min(MANY, jobs - start))
 
 
 def rate(side: Side, ear: Ear, jobs: int) -> float:
-    """Returns the jobs a second of a worker: from the start of the first until all are acknowledged."""
+    """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged."""
     first = ear.hear(PATIENCE)
     last = ear.hear(PATIENCE)
     until = last + PATIENCE
-    while left := side.pending():
+    while remaining := side.pending():
         if time.monotonic() > until:
-            raise TimeoutError(f"{left} jobs are not acknowledged")
+            raise TimeoutError(f"{remaining} jobs were not acknowledged in time")
         time.sleep(0.001)
     return jobs / (time.monotonic() - first)
 
 
 def delays(side: Side, ear: Ear, singles: int) -> list[float]:
-    """Returns the milliseconds from sending to start of jobs that are alone."""
-    side.pending()  # Connects.
-    found = []
+    """Returns the milliseconds from sending to start, for jobs that are sent one by one."""
+    side.pending()  # opens the connection
+    milliseconds = []
     for _ in range(singles):
         time.sleep(random.uniform(*PAUSES))
         side.send("timed", ear.port, time.monotonic())
-        found.append(ear.hear(PATIENCE) * 1000)
-    return found
+        milliseconds.append(ear.hear(PATIENCE) * 1000)
+    return milliseconds
 
 
 def say(value: Sent | Done) -> None:
-    """Prints a line at once."""
     print(json.dumps(value), flush=True)
 
 
 def main(module: str, plan: Plan) -> None:
-    """Does what the plan says."""
-    connected: Callable[[], Side] = importlib.import_module(module).side
-    side = connected()
+    connect: Callable[[], Side] = importlib.import_module(module).side
+    side = connect()
     side.reset()
-    found = sent(side, plan)
+    send_rates = sent(side, plan)
     with contextlib.closing(Ear()) as ear:
         fill(side, ear, plan["jobs"])
-        say(found)
-        speed = rate(side, ear, plan["jobs"])
+        say(send_rates)
+        job_rate = rate(side, ear, plan["jobs"])
         time.sleep(REST)
-        sides = [side, *(connected() for _ in range(plan["connections"] - 1))]
-        say({"rate": speed, "delays": [delays(one, ear, plan["singles"]) for one in sides]})
+        sides = [side, *(connect() for _ in range(plan["connections"] - 1))]
+        say({"rate": job_rate, "delays": [delays(s, ear, plan["singles"]) for s in sides]})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""River on SQLite: what sends is a program in Go, which gets a line for each call; workers are ``river work FILE``."""
+"""River on SQLite: a Go program sends the jobs, one line of input per call; workers run as ``river work FILE``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.job_queues.side import FILE, RIVER
 
 
 class River:
-    """Asks the program, which takes some 10 µs a call beside River's work."""
+    """Sends lines to the Go program, which costs about 10 µs per call on top of River's work."""
 
     bulk = True
 
@@ -25,22 +25,17 @@ class River:
         return int(self._program.stdout.readline())
 
     def reset(self) -> None:
-        """Empties the table."""
         self._ask("reset")
 
     def send(self, task: str, *arguments: float) -> None:
-        """Inserts one job."""
         self._ask("send", task, *arguments)
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Inserts jobs in one transaction."""
         self._ask("many", task, *arguments, count)
 
     def pending(self) -> int:
-        """Counts what is not finished."""
         return self._ask("pending")
 
 
 def side() -> River:
-    """Returns what is measured."""
     return River()

@@ -1,31 +1,31 @@
-"""What a job queue offers to be measured; each module beside this one that speaks to one has a ``side()``."""
+"""The interface of a measured job queue; each adapter module in this package has a function ``side()``."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 QUEUE = "bench"
-"""Of all jobs."""
+"""The queue of all jobs."""
 POSTGRES, REDIS = "BENCH_POSTGRES", "BENCH_REDIS"
-"""Variables with the addresses of the servers."""
+"""Environment variables with the addresses of the servers."""
 FILE, RIVER = "BENCH_FILE", "BENCH_RIVER"
-"""Variables with the file of those that need no server, and the program that speaks to River."""
+"""Environment variables with the file of a serverless system, and the path of River's Go program."""
 
 
 class Side(Protocol):
-    """Sends jobs of one system, and counts those that are not done."""
+    """Sends jobs of one system and counts the unfinished ones."""
 
     bulk: bool
-    """Whether the system has a call for many jobs."""
+    """Whether the system has a bulk call."""
 
     def reset(self) -> None:
         """Removes all jobs."""
 
     def send(self, task: str, *arguments: float) -> None:
-        """Sends one job; it is on the disk when this returns."""
+        """Sends one job; it is on disk when the call returns."""
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Sends jobs that are alike, by the system's own call for many."""
+        """Sends ``count`` equal jobs with the system's bulk call."""
 
     def pending(self) -> int:
-        """Returns how many jobs wait or run, or are not acknowledged yet."""
+        """Returns the number of jobs that wait, run, or are not acknowledged."""

@@ -1,1 +1,1 @@
-"""The load generators, and the traffic that they send."""
+"""Load generators and their traffic."""

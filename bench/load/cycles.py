@@ -1,8 +1,8 @@
-"""Clients that claim messages and acknowledge them, one cycle after another, in a process of its own.
+"""A load generator that claims and acknowledges messages, one cycle after another, in its own process.
 
-Run as ``python -m bench.load.cycles``; reads one JSON plan from standard input and writes one JSON result. It is
-the load generator with two requests in turn on each connection: the second names the receipts that the first got. Where
-the claims are joined, each request names the receipts that the one before it got, and claims the next messages.
+Run it as ``python -m bench.load.cycles``; it reads one JSON plan from standard input and writes one JSON result. Each
+connection alternates between two requests: a claim, and an acknowledgement of the receipts that the claim returned.
+With joined claims, each request acknowledges the receipts of the previous request and claims the next messages.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bench.load.generator import BadAnswer, Connection, Generator, Result, body_
 from bench.load.signing import AccessKey, Signer
 
 IDLE = 20.0
-"""Seconds without a message after which there are none left, though there should be."""
+"""Seconds without a message after which the run fails."""
 
 
 class Signed(TypedDict):
-    """How a request that ends claims is signed, as SQS has it: by whom, for which action and path."""
+    """How to sign the acknowledging requests for SQS: the key, the action and the path."""
 
     key: AccessKey
     action: str
@@ -28,13 +28,14 @@ class Signed(TypedDict):
 
 
 class Dialect(TypedDict):
-    """How a server is spoken to.
+    """The requests of a server's API.
 
-    ``claim`` is a whole request; ``receipt`` a regular expression, and a pattern of Lua, of what an answer names a
-    message by. ``settle`` is a request up to its length, and ``before``, ``each`` (of a number and a receipt) and
-    ``after`` make its body. ``last``: ``settle`` claims as well, and the last receipts are settled in this dialect,
-    which does not; a receipt that an answer calls superseded is an error. ``signed``: the whole of that request is made
-    with its signature, and ``settle`` is not used.
+    * ``claim`` is a whole request. ``receipt`` finds the receipts in an answer: a regular expression and a Lua pattern.
+    * ``settle`` is the acknowledging request up to the value of its Content-Length. ``before``, ``each`` (formatted
+      with a number and a receipt) and ``after`` make its body.
+    * With ``last``, ``settle`` also claims. The final receipts are then acknowledged in the dialect ``last``, whose
+      ``settle`` does not claim, and an answer that calls a receipt superseded is an error.
+    * With ``signed``, the signer builds the whole acknowledging request, and ``settle`` is unused.
     """
 
     claim: str
@@ -48,7 +49,7 @@ class Dialect(TypedDict):
 
 
 class CyclePlan(TypedDict):
-    """What to do: ``count`` messages in all, over so many ``connections``."""
+    """The plan: ``count`` messages in all, over this many ``connections``."""
 
     port: int
     connections: int
@@ -57,7 +58,7 @@ class CyclePlan(TypedDict):
 
 
 class Cycles(Generator):
-    """Drives all connections from one epoll loop; an answer's latency is that of its claim."""
+    """Drives all connections from one epoll loop. Only the latencies of claims are recorded."""
 
     def __init__(self, plan: CyclePlan) -> None:
         super().__init__(
@@ -85,7 +86,6 @@ class Cycles(Generator):
         self.signer = None if signed is None else Signer(signed["key"], signed["action"], signed["path"])
 
     def settle(self, receipts: list[bytes]) -> bytes:
-        """Returns the request that ends claims."""
         dialect = self.dialect.get("last", self.dialect) if self.settled >= self.cycle["count"] else self.dialect
         parts = [dialect["each"] % (number, receipt.decode()) for number, receipt in enumerate(receipts)]
         body = dialect["before"] + ",".join(parts) + dialect["after"]
@@ -94,7 +94,6 @@ class Cycles(Generator):
         return f"{dialect['settle']}{len(body)}\r\n\r\n{body}".encode()
 
     def work(self) -> Result:
-        """Works until the messages are done."""
         for _ in range(self.cycle["connections"]):
             connection = Connection(self.cycle["port"])
             self.connections[connection.sock.fileno()] = connection
@@ -102,8 +101,8 @@ class Cycles(Generator):
         begin = progress = time.perf_counter_ns()
         for connection in self.connections.values():
             self.next_request(connection)
-        end = done = 0
-        # To the last answer: what is claimed by a caller who has gone nobody can claim in the next run.
+        end = settled_at_end = 0
+        # Wait for the last answer: messages claimed by a closed connection could not be claimed in the next run.
         while self.waiting and not self.errors:
             for descriptor, event in self.epoll.poll(0.05):
                 connection = self.connections[descriptor]
@@ -112,16 +111,16 @@ class Cycles(Generator):
                 elif self.take(connection):
                     progress = time.perf_counter_ns()
             if not end and self.settled >= self.cycle["count"]:
-                end, done = time.perf_counter_ns(), self.settled
+                end, settled_at_end = time.perf_counter_ns(), self.settled
             if time.perf_counter_ns() - progress > IDLE * 1e9:
                 raise BadAnswer(f"only {self.settled} of {self.cycle['count']} messages could be claimed")
         seconds = (end - begin) / 1e9
         for connection in self.connections.values():
             connection.sock.close()
-        return self.result(done, done, seconds)
+        return self.result(settled_at_end, settled_at_end, seconds)
 
     def next_request(self, connection: Connection) -> None:
-        """Sends the acknowledgement of what was claimed, or the next claim if there is something left."""
+        """Sends the acknowledgement of the claimed messages, or the next claim if messages remain."""
         receipts = self.receipts.get(connection)
         if not receipts and self.settled >= self.cycle["count"]:
             self.waiting -= 1
@@ -131,28 +130,28 @@ class Cycles(Generator):
         self.send(connection)
 
     def take(self, connection: Connection) -> bool:
-        """Takes what has arrived; returns whether messages were claimed or settled by it."""
+        """Receives data; returns whether a complete answer claimed or acknowledged messages."""
         data = connection.sock.recv(262144)
         self.bodies[connection].append(data)
-        whole = b"".join(self.bodies[connection])
-        end = whole.find(b"\r\n\r\n")
+        answer = b"".join(self.bodies[connection])
+        end = answer.find(b"\r\n\r\n")
         if not data:
             raise BadAnswer("connection closed")
-        if end < 0 or len(whole) < end + 4 + body_length(whole[:end]):
+        if end < 0 or len(answer) < end + 4 + body_length(answer[:end]):
             return False
-        if whole[9:12] != self.status or (self.joined and b'"superseded"' in whole):
+        if answer[9:12] != self.status or (self.joined and b'"superseded"' in answer):
             self.errors += 1
-            self.error = whole[:600].decode("latin-1")
+            self.error = answer[:600].decode("latin-1")
             return False
         receipts = self.receipts.pop(connection, None)
         if receipts:
             self.settled += len(receipts)
-        found: list[bytes] = []
+        claimed: list[bytes] = []
         if self.joined or not receipts:
             self.latencies.append(time.perf_counter_ns() - connection.sent_at)
-            found = self.receipts[connection] = self.receipt.findall(whole, end)
+            claimed = self.receipts[connection] = self.receipt.findall(answer, end)
         self.next_request(connection)
-        return bool(receipts or found)
+        return bool(receipts or claimed)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Posts at a given rate, or as fast as answers come, whatever the answers are, in a process of its own.
+"""Posts at a fixed rate, or as fast as answers come, and counts answers of any status, in its own process.
 
-Run as ``python -m bench.load.enduring``; reads one JSON plan from standard input and writes one JSON result. At a rate,
-no request waits for answers to others: one that finds no free connection opens another, and its time counts from the
-moment at which it was due. So every request of a second in which the server stands still shows that.
+Run it as ``python -m bench.load.enduring``; it reads one JSON plan from standard input and writes one JSON result. At a
+fixed rate, no request waits for the answer to another: if no connection is free, it opens a new one, and its latency
+counts from the time at which it was due. So if the server stalls for a second, every request of that second shows it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import TypedDict
 from bench.load.generator import PATIENCE, Connection, Generator, Plan, main
 
 ROOM = 4000
-"""Connections at most; beyond that, requests that are due wait."""
+"""Max connections; beyond that, due requests wait."""
 
 _OUTCOME = re.compile(r'"outcome": ?"(\w+)"')
 
 
 class EnduringPlan(Plan):
-    """What to send: ``rate`` requests a second, or 0: one on each of the connections at any time."""
+    """The plan: ``rate`` requests per second; with 0, always one request in flight on each connection."""
 
     rate: int
 
 
 class EnduringResult(TypedDict):
-    """What came back: milliseconds of each request by its status, and its outcome if the answer has one."""
+    """The answers; ``times`` has the milliseconds of each request by its status and its outcome, if any."""
 
     answers: int
     errors: int
@@ -37,7 +37,7 @@ class EnduringResult(TypedDict):
 
 
 class Enduring(Generator):
-    """Drives all connections of a plan from one epoll loop, and counts answers of all kinds."""
+    """Drives all connections of a plan from one epoll loop and counts all answers."""
 
     def __init__(self, plan: EnduringPlan) -> None:
         super().__init__(plan)
@@ -47,10 +47,10 @@ class Enduring(Generator):
         self.times: dict[str, list[float]] = {}
 
     def endure(self) -> EnduringResult:
-        """Sends for as long as the plan says, and waits for the answers.
+        """Sends for the duration of the plan, then waits for the answers.
 
         Raises:
-            OSError: Some have not come.
+            OSError: Requests were not answered in time.
         """
         clock, rate = time.perf_counter_ns, self.rate
         for _ in range(self.plan["connections"]):
@@ -59,11 +59,11 @@ class Enduring(Generator):
         end = begin + int(self.plan["seconds"] * 1e9)
         while (now := clock()) < end or self.due or len(self.free) < len(self.connections):
             if now > end + PATIENCE:
-                raise OSError(f"{len(self.connections) - len(self.free)} requests have no answer")
+                raise OSError(f"{len(self.connections) - len(self.free)} requests were not answered in time")
             if rate:
-                reached = (min(now, end) - begin) * rate // 10**9
-                self.due.extend(begin + number * 10**9 // rate for number in range(sent, reached))
-                sent = max(sent, reached)
+                due_total = (min(now, end) - begin) * rate // 10**9
+                self.due.extend(begin + number * 10**9 // rate for number in range(sent, due_total))
+                sent = max(sent, due_total)
             elif now < end:
                 self.due.extend([now] * len(self.free))
             self.send_due()
@@ -73,14 +73,12 @@ class Enduring(Generator):
         return {"answers": sum(map(len, self.times.values())), "errors": 0, "seconds": seconds, "times": self.times}
 
     def open(self) -> None:
-        """Opens another connection."""
         connection = Connection(self.plan["port"])
         self.connections[connection.sock.fileno()] = connection
         self.epoll.register(connection.sock.fileno(), select.EPOLLIN)
         self.free.append(connection)
 
     def send_due(self) -> None:
-        """Sends what is due, as far as there are connections."""
         while self.due:
             if not self.free:
                 if len(self.connections) >= ROOM:
@@ -91,16 +89,15 @@ class Enduring(Generator):
             connection.sent_at = self.due.popleft()
 
     def see_to(self, connection: Connection, event: int) -> None:
-        """Goes on with a request, or counts its answer."""
         if event == select.EPOLLOUT:
             self.flush(connection)
         elif self.receive(connection):
-            took = (time.perf_counter_ns() - connection.sent_at) / 1e6
-            self.times.setdefault(self.kind(), []).append(round(took, 2))
+            latency_ms = (time.perf_counter_ns() - connection.sent_at) / 1e6
+            self.times.setdefault(self.kind(), []).append(round(latency_ms, 2))
             self.free.append(connection)
 
     def kind(self) -> str:
-        """Returns the status of the last answer, and its outcome."""
+        """Returns the status of the last answer, with its outcome if it has one."""
         if not self.error:
             return self.status.decode()
         text, self.error = self.error, ""

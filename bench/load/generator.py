@@ -1,9 +1,9 @@
-"""The load generator: a closed loop over keep-alive connections, in a process of its own.
+"""The load generator: a closed loop over keep-alive connections, in its own process.
 
-Run as ``python -m bench.load.generator``; reads one JSON plan from standard input and writes one JSON result.
-It uses raw non-blocking sockets, requests that were built beforehand and the least parsing that still checks every
-status and every length, so that one core of it saturates any server that is measured here. It imports nothing
-but the standard library: no interpreter lock, garbage or import of the measured side is shared.
+Run it as ``python -m bench.load.generator``; it reads one JSON plan from standard input and writes one JSON result. It
+uses raw non-blocking sockets and prebuilt requests. It parses only what it needs to check every status and length, so
+that it can saturate any measured server with one core. It imports only the standard library and runs in its own
+process, so it shares no interpreter lock, garbage or imports with the measured side.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 COUNTER = b"#######"
-"""Seven marks in a request that stand for a number below the plan's ``numbered``, if that is not zero."""
+"""Placeholder in a request for its number modulo ``numbered``, if the plan has that."""
 
 PATIENCE = 30_000_000_000
-"""Nanoseconds that a run waits for its first answer."""
+"""Timeout for the first answer of a run, in nanoseconds."""
 
 
 class Plan(TypedDict):
-    """What to send.
+    """The plan.
 
-    ``requests`` are whole HTTP/1.1 requests as latin-1 text, sent in turn. The measured phase begins after ``warm``
-    seconds and ends after ``seconds`` or, if ``count`` is not zero, with that many answers.
+    ``requests`` are whole HTTP/1.1 requests as latin-1 text, which are sent in turn. The measured phase begins after
+    ``warm`` seconds. It ends after ``seconds`` or, if ``count`` is not zero, after that many answers.
     """
 
     port: int
@@ -42,7 +42,7 @@ class Plan(TypedDict):
 
 
 class Result(TypedDict):
-    """What came back. Durations in milliseconds; ``total`` includes the warm-up, ``answers`` does not."""
+    """The result. Latencies are in milliseconds; ``total`` includes the warm-up, ``answers`` does not."""
 
     answers: int
     total: int
@@ -57,12 +57,10 @@ class Result(TypedDict):
 
 
 class BadAnswer(Exception):
-    """The server did not answer as it must; the run is void."""
+    """The server sent an unexpected answer, so the run is void."""
 
 
 class Connection:
-    """One keep-alive connection and the answer it is waiting for."""
-
     __slots__ = ("head", "left", "sent_at", "sock", "unsent")
 
     def __init__(self, port: int) -> None:
@@ -76,8 +74,6 @@ class Connection:
 
 
 class Generator:
-    """Drives all connections of a plan from one epoll loop."""
-
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.requests = [text.encode("latin-1") for text in plan["requests"]]
@@ -91,7 +87,6 @@ class Generator:
         self.latencies: list[int] = []
 
     def run(self) -> Result:
-        """Sends until the plan is fulfilled and returns what was measured."""
         for _ in range(self.plan["connections"]):
             connection = Connection(self.plan["port"])
             self.connections[connection.sock.fileno()] = connection
@@ -110,9 +105,9 @@ class Generator:
         return self.result(answers, warmed + answers, seconds)
 
     def turn(self, until: int, count: int, patience: int = 0) -> int:
-        """Answers each answer with the next request until the clock or the count says stop; returns the answers.
+        """Sends the next request after each answer until the time or count is reached; returns the number of answers.
 
-        After ``until``, it waits ``patience`` nanoseconds more for a first answer: a slow server has a low rate.
+        If no answer has come by ``until``, waits ``patience`` nanoseconds more, because a slow server has a low rate.
         """
         poll, connections, clock = self.epoll.poll, self.connections, time.perf_counter_ns
         receive, send, latencies = self.receive, self.send, self.latencies
@@ -132,7 +127,6 @@ class Generator:
                 return answers
 
     def send(self, connection: Connection) -> None:
-        """Sends the next request."""
         request = self.requests[self.number % len(self.requests)]
         if self.plan["numbered"]:
             request = request.replace(COUNTER, b"%07d" % (self.number % self.plan["numbered"]))
@@ -147,13 +141,12 @@ class Generator:
             self.epoll.modify(connection.sock.fileno(), select.EPOLLOUT)
 
     def flush(self, connection: Connection) -> None:
-        """Sends what the socket's buffer had no room for."""
         connection.unsent = connection.unsent[connection.sock.send(connection.unsent) :]
         if not connection.unsent:
             self.epoll.modify(connection.sock.fileno(), select.EPOLLIN)
 
     def receive(self, connection: Connection) -> bool:
-        """Takes what has arrived and tells whether the answer is complete."""
+        """Receives data; returns whether the answer is complete."""
         data = connection.sock.recv(262144)
         self.received += len(data)
         if connection.left:
@@ -174,7 +167,6 @@ class Generator:
         return connection.left == 0
 
     def result(self, answers: int, total: int, seconds: float) -> Result:
-        """Sorts the latencies and sums up."""
         ordered = sorted(self.latencies) or [0]
 
         def quantile(part: float) -> float:
@@ -195,22 +187,21 @@ class Generator:
 
 
 def body_length(head: bytes) -> int:
-    """Returns the Content-Length of an answer's head.
+    """Returns the Content-Length of a response head.
 
     Raises:
-        BadAnswer: There is none.
+        BadAnswer: The head has no Content-Length.
     """
-    at = head.lower().find(b"\r\ncontent-length:")
-    if at < 0 and head[9:12] == b"204":
+    start = head.lower().find(b"\r\ncontent-length:")
+    if start < 0 and head[9:12] == b"204":
         return 0
-    if at < 0:
+    if start < 0:
         raise BadAnswer(f"no content length: {head!r}")
-    end = head.find(b"\r\n", at + 2)
-    return int(head[at + 17 : end if end > 0 else None])
+    end = head.find(b"\r\n", start + 2)
+    return int(head[start + 17 : end if end > 0 else None])
 
 
 def main(carry_out: Callable[[Any], Mapping[str, object]]) -> None:
-    """Carries out the plan on standard input."""
     plan = json.load(sys.stdin)
     gc.disable()
     try:

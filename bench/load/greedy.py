@@ -1,6 +1,6 @@
-"""A caller who takes what it can get, in a process of its own.
+"""A caller that uses as much of the service as it can get, in its own process.
 
-Run as ``python -m bench.load.greedy PORT KIND``; it goes on until it is ended. Any answer of the service is fine.
+Run it as ``python -m bench.load.greedy PORT KIND``; it runs until it is stopped. It accepts any answer of the service.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from queuey.settings import Settings
 
 CONNECTIONS = 64
 LONG = 8 * 1024 * 1024 - 1
-"""Bytes of a body that is one byte short of what was announced."""
+"""Bytes of a body that is one byte shorter than its Content-Length."""
 PIECE = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is done on each connection, again and again.
+    """The behaviour of each connection, which is repeated.
 
     Attributes:
         ask: The request.
-        body: Bytes to send after it that the request has not.
-        reads: Whether answers are read; otherwise the connection is kept until the other end closes it.
-        pause: Seconds before it is done again; the connections begin evenly over as long.
-        connections: How many there are at a time.
-        each: Seconds between two bytes of the request; 0: it is sent whole.
-        scheme: https: with a handshake. Otherwise bytes are sent as they are, whatever the service expects.
+        body: Number of additional bytes to send after the request.
+        reads: Whether answers are read; otherwise the connection stays open until the server closes it.
+        pause: Seconds before a repetition; the connections begin evenly over this time.
+        connections: Number of concurrent connections.
+        each: Seconds between two bytes of the request; 0 sends the request at once.
+        scheme: https opens with a handshake. With http, plain bytes are sent even to a server of HTTPS.
     """
 
     ask: str
@@ -46,31 +46,29 @@ class Kind:
 
 
 def without_key(text: str) -> str:
-    """Returns a request of somebody without a credential."""
     return text.replace(f"Authorization: Application {KEY}\r\n", "")
 
 
 def announced(text: str) -> str:
-    """Returns a request that announces a long body."""
+    """Returns the request with the Content-Length of a long body."""
     return text.replace("Content-Length: 0", f"Content-Length: {LONG + 1}")
 
 
 def batch(path: str, messages: list[dict[str, object]]) -> str:
-    """Returns a post of many messages."""
     return request("POST", path, json.dumps({"messages": messages}), {"Content-Type": "application/json"})
 
 
 PATH = "/v1/queuey/bench"
 BRIEF = "/v1/queuey/brief"
-"""For what would fill the disk: it lives for seconds."""
+"""A queue for messages with a TTL of seconds, which would otherwise fill the disk."""
 WIDE = "/v1/queuey/wide"
 PARTITIONS = 200
-"""Of the queue ``wide``, which everybody may read."""
+"""Partitions of the queue ``wide``, which everybody may read."""
 LISTED = 200
-"""Queues that a list counts."""
+"""Number of queues of the list with counts."""
 MERGED = f"{WIDE}?partitions=*&merge=true&limit=1000"
 DELAYED: list[dict[str, object]] = [{"body": "x", "ttl": 60, "delay": 0.5 + number / 64} for number in range(500)]
-"""A batch that 64 connections send four times a second: 2,000 messages come due in a second, after up to eight."""
+"""A batch that is sent four times a second (64 connections, 16 s pause): 2,000 messages come due per second."""
 KINDS: dict[str, Kind] = {
     "posts": Kind(request("POST", PATH, bodies(1)[0], {"Content-Type": "text/plain"})),
     "long posts": Kind(request("POST", BRIEF, "x" * 60_000, {"Content-Type": "text/plain", "X-TTL": "2"})),
@@ -90,7 +88,7 @@ KINDS: dict[str, Kind] = {
 }
 MANY = 1000
 HANDSHAKES = 500
-"""A second."""
+"""Handshakes per second."""
 SILENT, HANDSHAKING = "silent connections", f"{HANDSHAKES} handshakes a second"
 STRANGERS: dict[str, Kind] = {
     SILENT: Kind("", connections=Settings().connections + 1),
@@ -98,19 +96,18 @@ STRANGERS: dict[str, Kind] = {
     f"{MANY} slow readers": Kind(request("GET", "/v1/queuey/pages?limit=1000"), connections=MANY, reads=False),
     HANDSHAKING: Kind("", connections=HANDSHAKES, pause=1, scheme="https"),
 }
-"""Of these the number of connections is what is greedy."""
+"""Kinds that use many connections instead of many requests."""
 SPREAD = 1.0
-"""Seconds in which the connections begin."""
+"""Seconds over which connections without a pause begin."""
 UNCHECKED = ssl._create_unverified_context()
 
 
 async def use(port: int, kind: Kind, number: int) -> None:
-    """Opens a connection again whenever it ends."""
     await asyncio.sleep((kind.pause or SPREAD) * number / kind.connections)
-    secure = UNCHECKED if kind.scheme == "https" else None
+    context = UNCHECKED if kind.scheme == "https" else None
     while True:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE, ssl=secure)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE, ssl=context)
             try:
                 await exhaust(reader, writer, kind)
             finally:
@@ -119,7 +116,6 @@ async def use(port: int, kind: Kind, number: int) -> None:
 
 
 async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Kind) -> None:
-    """Uses one connection until it ends."""
     ask = kind.ask.encode("latin-1")
     if not ask:
         await (asyncio.sleep(kind.pause) if kind.pause else reader.read())
@@ -131,27 +127,26 @@ async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ki
         if not kind.reads:
             await asyncio.sleep(3600)
         head = await reader.readuntil(b"\r\n\r\n")
-        left = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        while left:
-            left -= len(await reader.readexactly(min(left, PIECE)))
+        remaining = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        while remaining:
+            remaining -= len(await reader.readexactly(min(remaining, PIECE)))
         if kind.body:
             sending.cancel()
             return
         await asyncio.sleep(kind.pause)
         if not head.startswith(b"HTTP/1.1 2"):
-            await asyncio.sleep(0.1)  # even the greedy wait a little when they are told to
+            await asyncio.sleep(0.1)  # a short wait after a refusal, less than the server asks for
 
 
 async def say(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:
-    """Sends a request, perhaps a byte at a time."""
-    for piece in (ask[at : at + 1] for at in range(len(ask))) if each else (ask,):
+    """Sends a request, byte by byte if ``each`` is set."""
+    for piece in (ask[i : i + 1] for i in range(len(ask))) if each else (ask,):
         writer.write(piece)
         await asyncio.sleep(each)
         await writer.drain()
 
 
 async def send(writer: asyncio.StreamWriter, size: int) -> None:
-    """Sends that many bytes."""
     with contextlib.suppress(OSError):
         for _ in range(size // PIECE):
             writer.write(b" " * PIECE)
@@ -161,12 +156,11 @@ async def send(writer: asyncio.StreamWriter, size: int) -> None:
 
 
 async def main(port: int, name: str) -> None:
-    """Goes on until it is ended."""
     kind = (KINDS | STRANGERS)[name]
     await asyncio.gather(*(use(port, kind, number) for number in range(kind.connections)))
 
 
 if __name__ == "__main__":
-    # It stands for another machine, so it has what the service and the other application leave of this one.
+    # This process stands for another machine, so it only gets the CPU that the service and the other caller leave.
     os.nice(15)
     asyncio.run(main(int(sys.argv[1]), sys.argv[2]))

@@ -1,8 +1,8 @@
-"""Many streams, each of a queue of its own, in a process of its own.
+"""Many live streams, each of its own queue, in one process.
 
-Run as ``python -m bench.load.listeners``; reads one JSON plan from standard input. It says ``open`` when all are there,
-and at the end of its input what has come: JSON with the milliseconds from each message's time to its arrival; if asked
-for, when each message came first on each connection.
+Run it as ``python -m bench.load.listeners``; it reads one JSON plan from standard input. It prints ``open`` when all
+streams are open. After the next line or the end of its input, it prints JSON with the milliseconds from each message's
+timestamp to its arrival and, if requested, the time of each message's first arrival on each connection.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from bench.load.traffic import request
 _TIMES = r'"timestamp":"([0-9.]+)"'
 _IDS = re.compile(rb'"message_id":"([0-9a-f]+)"')
 TOGETHER = 200
-"""Connections that are opened at a time."""
+"""Connections that are opened concurrently."""
 
 
 class ListenPlan(TypedDict):
-    """What to do: a stream for each of these paths; ``times``: the pattern of a message's time, by default ours."""
+    """The plan: one stream for each of these paths.
+
+    ``each`` also records first arrivals. ``times`` is the pattern of a message's timestamp; the default is Queuey's.
+    """
 
     port: int
     paths: list[str]
@@ -32,7 +35,7 @@ class ListenPlan(TypedDict):
 
 
 class Heard(TypedDict):
-    """What has come: messages, the milliseconds that they took, and when each came first, by port and by id."""
+    """The received messages: their number, delays in milliseconds, and first arrivals by port and message id."""
 
     messages: int
     p50: float
@@ -42,8 +45,6 @@ class Heard(TypedDict):
 
 
 class Listener(asyncio.Protocol):
-    """One stream."""
-
     def __init__(
         self, ask: bytes, heard: list[float], begun: asyncio.Event, times: re.Pattern[bytes], *, each: bool
     ) -> None:
@@ -57,25 +58,22 @@ class Listener(asyncio.Protocol):
         self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asks."""
         self.port = transport.get_extra_info("sockname")[1]
-        transport.write(self._ask)  # type: ignore[attr-defined] # a socket's
+        transport.write(self._ask)  # type: ignore[attr-defined] # it is a socket's transport
 
     def data_received(self, data: bytes) -> None:
-        """Notes when messages came."""
         self.begun.set()
         now = time.time()
-        self._heard += [now - float(found[1]) for found in self._times.finditer(data)]
-        for found in _IDS.finditer(data) if self._each else ():
-            self.first.setdefault(found[1].decode(), now)
+        self._heard += [now - float(match[1]) for match in self._times.finditer(data)]
+        for match in _IDS.finditer(data) if self._each else ():
+            self.first.setdefault(match[1].decode(), now)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notes that nothing comes any more."""
         self.ended = True
 
 
 async def listen(plan: ListenPlan) -> Heard:
-    """Listens until standard input ends."""
+    """Listens until standard input has a line or ends."""
     loop = asyncio.get_running_loop()
     heard: list[float] = []
     listeners: list[Listener] = []
@@ -91,15 +89,15 @@ async def listen(plan: ListenPlan) -> Heard:
         await listener.begun.wait()
         listeners.append(listener)
 
-    for at in range(0, len(plan["paths"]), TOGETHER):
-        await asyncio.gather(*(open_one(path) for path in plan["paths"][at : at + TOGETHER]))
+    for start in range(0, len(plan["paths"]), TOGETHER):
+        await asyncio.gather(*(open_one(path) for path in plan["paths"][start : start + TOGETHER]))
     heard.clear()
     print("open", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    if lost := sum(listener.ended for listener in listeners):
-        raise SystemExit(f"{lost} streams have ended")
+    if ended_streams := sum(listener.ended for listener in listeners):
+        raise SystemExit(f"{ended_streams} streams ended early")
     times = sorted(heard) or [0.0]
-    p50, p99, longest = (times[min(int(len(times) * part), len(times) - 1)] * 1000 for part in (0.5, 0.99, 1))
+    p50, p99, longest = (times[min(int(len(times) * share), len(times) - 1)] * 1000 for share in (0.5, 0.99, 1))
     first = {listener.port: listener.first for listener in listeners if listener.first}
     return {"messages": len(heard), "p50": p50, "p99": p99, "longest": longest, "first": first}
 

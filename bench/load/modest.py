@@ -1,7 +1,7 @@
-"""A caller with a single connection, which posts, reads and claims one message in turn, in a process of its own.
+"""A caller with one connection that posts, reads and claims one message in turn, in its own process.
 
-Run as ``python -m bench.load.modest``; reads one JSON plan from standard input and writes the times of each job
-as JSON. A claim acknowledges what the one before it got. Any answer but success ends the run.
+Run it as ``python -m bench.load.modest``; it reads one JSON plan from standard input and writes the times of each job
+as JSON. A claim acknowledges the messages of the previous claim. Any unexpected status ends the run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TypedDict
 from bench.load.generator import BadAnswer, body_length
 
 WARM = 0.3
-"""Seconds before the measured phase."""
+"""Duration of the warm-up in seconds."""
 
 
 class ModestPlan(TypedDict):
-    """What to do: ``jobs`` are requests and the status of their answers, by name, done in turn for some ``seconds``.
+    """The plan: ``jobs`` maps names to a request and its expected status; they run in turn for ``seconds``.
 
-    The body of the job ``claim`` is its end, without its length: it is made from the receipts of the claim before.
+    The request of the job ``claim`` lacks its length and body, which are made from the receipts of the previous claim.
     """
 
     port: int
@@ -34,7 +34,7 @@ class ModestPlan(TypedDict):
 
 
 class Times(TypedDict):
-    """Milliseconds a request of one job."""
+    """Times of one job, in milliseconds per request."""
 
     answers: int
     p50: float
@@ -43,8 +43,6 @@ class Times(TypedDict):
 
 
 class Modest:
-    """One connection, and what it has measured."""
-
     def __init__(self, plan: ModestPlan) -> None:
         self.plan = plan
         self.sock = socket.create_connection(("127.0.0.1", plan["port"]), timeout=60)
@@ -55,7 +53,6 @@ class Modest:
         self.times: dict[str, list[int]] = {name: [] for name in plan["jobs"]}
 
     def ask(self, request: bytes, status: int) -> str:
-        """Returns the body of the answer to a request."""
         self.sock.sendall(request)
         data = b""
         while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + body_length(data[:end]):
@@ -68,7 +65,6 @@ class Modest:
         return data[end + 4 :].decode()
 
     def turn(self) -> None:
-        """Does each job once."""
         for name, (text, status) in self.plan["jobs"].items():
             request = text
             if name == "claim":
@@ -83,7 +79,6 @@ class Modest:
                     raise BadAnswer(answer[:600])
 
     def run(self) -> dict[str, Times]:
-        """Does all jobs until the time is over."""
         warm = time.monotonic() + WARM
         while time.monotonic() < warm:
             self.turn()
@@ -97,13 +92,11 @@ class Modest:
 
 
 def summed_up(ordered: list[int]) -> Times:
-    """Returns what is told of some times in nanoseconds."""
-    at = [ordered[min(int(len(ordered) * part), len(ordered) - 1)] / 1e6 for part in (0.5, 0.99, 1)]
-    return {"answers": len(ordered), "p50": at[0], "p99": at[1], "longest": at[2]}
+    quantiles = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] / 1e6 for share in (0.5, 0.99, 1)]
+    return {"answers": len(ordered), "p50": quantiles[0], "p99": quantiles[1], "longest": quantiles[2]}
 
 
 def main() -> None:
-    """Carries out the plan on standard input."""
     plan: ModestPlan = json.load(sys.stdin)
     gc.disable()
     try:

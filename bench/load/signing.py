@@ -1,6 +1,6 @@
-"""Requests of AWS JSON, signed by AWS Signature Version 4 with the standard library alone.
+"""Requests of AWS JSON, signed with AWS Signature Version 4 by the standard library alone.
 
-A load generator must not spend on a signature what botocore does; ``tests/bench/test_signing.py`` compares the two.
+A load generator cannot afford botocore's CPU per signature; ``tests/bench/test_signing.py`` compares both signatures.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ COVERED = "content-type;host;x-amz-date;x-amz-target"
 
 
 class AccessKey(TypedDict):
-    """Who signs."""
-
     id: str
     secret: str
 
 
 class Signer:
-    """Signs requests for one path and one action; all of them say the same time, which servers accept for 15 minutes.
+    """Signs requests for one path and one action.
+
+    All requests carry the time of the constructor call; servers accept it for 15 minutes.
 
     Args:
-        key: Whose signature it is.
-        action: Such as ``SendMessage``.
-        path: Of the endpoint.
-        now: Seconds since 1970.
+        key: The access key.
+        action: The action, such as ``SendMessage``.
+        path: Path of the endpoint.
+        now: Time in seconds since 1970; None for the current time.
     """
 
     def __init__(self, key: AccessKey, action: str, path: str = "/", now: float | None = None) -> None:
@@ -49,7 +49,7 @@ class Signer:
         self._head = f"POST {path} HTTP/1.1\r\n{written}Authorization: AWS4-HMAC-SHA256 {credential}, Signature="
 
     def request(self, body: str) -> str:
-        """Returns a whole HTTP/1.1 request with this body, which is ASCII."""
+        """Returns a whole HTTP/1.1 request; the body must be ASCII."""
         canonical = self._canonical + sha256(body.encode()).hexdigest()
         text = self._text + sha256(canonical.encode()).hexdigest()
         signature = hmac.digest(self._secret, text.encode(), "sha256").hex()

@@ -1,4 +1,4 @@
-"""Requests for the load generator, and what one run of it gives."""
+"""Builds requests for the load generators, runs them, and sums up their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.results import Row
 from bench.started.processes import Process
 
 KEY = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-"""The API key of every server that is started here; it opens nothing else."""
+"""The API key of every server that the bench starts; it is not used anywhere else."""
 
 BODY_BYTES = 200
 
@@ -28,12 +28,12 @@ class Sample:
     """One run against one server.
 
     Attributes:
-        rate: Messages a second.
-        p50, p99, longest: Milliseconds a request.
-        cpu: Microseconds of the server's CPU a message, warm-up included.
-        backend: The same of the servers behind it; None if there are none, or nobody asked.
-        answers: Requests answered in the measured phase; 0, as other figures, of what is no server.
-        size: Bytes of an answer, header included, in the mean.
+        rate: Messages per second.
+        p50, p99, longest: Latency of a request in milliseconds.
+        cpu: CPU microseconds of the server per message, warm-up included.
+        backend: CPU microseconds per message of the servers behind it; None if they were not measured.
+        answers: Number of answers in the measured phase; 0, like the other figures, if the side is not a server.
+        size: Mean size of an answer in bytes, header included.
     """
 
     rate: float
@@ -47,20 +47,20 @@ class Sample:
 
 
 class Metered(Protocol):
-    """Processes whose CPU can be read."""
+    """Processes whose CPU time can be read."""
 
     def cpu_seconds(self) -> float:
-        """Returns user and system time spent so far."""
+        """Returns the user and system CPU seconds so far."""
 
 
 def bodies(count: int, *, size: int = BODY_BYTES, seed: int = 1) -> list[str]:
-    """Returns different message bodies of ``size`` characters of base64, so that nothing depends on one of them."""
+    """Returns ``count`` different message bodies of ``size`` characters of base64, the same for the same seed."""
     rng = random.Random(seed)
     return [base64.b64encode(rng.randbytes(size)).decode()[:size] for _ in range(count)]
 
 
 def request(method: str, path: str, body: str = "", headers: Mapping[str, str] | None = None) -> str:
-    """Returns a whole HTTP/1.1 request as the generator takes it."""
+    """Returns a whole HTTP/1.1 request for the generator."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Application {KEY}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     if method in {"POST", "PUT"}:
@@ -70,13 +70,13 @@ def request(method: str, path: str, body: str = "", headers: Mapping[str, str] |
 
 @dataclass(frozen=True)
 class Job:
-    """What is sent in turn, and what every answer must be.
+    """The requests to send in turn, and the expected answers.
 
     Attributes:
         requests: See :func:`request`.
-        status: Of every answer.
-        messages: How many a request carries or gets.
-        numbered: If not zero, :data:`load.COUNTER` is replaced by the request's number modulo this.
+        status: The status of every answer.
+        messages: Messages per request or answer.
+        numbered: If not zero, :data:`load.COUNTER` is replaced by the number of the request modulo this.
     """
 
     requests: Sequence[str]
@@ -86,17 +86,14 @@ class Job:
 
 
 def posts_of_one(path: str, messages: Sequence[str]) -> Job:
-    """Returns a POST for each message, as text."""
     return Job([request("POST", path, message, {"Content-Type": "text/plain"}) for message in messages], 201)
 
 
 def gets(paths: Sequence[str], messages: int = 1) -> Job:
-    """Returns a GET of each path, which gives so many messages."""
     return Job([request("GET", path) for path in paths], 200, messages)
 
 
 def posts_of_many(path: str, messages: Sequence[str], batch: int) -> Job:
-    """Returns JSON batches of ``batch`` messages each."""
     requests = [
         request(
             "POST",
@@ -119,19 +116,19 @@ def run(
     count: int = 0,
     backend: Metered | None = None,
 ) -> Sample:
-    """Lets the generator, a process of its own, do a job.
+    """Runs a job in the load generator, which is a process of its own.
 
     Args:
-        server: Where to send; its CPU is read before and after.
-        job: What to send.
-        seconds: How long at most.
-        connections: Kept open, each with one request on its way.
-        warm: Seconds before the measured phase.
-        count: If not zero, the run ends with that many answers.
-        backend: Whose CPU to read as well.
+        server: Target; its CPU time is read before and after the run.
+        job: The requests.
+        seconds: Max duration of the measured phase.
+        connections: Number of open connections, each with one request in flight.
+        warm: Duration of the warm-up in seconds.
+        count: If not zero, the run ends after this many answers.
+        backend: Further processes whose CPU time is read.
 
     Raises:
-        Void: An answer had another status, or none came.
+        Void: An answer had another status, or no answer came.
     """
     plan: load.Plan = {
         "port": server.port,
@@ -150,16 +147,16 @@ def run(
 def generated(
     server: Process, module: str, plan: object, seconds: float, backend: Metered | None
 ) -> tuple[load.Result, list[float]]:
-    """Has a generator carry out a plan; returns its result, and the CPU seconds of the server and of what is behind it.
+    """Runs a plan in a generator; returns its result and the CPU seconds of the server and of the backend.
 
     Raises:
-        Void: An answer had another status, or none came.
+        Void: An answer had another status, or no answer came.
     """
     metered: list[Metered] = [server] if backend is None else [server, backend]
-    before = [each.cpu_seconds() for each in metered]
+    before = [m.cpu_seconds() for m in metered]
     command = [sys.executable, "-m", module]
     done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds, check=False)
-    spent = [each.cpu_seconds() - begin for each, begin in zip(metered, before, strict=True)]
+    spent = [m.cpu_seconds() - begin for m, begin in zip(metered, before, strict=True)]
     result: load.Result = json.loads(done.stdout or '{"errors": 1}')
     if result["errors"] or not result["answers"]:
         raise Void(f"{server.name}: {result.get('error') or done.stderr or 'no answers'}\n{server.log_tail()}")
@@ -167,13 +164,13 @@ def generated(
 
 
 def sample(result: load.Result, spent: Sequence[float], each: int, messages: int) -> Sample:
-    """Returns what a generator measured.
+    """Returns the sample of a generator's result.
 
     Args:
-        result: Of the generator.
-        spent: CPU seconds.
-        each: Messages of a request.
-        messages: Those for which the CPU was spent.
+        result: Result of the generator.
+        spent: CPU seconds of the server, and of the backend if it was measured.
+        each: Messages per request.
+        messages: Number of messages that the CPU time was spent on.
     """
     cpu, *behind = (seconds * 1e6 / messages for seconds in spent)
     return Sample(
@@ -189,7 +186,6 @@ def sample(result: load.Result, spent: Sequence[float], each: int, messages: int
 
 
 def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
-    """Sums up the runs of one side."""
     medians = {
         "p50 ms": statistics.median(sample.p50 for sample in samples),
         "p99 ms": statistics.median(sample.p99 for sample in samples),
@@ -203,5 +199,4 @@ def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
 
 
 def rates(samples: Sequence[Sample]) -> list[float]:
-    """Returns the messages a second of each run."""
     return [sample.rate for sample in samples]

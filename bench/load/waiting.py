@@ -1,4 +1,4 @@
-"""Connections that hold a long poll each, from this process, without a thread or a library for each of them."""
+"""Holds many long polls from this process, without a thread or a client library per connection."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from bench.load import traffic
 from bench.started.processes import Process
 
 SPARE = 200
-"""Files of this process beside the connections."""
+"""File descriptors of this process in addition to the connections."""
 CALM = 0.1
-"""Part of a processor below which a server that only waits has taken everybody in."""
+"""CPU seconds per second below which a server counts as idle."""
 
 
 class Waiting:
-    """Long polls under way.
+    """Long polls in flight.
 
     Args:
-        server: Where they wait.
-        requests: What each of them sends; with ``wait``.
+        server: The server.
+        requests: The request of each connection, with ``wait``.
     """
 
     def __init__(self, server: Process, requests: Sequence[str]) -> None:
         self._selector = selectors.DefaultSelector()
-        for at, request in enumerate(requests):
+        for number, request in enumerate(requests):
             connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
             connection.sendall(request.encode())
             connection.settimeout(0)
             self._selector.register(connection, selectors.EVENT_READ)
-            if at % 100 == 99:
-                time.sleep(0.05)  # The system keeps a limited number of connections that nobody has accepted yet.
+            if number % 100 == 99:
+                time.sleep(0.05)  # The kernel queues a limited number of connections that are not accepted yet.
         self.count = len(requests)
 
     def answered(self, seconds: float) -> float:
-        """Waits for the answers of all; returns the seconds until the last.
+        """Waits until all polls are answered; returns the seconds until the last answer.
 
         Raises:
-            Void: An answer was no message, or there are some missing after so many seconds.
+            Void: An answer had no message, or answers were missing after ``seconds``.
         """
         began = time.monotonic()
-        left = self.count
-        while left and time.monotonic() - began < seconds:
+        remaining = self.count
+        while remaining and time.monotonic() - began < seconds:
             for key, _ in self._selector.select(1.0):
                 connection = key.fileobj
                 assert isinstance(connection, socket.socket)
@@ -56,13 +56,12 @@ class Waiting:
                     raise Void(f"a long poll ended without a message: {text[:300]!r}")
                 self._selector.unregister(connection)
                 connection.close()
-                left -= 1
-        if left:
-            raise Void(f"{left} long polls were not answered")
+                remaining -= 1
+        if remaining:
+            raise Void(f"{remaining} long polls were not answered in time")
         return time.monotonic() - began
 
     def close(self) -> None:
-        """Leaves."""
         for key in list(self._selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()
@@ -71,7 +70,7 @@ class Waiting:
 
 @contextlib.contextmanager
 def waiting(server: Process, requests: Sequence[str]) -> Iterator[Waiting]:
-    """Holds long polls for as long as the block lasts; it begins when the server has taken them all in."""
+    """Holds long polls during the block, which begins once the server has accepted all of them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < len(requests) + SPARE:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(len(requests) + SPARE, hard), hard))
@@ -82,9 +81,9 @@ def waiting(server: Process, requests: Sequence[str]) -> Iterator[Waiting]:
 
 
 def settle(server: Process, count: int, seconds: float = 120.0) -> None:
-    """Returns when so many wait by the server's own count, and it does next to nothing for a second.
+    """Returns once the server's metrics count this many waiters and it has been idle for a second.
 
-    The processor alone does not tell: where others use the machine, a server that has much to do seems to do nothing.
+    Its CPU time alone is not enough: on a busy machine, a server with much to do may seem idle.
     """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -92,20 +91,20 @@ def settle(server: Process, count: int, seconds: float = 120.0) -> None:
         time.sleep(1.0)
         if server.cpu_seconds() - before < CALM and waiters(server) == count:
             return
-    raise Void(f"{server.name} does not come to rest:\n{server.log_tail()}")
+    raise Void(f"{server.name} did not become idle in time:\n{server.log_tail()}")
 
 
 def waiters(server: Process) -> int:
-    """Returns how many reads and claims wait in a service."""
-    found = [line.split() for line in ask(server, "/metrics").splitlines() if "s_waiting " in line and line[0] != "#"]
-    return int(sum(float(value) for _, value in found))
+    """Returns the number of waiting reads and claims, from the service's metrics."""
+    fields = [line.split() for line in ask(server, "/metrics").splitlines() if "s_waiting " in line and line[0] != "#"]
+    return int(sum(float(value) for _, value in fields))
 
 
 def metric(server: Process, name: str) -> float:
-    """Returns the value of a metric that has no labels, as one worker has it.
+    """Returns the value of a metric without labels, as one worker reports it.
 
     Raises:
-        Void: The service has no such metric.
+        Void: The service does not have this metric.
     """
     for line in ask(server, "/metrics").splitlines():
         if line.startswith(f"{name} "):
@@ -114,7 +113,6 @@ def metric(server: Process, name: str) -> float:
 
 
 def ask(server: Process, path: str) -> str:
-    """Sends a GET; returns the text of its answer."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request("GET", path, headers={"Authorization": f"Application {traffic.KEY}"})
         answer = connection.getresponse()

@@ -1,7 +1,7 @@
-"""The same jobs by wrk, where it is installed: a generator that takes a third of the CPU of our own.
+"""Runs the same jobs with wrk, if it is installed. wrk needs a third of the CPU of our generator.
 
-On two cores a generator takes from the server what it needs itself, the more the faster the server is. wrk checks
-statuses only as success or not and has no warm-up of its own, so it stands beside the other figures.
+On two cores, a generator takes CPU from the server; the faster the server, the more. wrk checks a status only for
+success and has no warm-up, so its figures are shown next to those of our generator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.started.processes import Process
 
 PATH = shutil.which("wrk")
 BY_WRK = ", by wrk"
-"""Ends the names of sides that wrk asks."""
+"""Suffix of the names of sides that wrk measured."""
 
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 _SCRIPT = """local requests = {{{}}}
@@ -65,18 +65,18 @@ done = function()
 end
 """
 _MOST_EMPTY = 0.01
-"""The share of claims that may find nothing: others may be faster."""
+"""Max share of empty claims; other connections may be faster."""
 
 
 def script(job: Job) -> str:
-    """Returns a job as wrk takes it: a Lua program."""
     return _SCRIPT.format(",".join(_quoted(text) for text in job.requests))
 
 
 def script_of_cycles(dialect: Dialect) -> str:
-    """Returns claims of one message each, and the ends of these claims, as wrk takes them: a Lua program.
+    """Returns the Lua program that claims messages one by one and acknowledges them.
 
-    A connection may end what another one has claimed: wrk does not say which one asks.
+    A connection may acknowledge what another one has claimed, because wrk does not tell its script which connection
+    asks.
     """
     fields = {name: _quoted(text) for name, text in dialect.items() if isinstance(text, str)}
     return _CYCLES.format(**fields, joined=int("last" in dialect))
@@ -87,10 +87,10 @@ def _quoted(text: str) -> str:
 
 
 def run(server: Process, job: Job, *, seconds: float, connections: int = 64, backend: Metered | None = None) -> Sample:
-    """Lets wrk do a job with one thread, after a run of the generator that has warmed the server up.
+    """Runs a job in wrk with one thread. The generator must have warmed up the server before.
 
     Raises:
-        Void: An answer was no success, or a connection failed.
+        Void: An answer was not a success, or a connection failed.
     """
     before = 0.0 if backend is None else backend.cpu_seconds()
     sample = read(*_run(server, script(job), seconds, connections), job)
@@ -100,21 +100,21 @@ def run(server: Process, job: Job, *, seconds: float, connections: int = 64, bac
 
 
 def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections: int) -> Sample:
-    """Lets wrk claim messages, one at a time, and end the claims; the latencies are those of all requests.
+    """Claims and acknowledges messages one by one in wrk. The latencies are those of all requests.
 
     Raises:
-        Void: An answer was no success, a connection failed, or there were too few messages.
+        Void: An answer was not a success, a connection failed, or the queue had too few messages.
     """
     return read_cycles(*_run(server, script_of_cycles(dialect), seconds, connections), connections)
 
 
 def _run(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
-    """Returns what wrk printed, how many seconds of CPU the server used, and a complaint in case that it is bad."""
+    """Runs wrk; returns its output, the CPU seconds of the server, and the error text for a bad result."""
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "job.lua"
         path.write_text(program)
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 *(str(PATH), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"),
                 *("-s", str(path), f"{server.scheme}://127.0.0.1:{server.port}/"),
@@ -125,41 +125,43 @@ def _run(server: Process, program: str, seconds: float, connections: int) -> tup
             check=False,
         )
     cpu = server.cpu_seconds() - before
-    return done.stdout, cpu, f"{server.name}: {done.stdout}{done.stderr}\n{server.log_tail()}"
+    return process.stdout, cpu, f"{server.name}: {process.stdout}{process.stderr}\n{server.log_tail()}"
 
 
 def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sample:
-    """Reads what wrk prints after cycles of claims. Those that it may not have seen the end of do not count.
+    """Parses the output of claim cycles.
+
+    The last acknowledgement of each connection is not counted, because wrk may not have seen its answer.
 
     Raises:
-        Void: See :func:`read`, or claims found nothing, or were lost.
+        Void: See :func:`read`; or too many claims were empty, or receipts were superseded.
     """
     requests = read(output, cpu, complaint, Job([], 200))
-    told = {
+    counters = {
         name: int(number) for name, number in re.findall(r"^(claims|found|settled|wrong): (\d+)$", output, re.MULTILINE)
     }
-    settled = told.get("settled", 0) - connections
-    if settled <= 0 or told["wrong"] or told["found"] < (1 - _MOST_EMPTY) * told["claims"] - connections:
+    settled = counters.get("settled", 0) - connections
+    if settled <= 0 or counters["wrong"] or counters["found"] < (1 - _MOST_EMPTY) * counters["claims"] - connections:
         raise Void(complaint)
     return replace(requests, rate=requests.rate * settled / requests.answers, cpu=cpu * 1e6 / settled)
 
 
 def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
-    """Reads what wrk prints.
+    """Parses the output of wrk.
 
     Raises:
-        Void: It tells of errors, or is not what wrk prints.
+        Void: The output reports errors, or is not the output of wrk.
     """
     total = re.search(r"(\d+) requests in", output)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
     longest = re.search(r"Latency\s+\S+\s+\S+\s+(\S+)", output)
-    parts = dict(re.findall(r"(50|99)%\s+(\S+)", output))
+    quantiles = dict(re.findall(r"(50|99)%\s+(\S+)", output))
     if total is None or rate is None or longest is None or "Non-2xx" in output or "Socket errors" in output:
         raise Void(complaint)
     return Sample(
         rate=float(rate[1]) * job.messages,
-        p50=_milliseconds(parts["50"]),
-        p99=_milliseconds(parts["99"]),
+        p50=_milliseconds(quantiles["50"]),
+        p99=_milliseconds(quantiles["99"]),
         longest=_milliseconds(longest[1]),
         cpu=cpu * 1e6 / (int(total[1]) * job.messages),
         answers=int(total[1]),
@@ -168,9 +170,9 @@ def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
 
 
 def _milliseconds(text: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)([a-z]+)", text).groups()  # type: ignore[union-attr] # wrk's own form
+    number, unit = re.fullmatch(r"([\d.]+)([a-z]+)", text).groups()  # type: ignore[union-attr] # the format of wrk
     return round(float(number) * _UNITS[unit], 3)
 
 
 ASK = traffic.run if PATH is None else run
-"""The generator that takes least of the server's CPU, of those that are there."""
+"""The available generator that takes the least CPU from the server."""

@@ -1,4 +1,4 @@
-"""The service of this tree beside that of another one, an earlier commit above all."""
+"""Compares the service of this checkout with that of another one, usually an earlier commit."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from bench.started.processes import ROOT, Process, Scheme, commit, inherited, pa
 from queuey.client import Client
 
 BEFORE = "BENCH_BEFORE"
-"""The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
+"""Environment variable with the path of the other checkout; ``git worktree add ../before COMMIT`` creates one."""
 NAMES = ("now", "before")
 GOAL, TAIL = 0.97, 1.25
-"""The rate that must remain, as a part of the rate of before, and the times of its p99 that a p99 may reach."""
+"""Min rate, as a share of the earlier rate, and max p99, as a multiple of the earlier p99."""
 CONNECTIONS = (1, 64)
 CPU_GOALS = {
     "POST of 1": 0.7,
@@ -39,19 +39,19 @@ CPU_GOALS = {
     "the same in one request": 0.7,
     "SQS send of 1": 0.7,
 }
-"""The CPU a message that the service of this tree may need, as a part of that of commit 1ce1cc90."""
+"""Max CPU per message, as a share of that of commit 1ce1cc90."""
 READ, JOBS, BACKLOG = "read", "jobs", "backlog"
 BATCH = 100
 PARTITIONS = 8
-"""Of the queues that are claimed from, on Cassandra; one on SQLite."""
+"""Partitions of the queues for claims on Cassandra; on SQLite they have one."""
 CLAIMERS = 4
-"""Clients that claim 100 messages at a time."""
+"""Clients that claim 100 messages per request."""
 CLAIMED_FOR = 3600
-"""Seconds: longer than a round."""
+"""Duration of a claim in seconds; longer than a round."""
 HORIZON = 5.5
-"""Seconds after which ranges of a queue on Cassandra show what is stored, also in a version whose read delay is 5 s."""
+"""Seconds until reads from Cassandra see a stored message, also in versions whose read delay is 5 s."""
 KEY_FILE = "access-key.json"
-"""The access key of SQS that :data:`PREPARE` leaves in the directory of a store."""
+"""File with the SQS access key that :data:`PREPARE` writes into the directory of a store."""
 PREPARE = """
 import importlib, json, os, pathlib, sys, types
 package, directory, keyspace, port, *hosts = sys.argv[1:]
@@ -88,26 +88,26 @@ store.close()
 
 
 def trees() -> dict[str, Path]:
-    """Returns this tree and the other one.
+    """Returns this checkout and the other one.
 
     Raises:
-        Skip: No other tree is named.
+        Skip: The environment does not name another checkout.
     """
     path = os.environ.get(BEFORE)
     if not path:
-        raise Skip(f"set {BEFORE} to the path of another tree of the project (git worktree add ../before COMMIT)")
+        raise Skip(f"set {BEFORE} to the path of another checkout of the project (git worktree add ../before COMMIT)")
     return dict(zip(NAMES, (ROOT, Path(path).absolute()), strict=True))
 
 
 @measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
 def before(bench: Bench) -> Report:
-    """Both serve at the same time, each its own data, and are asked in turns; by wrk where it is installed."""
+    """Both services run concurrently on their own data and are measured in turn, by wrk if it is installed."""
     return _on_sqlite(bench, "http")
 
 
 @measure("tls-before", "The same behind TLS, without claims")
 def before_with_tls(bench: Bench) -> Report:
-    """Connections stay open: no handshake is measured."""
+    """Connections stay open, so no handshake is measured."""
     if wrk.PATH is None:
         raise Skip("wrk is not installed: the bench's own generators do not speak TLS")
     return _on_sqlite(bench, "https")
@@ -127,12 +127,12 @@ def _on_sqlite(bench: Bench, scheme: Scheme) -> Report:
 
 @measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
 def before_on_cassandra(bench: Bench) -> Report:
-    """Reads begin at random places; claims are also made of a backlog, whose messages are all below the horizon."""
-    both = trees()
+    """Reads begin at random positions. Claims are also made from a backlog whose messages are all below the horizon."""
+    checkouts = trees()
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         sides: dict[str, Side] = {}
-        for name, tree in both.items():
+        for name, tree in checkouts.items():
             directory = prepared(bench, tree, name, cassandra)
             server = on_cassandra.serve(cassandra, directory, keyspace=name, environment={"PYTHONPATH": str(tree)})
             sides[name] = Side(bench, stack.enter_context(server), PARTITIONS, cassandra)
@@ -140,11 +140,14 @@ def before_on_cassandra(bench: Bench) -> Report:
 
 
 def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
-    """Has a tree make a store, as the tables of two may differ: in the directory returned, or a keyspace so named."""
+    """Creates a store with the code of ``tree``, because tables may differ between checkouts.
+
+    The store is in the returned directory, or in the keyspace ``name`` if ``cassandra`` is given.
+    """
     directory = bench.fresh(name)
-    where = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
+    address = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
     subprocess.run(
-        [sys.executable, "-c", PREPARE, package(tree), str(directory), name, *(where or ["0"])],
+        [sys.executable, "-c", PREPARE, package(tree), str(directory), name, *(address or ["0"])],
         cwd=tree,
         env=inherited() | {"PYTHONPATH": str(tree)},
         check=True,
@@ -153,7 +156,7 @@ def prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None 
 
 
 class Side:
-    """A running service and the work that it is given: all of it over HTTP, so that both sides get the same."""
+    """A running service and its work, all of it over HTTP, so that both sides get the same."""
 
     def __init__(
         self,
@@ -183,8 +186,7 @@ class Side:
             self._fill(BACKLOG, self._hundreds * (self.rounds + 2))
 
     def jobs(self) -> dict[str, Callable[[], Sample]]:
-        """Returns what the two sides are compared by."""
-        asked: dict[str, Job] = {
+        requests: dict[str, Job] = {
             "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
             "GET of 1": traffic.gets([f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]),
             f"POST of {BATCH}": traffic.posts_of_many(f"{service.BASE}/bench", traffic.bodies(1000), BATCH),
@@ -192,39 +194,39 @@ class Side:
                 [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in self._places], BATCH
             ),
         }
-        found: dict[str, Callable[[], Sample]] = {
+        calls: dict[str, Callable[[], Sample]] = {
             f"{what}, {count} connection(s)": partial(
                 wrk.ASK, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
             )
-            for what, job in asked.items()
+            for what, job in requests.items()
             for count in CONNECTIONS
         }
         if self._server.scheme == "https":
-            return found
-        keyed = partial(with_keys, asked["POST of 1"])
-        found["POST of 1 with a key, 64 connection(s)"] = lambda: self._sent(keyed())
+            return calls
+        keyed = partial(with_keys, requests["POST of 1"])
+        calls["POST of 1 with a key, 64 connection(s)"] = lambda: self._sent(keyed())
         if (side := self._sqs) is not None:
-            found["SQS send of 1, 64 connection(s)"] = lambda: sqs.send(side, self._seconds, 64, many=False)
-        return found | self._claims()
+            calls["SQS send of 1, 64 connection(s)"] = lambda: sqs.send(side, self._seconds, 64, many=False)
+        return calls | self._claims()
 
     def _sent(self, job: Job) -> Sample:
-        """Sends requests that are numbered, which wrk cannot."""
+        """Sends numbered requests, which wrk cannot."""
         return traffic.run(self._server, job, seconds=self._seconds, backend=self._backend)
 
     def _claims(self) -> dict[str, Callable[[], Sample]]:
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)
-        claimed = self._supply.claimed_by
-        found: dict[str, Callable[[], Sample]] = {
-            "claims of 1 and their acknowledgement": partial(claimed, single, self._singles),
-            "the same in one request": partial(claimed, partial(single, joined=True), self._singles),
-            f"claims of {BATCH} and their acknowledgement": partial(claimed, partial(many, queue=JOBS), self._hundreds),
+        claim = self._supply.claimed_by
+        calls: dict[str, Callable[[], Sample]] = {
+            "claims of 1 and their acknowledgement": partial(claim, single, self._singles),
+            "the same in one request": partial(claim, partial(single, joined=True), self._singles),
+            f"claims of {BATCH} and their acknowledgement": partial(claim, partial(many, queue=JOBS), self._hundreds),
             "acknowledgements of 1": self._acknowledged,
         }
         if self._backend is not None:
-            found[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
-        return found
+            calls[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
+        return calls
 
     def _client(self) -> Client:
         url = f"{self._server.scheme}://127.0.0.1:{self._server.port}"
@@ -236,16 +238,16 @@ class Side:
             return [stored.id for stored in client.send_many(queue, [texts[n % len(texts)] for n in range(count)])]
 
     def _acknowledged(self) -> Sample:
-        """Acknowledges, one a request, what was claimed before the time is taken."""
-        count = self._singles + CLIENTS  # Each connection may send one more than is counted.
+        """Acknowledges, one per request, messages that were claimed before the measured time."""
+        count = self._singles + CLIENTS  # Each connection may send one request after the last counted answer.
         self._fill(JOBS, count)
         receipts: list[str] = []
         with self._client() as client:
             while len(receipts) < count:
-                found = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIMED_FOR, wait=10)
-                if not found:
+                jobs = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIMED_FOR, wait=10)
+                if not jobs:
                     raise Void(f"{self._server.name}: only {len(receipts)} of {count} messages could be claimed")
-                receipts += (job.receipt for job in found)
+                receipts += (job.receipt for job in jobs)
         settle = claims.dialect(1, JOBS)
         bodies = [f'{settle["before"]}"{receipt}"{settle["after"]}' for receipt in receipts]
         job = Job([f"{settle['settle']}{len(body)}\r\n\r\n{body}" for body in bodies], 200)

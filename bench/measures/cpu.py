@@ -1,4 +1,4 @@
-"""The service's own work for a POST, called in process: no server, no store."""
+"""Measures the service's own CPU for a POST, called in process without a server or a store."""
 
 from __future__ import annotations
 
@@ -29,25 +29,24 @@ from queuey.web.responses import Response
 
 REQUESTS = 20_000
 THREAD_SECONDS = 30.0
-"""How long a thread may take to load something."""
+"""Timeout for a thread that loads a key or a queue."""
 PATH = f"{service.BASE}/bench"
 
 
 class InstantMessages(SqliteMessages):
-    """A double that gives a position at once, so that what is left of a POST is the service's own work."""
+    """A double that returns a position at once, so that only the service's own work of a POST is measured."""
 
     position: Position = (139_000_000_000_000_000, 1)
 
     async def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
     ) -> list[Position]:
-        """Stores nothing."""
         return [self.position] * len(items)
 
 
 @measure("cpu", "CPU of a POST in process without a store, over a bare WSGI callable")
 def cpu(bench: Bench) -> Report:
-    """Calls each with what the server gives it, in one thread."""
+    """Calls each side with the server's input, in one thread."""
     directory = bench.fresh("cpu")
     service.prepare(directory).close()
     store = SqliteStore(directory, SqliteOptions(sweep_interval=None))
@@ -68,13 +67,13 @@ def cpu(bench: Bench) -> Report:
         store.close()
     rows = [Row(name, values, "us") for name, values in samples.items()]
     name = "queuey, as served"
-    over = [ours - least for ours, least in zip(samples[name], samples["bare"], strict=True)]
-    verdict = Verdict(f"{name} - bare", over, "us", goal=15, aim=8, better="lower")
+    excess = [ours - least for ours, least in zip(samples[name], samples["bare"], strict=True)]
+    verdict = Verdict(f"{name} - bare", excess, "us", goal=15, aim=8, better="lower")
     return Report("cpu", "", rows, [verdict])
 
 
 def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int) -> float:
-    """Returns the CPU time of one POST, the mean of ``count``.
+    """Returns the mean CPU time of ``count`` POSTs in microseconds.
 
     Raises:
         Void: An answer was not 201.
@@ -93,7 +92,6 @@ def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int
 
 
 def as_wsgi(app: Callable[..., Any], body: bytes) -> int:
-    """Does one request and returns its status."""
     status = 0
 
     def start_response(line: str, headers: object, error: object = None) -> None:
@@ -134,16 +132,16 @@ ENVIRON: dict[str, Any] = {
 
 
 class OneTurn:
-    """An event loop as far as the gateway needs one, run by hand: a real one would cost more than what is measured."""
+    """The parts of an event loop that the gateway needs, run by hand: a real one would cost more than the request."""
 
     def __init__(self) -> None:
         self._ready: SimpleQueue[Callable[[], object]] = SimpleQueue()
 
     def run_until_done(self, future: asyncio.Future[Any]) -> None:
-        """Calls what there is to call, also from threads: now and then one of them loads a key or a queue anew.
+        """Runs callbacks until the future is done; some come from threads that reload a key or a queue.
 
         Raises:
-            Void: Nothing came.
+            Void: No callback came in time.
         """
         while not future.done():
             try:
@@ -152,23 +150,21 @@ class OneTurn:
                 raise Void("the request was not handled") from None
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Returns a future of this loop."""
         return asyncio.Future(loop=self)  # type: ignore[arg-type]
 
     def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
-        """Remembers what to call in the next turn."""
         self._ready.put(callback)
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> None:
-        """Calls nothing: no time passes."""
+        """Does nothing, because no time passes."""
 
     def get_debug(self) -> bool:
-        """Is asked by futures."""
+        """Called by futures."""
         return False
 
 
 class Posted:
-    """The connection of one POST: gives its body, takes the status of its answer."""
+    """The connection of one POST: supplies its body and records the status of its answer."""
 
     scheme, peer = "http", "127.0.0.1"
 
@@ -177,28 +173,23 @@ class Posted:
         self.status = 0
 
     def take_whole(self, size: int) -> bytes:
-        """Gives the body."""
         return self.body
 
     async def receive(self) -> dict[str, Any]:
-        """Is for long bodies."""
         raise NotImplementedError
 
     def respond(self, response: Response, *, head: bool) -> None:
-        """Takes the answer."""
         self.status = response.status
 
     async def begin(self, response: Response, size: int | None) -> None:
-        """Is for long answers."""
         raise NotImplementedError
 
     async def send(self, piece: bytes, *, more: bool) -> None:
-        """Is for long answers."""
         raise NotImplementedError
 
 
 def through_gateway(app: App) -> Callable[[bytes], int]:
-    """Returns a function that does one request as the server has the gateway do it, and returns the status."""
+    """Returns a function that runs one request through the gateway and returns its status."""
     loop = OneTurn()
     gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)
     gateway.start(loop)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Early streams on Cassandra: from the answer to a post to the event at another process, and what they cost idle."""
+"""Measures early streams on Cassandra: the delay from a post's answer to another process's event, and idle costs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from queuey.storage import Store, bridge
 
 INBOXES = 100
 A_SECOND = 20
-"""Messages that are posted, each to an inbox drawn by lot."""
+"""Messages per second, each to a random inbox."""
 _ESTABLISHED = "01"
 
 Posted = dict[str, float]
-"""When a message was acknowledged, by its id."""
+"""Time of each message's acknowledgement, by message id."""
 
 
 @measure("cassandra-early", "Early streams on Cassandra: from the acknowledgement to the event at another process")
 def cassandra_early(bench: Bench) -> Report:
-    """Another service is this process, which posts by its own store; other workers are those of one service."""
+    """The other service is this process, which posts through its own store. Other workers belong to one service."""
     seconds, settled = bench.pick(30, 5), bench.pick(10, 3)
     rows: list[Row] = []
     verdicts: list[Verdict] = []
@@ -42,17 +42,17 @@ def cassandra_early(bench: Bench) -> Report:
         names = [f"inbox{number:03}" for number in range(INBOXES)]
         queues = [bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))[0] for name in names]
         paths = {
-            kind: [f"{service.BASE}/{name}?since=now{more}" for name in names]
-            for kind, more in (("plain", ""), ("early", "&early=1"))
+            kind: [f"{service.BASE}/{name}?since=now{query}" for name in names]
+            for kind, query in (("plain", ""), ("early", "&early=1"))
         }
         directory = bench.fresh("one")
         with on_cassandra.serve(cassandra, directory, environment=ROOM) as server:
             rows.append(Row("idle, no streams", [_queries(server, seconds)], "queries/s"))
-            for kind, some in paths.items():
-                with listening(server, some, each=True) as heard:
+            for kind, stream_paths in paths.items():
+                with listening(server, stream_paths, each=True) as heard:
                     time.sleep(settled)
                     rows.append(Row(f"idle, {kind} streams", [_queries(server, seconds)], "queries/s"))
-                    # Those to the plain streams warm up what has just been started.
+                    # The plain streams come first and warm up the processes.
                     acknowledged = _post(queues, seconds, _by_store(store))
                     time.sleep(settled)
             _report("another service", _took(heard[0], acknowledged), rows, verdicts)
@@ -63,8 +63,8 @@ def cassandra_early(bench: Bench) -> Report:
                 acknowledged = _post(queues, seconds, _by_http(connection))
                 time.sleep(settled)
             others = {port for port, worker in workers.items() if worker != workers[own]}
-            took = _took(heard[0], acknowledged, others)
-            _report("another worker of the service", took, rows, verdicts)
+            delays = _took(heard[0], acknowledged, others)
+            _report("another worker of the service", delays, rows, verdicts)
     load = os.getloadavg()[0]
     notes = [f"One node, {A_SECOND} messages a second to {INBOXES} inboxes; load of the machine at the end {load:.1f}."]
     return Report("", "", rows, verdicts, notes)
@@ -72,7 +72,7 @@ def cassandra_early(bench: Bench) -> Report:
 
 def _report(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict]) -> None:
     if len(took) < 2:
-        raise Void(f"next to nothing came of {who}")
+        raise Void(f"too few messages arrived from {who}")
     cuts = quantiles(took, n=100)
     p50, p99 = cuts[49] * 1000, cuts[98] * 1000
     rows.append(Row(f"{who}, p50", [p50], "ms", {"p99 ms": p99, "longest ms": max(took) * 1000, "messages": len(took)}))
@@ -81,23 +81,22 @@ def _report(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict
 
 
 def _took(heard: Heard, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
-    """Returns the seconds from acknowledgements to first events, of connections from some ports (None: all)."""
+    """Returns the seconds from acknowledgement to first event, of connections from these ports (None for all)."""
     return [
-        came - acknowledged[identifier]
+        arrived_at - acknowledged[identifier]
         for port, first in heard["first"].items()
         if ports is None or int(port) in ports
-        for identifier, came in first.items()
+        for identifier, arrived_at in first.items()
     ]
 
 
 def _queries(server: Process, seconds: float) -> float:
-    asked, began = asked_of(server), time.monotonic()
+    queries_before, began = asked_of(server), time.monotonic()
     time.sleep(seconds)
-    return (asked_of(server) - asked) / (time.monotonic() - began)
+    return (asked_of(server) - queries_before) / (time.monotonic() - began)
 
 
 def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:
-    """Posts at times drawn by lot."""
     rng, acknowledged = random.Random(1), Posted()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -131,7 +130,7 @@ def _by_http(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted]
 
 @contextlib.contextmanager
 def _connected(server: Process) -> Iterator[tuple[http.client.HTTPConnection, int]]:
-    """Opens a connection; gives it and its port."""
+    """Opens a connection; yields it and its local port."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.connect()
     assert connection.sock is not None
@@ -141,17 +140,17 @@ def _connected(server: Process) -> Iterator[tuple[http.client.HTTPConnection, in
 
 
 def _workers(server: Process) -> dict[int, int]:
-    """Returns the process at the other end of each connection to a server, by the client's port."""
+    """Returns the pid at the server's end of each connection, by the client's port."""
     owners: dict[str, int] = {}
     for pid in server.pids():
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 owners[str(link.readlink())] = pid
-    found = {}
+    pids_by_port = {}
     for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
         _, local, remote, state, *rest = line.split()
         if state == _ESTABLISHED and int(local.partition(":")[2], 16) == server.port:
             owner = owners.get(f"socket:[{rest[5]}]")
             if owner is not None:
-                found[int(remote.partition(":")[2], 16)] = owner
-    return found
+                pids_by_port[int(remote.partition(":")[2], 16)] = owner
+    return pids_by_port

@@ -1,4 +1,4 @@
-"""One greedy application at full blast, and what another one with a single connection notices of it."""
+"""Measures the latency of a caller with one connection while a greedy application uses the service."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import bridge
 
 KEY = "f" * 64
-"""The key of the application that is not greedy."""
+"""The key of the modest application."""
 ALONE = "alone"
 BUSY = "two busy processes"
-"""They only compute, at the low priority of a greedy caller: what sharing two processors costs by itself."""
+"""Processes that only compute, with the low priority of a greedy caller: the cost of sharing two cores alone."""
 BURN = "import os; os.nice(15)\nwhile True: pass"
 GOAL = 3
-"""Times the p99 beside ``BUSY``."""
+"""Max p99, as a multiple of the p99 beside ``BUSY``."""
 PATH = "/v1/modest/mine"
 CLAIM = traffic.request("POST", f"{PATH}/claims?limit=1&ttl=60", "", {"Content-Type": "application/json"})
 JOBS = {
@@ -43,7 +43,6 @@ Sample = dict[str, Times]
 
 @contextlib.contextmanager
 def greedy(server: Process, kind: str) -> Iterator[None]:
-    """Lets the greedy application do its worst meanwhile, or other processes keep the processors busy."""
     commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
     try:
@@ -56,25 +55,24 @@ def greedy(server: Process, kind: str) -> Iterator[None]:
 
 
 def modest(server: Process, seconds: float) -> Sample:
-    """Lets the other application work for some seconds; returns the times of each of its jobs.
+    """Runs the modest caller for some seconds; returns the times of each of its jobs.
 
     Raises:
-        Void: An answer was no success.
+        Void: An answer was not a success.
     """
     jobs = {name: (text.replace(traffic.KEY, KEY), status) for name, (text, status) in JOBS.items()}
     plan: ModestPlan = {"port": server.port, "scheme": server.scheme, "seconds": seconds, "jobs": jobs}
     command = [sys.executable, "-m", "bench.load.modest"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds + 120, check=False
     )
-    if done.returncode:
-        raise Void(f"{server.name}: {done.stderr}\n{server.log_tail()}")
-    times: Sample = json.loads(done.stdout)
+    if process.returncode:
+        raise Void(f"{server.name}: {process.stderr}\n{server.log_tail()}")
+    times: Sample = json.loads(process.stdout)
     return times
 
 
 def prepare(directory: Path) -> None:
-    """Makes the two applications and what the greedy one reads: long pages, many partitions, many queues."""
     with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
         bridge.run(store.applications.create_application("modest"))
         bridge.run(store.applications.add_key("modest", hashlib.sha256(KEY.encode()).digest()))
@@ -89,20 +87,18 @@ def prepare(directory: Path) -> None:
         wide, _ = bridge.run(
             store.catalogue.create_queue(service.APPLICATION, "wide", QueueSpec(partitions=PARTITIONS, type="public"))
         )
-        for one in range(1, PARTITIONS + 1):
-            bridge.run(store.messages.append(wide, [NewMessage("x" * 60_000, one, service.THREE_DAYS)]))
+        for partition in range(1, PARTITIONS + 1):
+            bridge.run(store.messages.append(wide, [NewMessage("x" * 60_000, partition, service.THREE_DAYS)]))
         for name in range(LISTED):
             listed, _ = bridge.run(store.catalogue.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20)))
-            bridge.run(
-                store.messages.append(listed, [NewMessage("x", part, service.THREE_DAYS) for part in range(1, 21)])
-            )
+            bridge.run(store.messages.append(listed, [NewMessage("x", n, service.THREE_DAYS) for n in range(1, 21)]))
 
 
 @measure(
     "fairness", "One greedy application with 64 connections, and the latency of another one with a single connection"
 )
 def fairness(bench: Bench) -> Report:
-    """Any answer to the other application but success makes the run void.
+    """A failed request of the modest application makes the run void.
 
     Five runs of 20 s beside each kind of greed take 35 minutes.
     """
@@ -111,18 +107,16 @@ def fairness(bench: Bench) -> Report:
 
 @measure("strangers", "Many connections that are slow or silent, and the latency of a caller with a single one")
 def strangers(bench: Bench) -> Report:
-    """There is one silent connection more than the service keeps: those that are idle longest give way."""
+    """Opens one silent connection more than the service keeps, so that it closes those that are idle longest."""
     return report(beside(bench, "http", [kind for kind in STRANGERS if kind != HANDSHAKING]))
 
 
 @measure("tls-strangers", "The same behind TLS: connections that never shake hands, and many that do nothing else")
 def tls_strangers(bench: Bench) -> Report:
-    """The caller's own connection stays open."""
     return report(beside(bench, "https", [SILENT, HANDSHAKING]))
 
 
 def beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
-    """Returns the times beside each kind of greed, beside busy processes, and alone."""
     directory = bench.fresh("queuey")
     prepare(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}
@@ -140,7 +134,7 @@ def beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list
 
 
 def report(samples: dict[str, list[Sample]]) -> Report:
-    """Divides each p99 by the one beside processes that only compute."""
+    """Divides each p99 by the p99 beside processes that only compute."""
     rows, verdicts = [], []
     lines: dict[str, list[str]] = {kind: [kind] for kind in samples}
     for job in JOBS:
@@ -150,7 +144,7 @@ def report(samples: dict[str, list[Sample]]) -> Report:
             row = Row(f"{job}, {kind}", p99, "ms", {"p50 ms": statistics.median(run[job]["p50"] for run in runs)})
             ratio = Verdict(
                 f"p99 of a {job} beside {kind} / beside {BUSY}",
-                [one / busy for one in p99],
+                [value / busy for value in p99],
                 goal=None if kind in {ALONE, BUSY} else GOAL,
                 better="lower",
             )

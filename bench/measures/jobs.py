@@ -1,4 +1,4 @@
-"""Job queues side by side, in one run on one machine: each has a job on the disk before it says that it was sent."""
+"""Compares job queues in one run on one machine; each has a job on disk before the sending call returns."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PROCRASTINATE, BARE, RQ, CELERY = "procrastinate", "skip locked", "rq", "celery"
 PGQUEUER = "PgQueuer"
 HUEY, RIVER_SQLITE = "huey, SQLite", "River, SQLite"
 POOLS = {"solo": 1, "prefork": 1, "threads": 8}
-"""Of Celery's worker, and what they run at a time; threads: as many as ours has."""
+"""Pools of Celery's worker, with their concurrency; the pool of threads has as many as Qdo's worker."""
 CONCURRENCY = 10
-"""Of procrastinate's worker, and jobs that the bare loop claims in its second row."""
+"""Concurrency of procrastinate's worker, and batch size of the bare loop in its second row."""
 SINGLES, CONNECTIONS = 104, 8
-"""Jobs that are sent one by one, and the connections over which ours are, some to each process of the service."""
+"""Number of jobs that are sent one by one, and Queuey's connections for them, which reach both service processes."""
 NOTES = [
     "One process sends, one works. Handled: a backlog, from the start of the first job until all are acknowledged.",
     "From send to start: jobs alone, 10 to 210 ms apart, with the time of the call that sends.",
@@ -55,14 +55,14 @@ NOTES = [
 
 @dataclass(frozen=True)
 class Contender:
-    """One row of each table.
+    """A system or a configuration of one: a row of each table.
 
     Attributes:
-        module: Sends, of :mod:`bench.job_queues`.
-        python: Runs it.
+        module: The adapter that sends, a module of :mod:`bench.job_queues`.
+        python: The interpreter of the producer.
         worker: The command of the worker.
-        environment: Says where the servers are.
-        fast: Does several jobs in one transaction, so more jobs have to wait for its worker.
+        environment: Environment variables with the addresses of the servers.
+        fast: Whether the worker does several jobs in one transaction, and so needs a larger backlog.
     """
 
     module: str
@@ -74,11 +74,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one round of one contender gave: rates a second, and milliseconds from send to start.
+    """Results of one round of one contender: rates per second, and milliseconds from send to start.
 
     Attributes:
-        slowest: The p50 of the slowest quarter of the connections: with two processes of the service, of jobs that
-            are sent to one of them while the worker's claim waits at the other.
+        slowest: The p50 of the slowest quarter of the connections. With two service processes, these are jobs that are
+            sent to one process while the worker's claim waits at the other.
     """
 
     one: float
@@ -95,7 +95,7 @@ class Taken:
     peers=True,
 )
 def jobs(bench: Bench) -> Report:
-    """Everything runs on this machine; a system that is not installed is left out, and a note says so."""
+    """Runs everything on this machine. A system that is not installed is skipped with a note."""
     fast, slow = backlog(bench, fast=True), backlog(bench, fast=False)
     notes = [*NOTES, f"The backlog: {fast:,} jobs for queuey and for skip locked, 10; {slow:,} for the others."]
     contenders: dict[str, Contender] = {}
@@ -105,12 +105,12 @@ def jobs(bench: Bench) -> Report:
         contenders[EMBEDDED] = ours_embedded(bench)
         for name, add in OTHERS.items():
             try:
-                found, versions = add(bench, stack)
-                contenders |= found
+                added, versions = add(bench, stack)
+                contenders |= added
                 notes.append(f"{name}: {versions}.")
             except Skip as reason:
                 notes.append(f"SKIPPED {name}: {reason}")
-        calls = {name: partial(taken, bench, one) for name, one in contenders.items()}
+        calls = {name: partial(taken, bench, contender) for name, contender in contenders.items()}
         samples = bench.interleave(calls, bench.size(3, 1))
     return Report("", "", rows(samples), verdicts(samples), notes)
 
@@ -119,7 +119,6 @@ def jobs(bench: Bench) -> Report:
 
 
 def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -> Contender:
-    """Starts the service."""
     directory = bench.fresh("queuey")
     service.prepare(directory, (QUEUE,)).close()
     server = stack.enter_context(service.serve(directory, workers=processes))
@@ -132,7 +131,7 @@ def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -
 
 
 def ours_embedded(bench: Bench) -> Contender:
-    """Makes a store that the program that sends and its worker open."""
+    """Creates a store that the producer and its worker both open."""
     directory = bench.fresh("queuey")
     service.prepare(directory, (QUEUE,)).close()
     module, python = "embedded_side", Path(sys.executable)
@@ -140,7 +139,6 @@ def ours_embedded(bench: Bench) -> Contender:
 
 
 def with_worker(contender: Contender, name: str) -> Contender:
-    """Returns one of ours with a worker for plain or for async tasks."""
     url, app, key = contender.environment.values()
     handler = f"{SIDES}{contender.module}:{name}"
     options = ["--url", url, "--app", app, "--key", key, "--log-level", "warning"]
@@ -152,7 +150,6 @@ Found = tuple[dict[str, Contender], str]
 
 
 def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Starts Postgres for the loops without a library."""
     python = other_python.found()
     versions = other_python.versions(python, ["psycopg"])
     server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
@@ -166,7 +163,6 @@ def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Starts a Postgres of procrastinate's own."""
     python = other_python.found()
     versions = other_python.versions(python, ["procrastinate", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
@@ -177,7 +173,6 @@ def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Starts a Postgres of PgQueuer's own."""
     python = other_python.found()
     versions = other_python.versions(python, ["pgqueuer", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
@@ -187,7 +182,6 @@ def pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def huey(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Has huey make a file."""
     python = other_python.found()
     versions = other_python.versions(python, ["huey"])
     module, environment = "huey_side", {FILE: str(bench.fresh("huey") / "jobs.db")}
@@ -196,7 +190,6 @@ def huey(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def river_on_sqlite(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Has River make a file."""
     program, file = str(river.program()), str(bench.fresh("river") / "jobs.db")
     environment = {FILE: file, RIVER: program}
     contender = Contender("river_side", Path(sys.executable), [program, "work", file], environment)
@@ -204,7 +197,6 @@ def river_on_sqlite(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Starts a Redis for RQ, which empties it before use."""
     python = other_python.found()
     versions = other_python.versions(python, ["rq", "redis"])
     address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
@@ -215,7 +207,6 @@ def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
 
 
 def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
-    """Starts a Redis for Celery, which empties it before use."""
     python = other_python.found()
     versions = other_python.versions(python, ["celery", "redis"])
     address, _ = stack.enter_context(redis.serve(bench.fresh("redis")))
@@ -244,12 +235,10 @@ OTHERS = {
 
 
 def backlog(bench: Bench, *, fast: bool) -> int:
-    """Returns how many jobs wait for a worker that does several in one transaction, or one."""
     return bench.size(20_000, 5_000) if fast else bench.size(1000, 100)
 
 
 def taken(bench: Bench, contender: Contender) -> Taken:
-    """Lets one process send and another one work."""
     connections = CONNECTIONS if contender.environment.get("QUEUEY_URL") else 1
     plan: Plan = {
         "seconds": bench.pick(1.5, 0.3),
@@ -258,11 +247,11 @@ def taken(bench: Bench, contender: Contender) -> Taken:
         "connections": connections,
     }
     directory = bench.fresh("round")
-    with sending(contender, plan, directory) as tell:
-        sent = tell()
+    with sending(contender, plan, directory) as read_line:
+        sent = read_line()
         command, environment = contender.worker, contender.environment
         with launched("worker", command, 0, directory, environment) as worker:
-            done = tell(worker)
+            done = read_line(worker)
     groups: list[list[float]] = done["delays"]
     delays = [delay for group in groups for delay in group]
     return Taken(
@@ -283,10 +272,10 @@ def of_slowest(groups: Sequence[Sequence[float]]) -> float:
 
 @contextlib.contextmanager
 def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Runs the process that sends; gives what reads its next line.
+    """Runs the producer; yields a function that reads its next line.
 
     Raises:
-        Void: It ended without one.
+        Void: The producer ended without a line.
     """
     command = [str(contender.python), "-m", SIDES + "producer", SIDES + contender.module, json.dumps(plan)]
     environment = {**inherited(), "PYTHONPATH": str(ROOT), "HOME": str(directory), **contender.environment}
@@ -294,18 +283,18 @@ def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Calla
     with log.open("wb") as errors:
         child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors)
 
-    def tell(worker: Process | None = None) -> dict[str, Any]:
+    def read_line(worker: Process | None = None) -> dict[str, Any]:
         assert child.stdout is not None
         line = child.stdout.readline()
         if not line:
-            beside = "" if worker is None else f"\nIts worker:\n{worker.log_tail()}"
-            raise Void(f"{contender.module}: {log.read_text('utf-8', 'replace')[-2000:]}{beside}")
+            worker_log = "" if worker is None else f"\nIts worker:\n{worker.log_tail()}"
+            raise Void(f"{contender.module}: {log.read_text('utf-8', 'replace')[-2000:]}{worker_log}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     with child:
         try:
-            yield tell
+            yield read_line
         finally:
             child.terminate()
 
@@ -314,50 +303,50 @@ def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Calla
 
 
 FIGURES: Mapping[str, tuple[str, Callable[[Taken], float | None]]] = {
-    "sends, 1 a call": ("jobs/s", lambda one: one.one),
-    f"sends, {MANY} a call": ("jobs/s", lambda one: one.many),
-    "handled": ("jobs/s", lambda one: one.done),
-    "send to start": ("ms p50", lambda one: one.p50),
+    "sends, 1 a call": ("jobs/s", lambda t: t.one),
+    f"sends, {MANY} a call": ("jobs/s", lambda t: t.many),
+    "handled": ("jobs/s", lambda t: t.done),
+    "send to start": ("ms p50", lambda t: t.p50),
 }
 
 
 def rows(samples: Mapping[str, Sequence[Taken]]) -> list[Row]:
-    """Returns a row for each figure of each contender; ratios are those of :data:`OURS` to it."""
-    found = []
+    """Returns a row for each figure of each contender, with the ratio of :data:`OURS` to it."""
+    table_rows = []
     for title, (unit, figure) in FIGURES.items():
         figures = {
-            name: [value for one in runs if (value := figure(one)) is not None] for name, runs in samples.items()
+            name: [value for run in runs if (value := figure(run)) is not None] for name, runs in samples.items()
         }
         for name, values in figures.items():
             if not values:
                 continue
             details = {} if name == OURS else {f"{OURS} / it": statistics.median(paired(figures[OURS], values))}
             if title == "send to start":
-                details["p99 ms"] = statistics.median(one.p99 for one in samples[name])
+                details["p99 ms"] = statistics.median(t.p99 for t in samples[name])
                 if name.startswith(OURS):
-                    details["p50 ms, slowest connections"] = statistics.median(one.slowest for one in samples[name])
-            found.append(Row(f"{title}: {name}", values, unit, details))
-    return found
+                    details["p50 ms, slowest connections"] = statistics.median(t.slowest for t in samples[name])
+            table_rows.append(Row(f"{title}: {name}", values, unit, details))
+    return table_rows
 
 
 def verdicts(samples: Mapping[str, Sequence[Taken]]) -> list[Verdict]:
-    """Compares with the goals; of the pools of Celery the fastest counts."""
+    """Compares with the goals; of Celery's pools, the fastest counts."""
     goals = {name: 2.0 for name in samples if name == PROCRASTINATE}
     if celery := [name for name in samples if name.startswith(CELERY)]:
-        goals[max(celery, key=lambda name: statistics.median(one.done for one in samples[name]))] = 1.0
-    found = [
+        goals[max(celery, key=lambda name: statistics.median(t.done for t in samples[name]))] = 1.0
+    rate_verdicts = [
         Verdict(
             f"jobs a second: {OURS} / {name}",
-            paired([one.done for one in samples[OURS]], [one.done for one in samples[name]]),
+            paired([t.done for t in samples[OURS]], [t.done for t in samples[name]]),
             goal=goal,
         )
         for name, goal in goals.items()
     ]
     delays = {
-        OURS: [one.p50 for one in samples[OURS]],
-        f"{OURS_TWO}, slowest connections": [one.slowest for one in samples[OURS_TWO]],
+        OURS: [t.p50 for t in samples[OURS]],
+        f"{OURS_TWO}, slowest connections": [t.slowest for t in samples[OURS_TWO]],
     }
-    return found + [
+    return rate_verdicts + [
         Verdict(f"from send to start: {name}", values, "ms p50", goal=15, better="lower")
         for name, values in delays.items()
     ]

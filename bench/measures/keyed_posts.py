@@ -1,4 +1,4 @@
-"""Posts with an idempotency key, and puts by name, against the same posts without."""
+"""Measures posts with an idempotency key, and puts by name, against the same posts without."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from bench.started.nodes import Nodes
 
 WARM_SECONDS = 3.0
 CALLERS = 4
-"""Who put by name: half of a worker's threads, as many as may wait."""
+"""Connections that put by name: half of a worker's threads, the number that may wait."""
 
 
 @measure("keyed", "POST with an Idempotency-Key, against POST without")
 def keyed(bench: Bench) -> Report:
-    """Of one message and of 100, on SQLite with an fsync before each answer."""
     ours = bench.fresh("queuey")
     service.prepare(ours).close()
     with service.serve(ours) as server:
@@ -31,7 +30,7 @@ def keyed(bench: Bench) -> Report:
 
 @measure("cassandra-keyed", "POST with an Idempotency-Key on Cassandra, against POST without")
 def keyed_on_cassandra(bench: Bench) -> Report:
-    """A key costs two lightweight transactions, whatever the number of messages."""
+    """A key costs two lightweight transactions, regardless of the number of messages."""
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
@@ -40,7 +39,7 @@ def keyed_on_cassandra(bench: Bench) -> Report:
 
 @measure("named", "PUT by name, of new names and of 100 that have values, against POST")
 def named(bench: Bench) -> Report:
-    """On SQLite with an fsync before each answer; a value that is replaced costs two more transactions."""
+    """Runs on SQLite with an fsync before each answer. Replacing a value costs two more transactions."""
     ours = bench.fresh("queuey")
     service.prepare(ours).close()
     with service.serve(ours) as server:
@@ -49,7 +48,7 @@ def named(bench: Bench) -> Report:
 
 @measure("cassandra-named", "PUT by name on Cassandra, of new names and of 100 that have values, against POST")
 def named_on_cassandra(bench: Bench) -> Report:
-    """A name costs a serial read and two lightweight transactions; a value that is replaced costs two more."""
+    """A name costs a serial read and two lightweight transactions; replacing a value costs two more."""
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
@@ -57,7 +56,6 @@ def named_on_cassandra(bench: Bench) -> Report:
 
 
 def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
-    """Measures POST and PUT at one service, with as many callers as have a thread each."""
     texts, seconds = traffic.bodies(BATCH), bench.pick(2.5, 0.3)
 
     def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
@@ -69,7 +67,7 @@ def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None
         "PUT, 100 names": sending(lambda: with_names(texts, "again", 100)),
     }
     if behind is not None:
-        bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+        bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
     samples = bench.interleave(calls, bench.size(5, 1))
     post = traffic.rates(samples["POST"])
     verdicts = [
@@ -80,7 +78,6 @@ def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None
 
 
 def with_names(texts: Sequence[str], prefix: str, number: int) -> Job:
-    """Returns a PUT for each message, to one name after another."""
     path = f"{QUEUE}/named/{prefix}-{COUNTER.decode()}"
     puts = [traffic.request("PUT", path, text, {"Content-Type": "text/plain"}) for text in texts]
     return Job(puts, 200, numbered=number)
@@ -94,7 +91,6 @@ def compared(
     goal: float | None = None,
     aim: float | None = None,
 ) -> Report:
-    """Measures both ways at one service."""
     texts = traffic.bodies(BATCH)
     plain = {
         "1 message": traffic.posts_of_one(QUEUE, texts),
@@ -118,13 +114,12 @@ def compared(
 
 
 def sent(bench: Bench, server: processes.Process, job: Job, behind: Nodes | None, *, key: bool) -> Sample:
-    """Sends posts for some seconds."""
-    chosen = with_keys(job) if key else job
-    return traffic.run(server, chosen, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS, backend=behind)
+    keyed_job = with_keys(job) if key else job
+    return traffic.run(server, keyed_job, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS, backend=behind)
 
 
 def with_keys(job: Job) -> Job:
-    """Returns a job whose requests have keys that no other run has."""
+    """Returns the job with idempotency keys that no other run uses."""
     header = f"\r\nIdempotency-Key: {secrets.token_hex(12)}-{COUNTER.decode()}\r\n"
     requests = [request.replace("\r\n", header, 1) for request in job.requests]
     return Job(requests, job.status, job.messages, numbered=10_000_000)

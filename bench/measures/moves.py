@@ -1,4 +1,4 @@
-"""A move of messages to another queue."""
+"""Measures moving messages to another queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from queuey.storage import bridge
 
 @measure("move", "Messages moved to another queue a second")
 def move(bench: Bench) -> Report:
-    """One move at a time, with an fsync at each commit."""
     count, ours, rates = bench.size(100_000, 5_000), bench.fresh("queuey"), []
     texts = traffic.bodies(1000)
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
@@ -28,10 +27,10 @@ def move(bench: Bench) -> Report:
                     for name in names
                 )
                 service.fill(store, source, texts, count)
-                ended = client.move(*names).wait()
-                if ended.moved != count or ended.ended is None:
-                    raise Void(f"the move ended as {ended}")
-                rates.append(count / (ended.ended - ended.began))
+                result = client.move(*names).wait()
+                if result.moved != count or result.ended is None:
+                    raise Void(f"the move ended as {result}")
+                rates.append(count / (result.ended - result.began))
                 bridge.run(
                     store.catalogue.purge_queue(
                         bridge.run(store.catalogue.queue(service.APPLICATION, names[1], fresh=True))

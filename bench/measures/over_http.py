@@ -1,4 +1,4 @@
-"""Messages in and out over HTTP, against the same work without the service."""
+"""Measures posts and reads over HTTP against the same work without the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ BATCH = 100
 
 @measure("post1", "POST of one message, synchronous=FULL")
 def post1(bench: Bench) -> Report:
-    """With as many threads as the service has by default, and with one for each connection."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.pick(2.5, 0.3)
     with contextlib.ExitStack() as stack:
@@ -47,7 +46,7 @@ def post1(bench: Bench) -> Report:
 
 @measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
 def post100(bench: Bench) -> Report:
-    """The baseline has neither HTTP nor JSON to do; the faster of its variants counts."""
+    """The baseline does no HTTP and no JSON; its faster variant counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.pick(2, 0.3)
     ours = bench.fresh("queuey")
@@ -69,7 +68,7 @@ def post100(bench: Bench) -> Report:
 
 @measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
 def get100(bench: Bench) -> Report:
-    """Both read the very same rows: the baseline opens the service's file."""
+    """The baseline opens the service's file, so both sides read exactly the same rows."""
     ours = bench.fresh("queuey")
     store = service.prepare(ours)
     count = bench.size(200_000, 5_000)
@@ -99,7 +98,6 @@ def get100(bench: Bench) -> Report:
     "original", "The original's load test: 10 clients, 10,000 messages of 140 random bytes in base64, one POST each"
 )
 def original(bench: Bench) -> Report:
-    """With and without an fsync before each answer."""
     count = bench.size(10_000, 2_000)
     job = traffic.posts_of_one(QUEUE, traffic.bodies(count, size=188))
     with contextlib.ExitStack() as stack:
@@ -116,12 +114,11 @@ def original(bench: Bench) -> Report:
 
 
 def fastest(samples: dict[str, list[Sample]]) -> str:
-    """Returns the name of the side with the highest median."""
     return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
 
 
 def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: float, notes: list[str]) -> Report:
-    """Reports every other side over the fastest one whose name begins with ``prefix``."""
+    """Compares every other side with the fastest side whose name begins with ``prefix``."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
     under = traffic.rates(samples[best])
     verdicts = [
@@ -137,20 +134,19 @@ def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: fl
 
 
 def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
-    """Runs the baseline without a service in a process of its own."""
     printed = processes.output(rows.__name__, action, variant, path, seconds, seconds=seconds + 60)
     return Sample(rate=float(printed))
 
 
 def check_slice(server: processes.Process, request: str) -> None:
-    """Makes sure that the service's answer holds what the baseline encodes.
+    """Checks that the service's answer has the contents that the baseline encodes.
 
     Raises:
-        Void: It does not.
+        Void: The answer differs.
     """
     path = request.split(" ", 2)[1]
-    asked = Request(f"http://127.0.0.1:{server.port}{path}", headers={"Authorization": f"Application {traffic.KEY}"})
-    with urlopen(asked, timeout=30) as answer:
+    get = Request(f"http://127.0.0.1:{server.port}{path}", headers={"Authorization": f"Application {traffic.KEY}"})
+    with urlopen(get, timeout=30) as answer:
         messages = json.load(answer)["messages"]
     if len(messages) != BATCH or set(messages[0]) != {"message_id", "timestamp", "partition", "body"}:
         raise Void(f"unexpected slice: {len(messages)} messages, {messages[:1]}")

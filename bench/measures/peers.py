@@ -1,4 +1,4 @@
-"""The service beside other queues, logs and databases."""
+"""Compares the service with other queues, logs and databases."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PROTOCOLS = ("query", "json")
 WARM_SECONDS = 8.0
 READ = "read"
 FILLED, JOBS = 50_000, 4_000
-"""Messages that are there to be read, and jobs of one run."""
+"""Number of messages to read, and of jobs in one run."""
 SECONDS = 3.0
 
 
 class Asked(NamedTuple):
-    """Floor and aim for one message a call, and for batches."""
+    """Goal and aim of the ratio for one message per call, and for batches."""
 
     one: tuple[float, float]
     many: tuple[float, float]
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
     peers=True,
 )
 def peer(bench: Bench) -> Report:
-    """One message a call, and batches as large as each side is used with: 10 (its limit) against 100."""
+    """One message per call, and batches of the usual size of each side: 10 (ElasticMQ's limit) against 100."""
     directory = bench.fresh("queuey")
     service.prepare(directory).close()
     with elasticmq.serve(bench.fresh("elasticmq")) as other, service.serve(directory) as ours:
@@ -55,7 +55,7 @@ def peer(bench: Bench) -> Report:
     "peers", "Messages and jobs beside other logs and queues, each with its messages on the disk first", peers=True
 )
 def others(bench: Bench) -> Report:
-    """All serve at the same time and are asked in turns; one that is not here is left out, and a note says so."""
+    """All servers run concurrently and are measured in turn. A system that is not installed is skipped with a note."""
     notes, peers = list(NOTES), {}
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(Ours.serving(bench))
@@ -77,16 +77,14 @@ def others(bench: Bench) -> Report:
 
 
 class Ours:
-    """The service, and what it is asked."""
-
     def __init__(self, server: Process, store: SqliteStore, texts: list[str]) -> None:
         self._server = server
         self._store = store
         self._texts = texts
         self._queue = bridge.run(store.catalogue.queue(service.APPLICATION, claims.QUEUE))
-        full = bridge.run(store.catalogue.queue(service.APPLICATION, READ))
-        service.fill(store, full, texts, FILLED)
-        places = service.places(store, full, BATCH)
+        read_queue = bridge.run(store.catalogue.queue(service.APPLICATION, READ))
+        service.fill(store, read_queue, texts, FILLED)
+        places = service.places(store, read_queue, BATCH)
         self._reads = traffic.gets(
             [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in places[:-1]],
             BATCH,
@@ -104,17 +102,15 @@ class Ours:
             yield cls(server, store, traffic.bodies(1600))
 
     def post(self, callers: int, batch: int, seconds: float) -> Sample:
-        """Posts from ``callers`` connections."""
         texts = self._texts
         job = traffic.posts_of_one(QUEUE, texts[:64]) if batch == 1 else traffic.posts_of_many(QUEUE, texts, batch)
         return wrk.ASK(self._server, job, seconds=seconds, connections=callers)
 
     def read(self, callers: int, seconds: float) -> Sample:
-        """Reads a hundred messages a request."""
         return wrk.ASK(self._server, self._reads, seconds=seconds, connections=callers)
 
     def jobs(self, callers: int, count: int) -> Sample:
-        """Claims single messages and acknowledges them, with the next claim, as workers do."""
+        """Claims single messages and acknowledges each with the next claim, as workers do."""
         service.fill(self._store, self._queue, self._texts, count + callers)
         time.sleep(claims.REST)
         return claims.run(self._server, count=count, limit=1, connections=callers, joined=True)
@@ -122,11 +118,11 @@ class Ours:
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of work, for the service and for others.
+    """One kind of work, for the service and for the other systems.
 
     Attributes:
-        goals: The ratio to each that is to be reached.
-        without: Who has no such call.
+        goals: Required ratio to each system.
+        without: Systems that have no such operation.
     """
 
     ours: Callable[[Bench, Ours], Sample]
@@ -136,8 +132,6 @@ class Work:
 
 
 def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
-    """Returns posts of ``batch`` messages, by callers that wait for each post."""
-
     def by_ours(bench: Bench, ours: Ours) -> Sample:
         return ours.post(callers, batch, bench.pick(SECONDS, 1))
 
@@ -148,8 +142,6 @@ def posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
 
 
 def reads(callers: int) -> Work:
-    """Returns reads of a hundred messages."""
-
     def by_theirs(bench: Bench, peer: Peer) -> Sample:
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.size(FILLED, 2_000))
         return peer.load("read", callers=callers, seconds=bench.pick(SECONDS, 1))
@@ -158,8 +150,6 @@ def reads(callers: int) -> Work:
 
 
 def jobs(callers: int) -> Work:
-    """Returns jobs of one message, claimed and acknowledged."""
-
     def by_theirs(bench: Bench, peer: Peer) -> Sample:
         count = bench.size(JOBS, 500)
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
@@ -169,7 +159,6 @@ def jobs(callers: int) -> Work:
 
 
 def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verdict]:
-    """Compares with each that was there."""
     return [
         Verdict(
             f"{what}: queuey / {name}", paired(traffic.rates(sides[OURS]), traffic.rates(runs)), goal=goals.get(name)
@@ -185,7 +174,6 @@ def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verd
 
 
 def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
-    """Starts Postgres with its defaults."""
     program = load_in_go.program()
     return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.fresh("postgres"))).address)
 
@@ -193,8 +181,6 @@ def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
 def started(
     kind: str, serve: Callable[[Path], contextlib.AbstractContextManager[tuple[str, Process]]]
 ) -> Callable[[Bench, contextlib.ExitStack], Peer]:
-    """Returns what starts a server of this kind, in a directory of its own."""
-
     def start(bench: Bench, stack: contextlib.ExitStack) -> Peer:
         program = load_in_go.program()
         return Peer(program, kind, *stack.enter_context(serve(bench.fresh(kind))))
@@ -231,20 +217,19 @@ NOTES = [
 
 
 def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:
-    """Compares a service that is up and warm with ElasticMQ."""
     texts = traffic.bodies(1600)
     warm(other, bench.pick(WARM_SECONDS, 0.3), texts)
     traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
     seconds, rounds = bench.pick(2, 0.3), bench.size(5, 1)
-    one = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
-    many = {
+    single_samples = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
+    batch_samples = {
         connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)
         for connections in (4, 64)
     }
     memory = sum(other.memory()), sum(ours.memory())
-    rows = [traffic.row(name, runs) for name, runs in one.items()]
-    verdicts = versus("one message", one, *asked.one)
-    for connections, samples in many.items():
+    rows = [traffic.row(name, runs) for name, runs in single_samples.items()]
+    verdicts = versus("one message", single_samples, *asked.one)
+    for connections, samples in batch_samples.items():
         rows += [traffic.row(f"{name}, {connections} connections", runs) for name, runs in samples.items()]
         verdicts += versus(f"batches, {connections} connections", samples, *asked.many)
     note = f"One message: 64 connections. Memory in the end: ElasticMQ {memory[0]:,.0f} MB, queuey {memory[1]:,.0f} MB."
@@ -252,7 +237,6 @@ def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:
 
 
 def versus(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
-    """Compares with the faster of the other side's protocols."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
     ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))
@@ -260,23 +244,22 @@ def versus(what: str, samples: dict[str, list[Sample]], goal: float, aim: float)
 
 
 def warm(server: Process, seconds: float, texts: list[str]) -> None:
-    """Sends until the JVM has compiled what it runs often, in both protocols and both sizes."""
+    """Sends until the JVM has compiled its hot code, in both protocols and both sizes."""
     for protocol in PROTOCOLS:
-        one = elasticmq.sends(texts[:64], protocol)
-        many = elasticmq.batch_sends(texts, protocol)
-        traffic.run(server, one, seconds=seconds / 2)
-        traffic.run(server, many, seconds=seconds / 4)
+        single = elasticmq.sends(texts[:64], protocol)
+        batch = elasticmq.batch_sends(texts, protocol)
+        traffic.run(server, single, seconds=seconds / 2)
+        traffic.run(server, batch, seconds=seconds / 4)
         elasticmq.purge(server)
 
 
 def emptied(server: Process, call: Callable[[], Sample]) -> Sample:
-    """Runs against a queue that is empty at first, in ElasticMQ's favour: its messages lie in memory."""
+    """Empties the queue before the run, which favours ElasticMQ: it keeps messages in memory."""
     elasticmq.purge(server)
     return call()
 
 
 def ones(ours: Process, other: Process, texts: list[str], seconds: float) -> dict[str, Callable[[], Sample]]:
-    """Returns the sides that send one message a call over 64 connections."""
     run = partial(traffic.run, seconds=seconds)
     calls: dict[str, Callable[[], Sample]] = {"queuey": partial(run, ours, traffic.posts_of_one(QUEUE, texts))}
     for protocol in PROTOCOLS:
@@ -288,7 +271,6 @@ def ones(ours: Process, other: Process, texts: list[str], seconds: float) -> dic
 def batches(
     ours: Process, other: Process, texts: list[str], seconds: float, connections: int
 ) -> dict[str, Callable[[], Sample]]:
-    """Returns the sides that send batches."""
     run = partial(traffic.run, seconds=seconds, connections=connections)
     calls: dict[str, Callable[[], Sample]] = {
         "queuey, 100": partial(run, ours, traffic.posts_of_many(QUEUE, texts, 100))

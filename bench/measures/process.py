@@ -1,4 +1,4 @@
-"""What the process itself costs: memory, start-up, a service inside the program."""
+"""Measures the process itself: memory, start-up time, and an embedded service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bench.started.processes import ROOT, Process, inherited
 
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")
 def memory(bench: Bench) -> Report:
-    """Reads every queue once and posts to every tenth; the queues are there before the service starts."""
+    """Reads every queue once and posts to every tenth. The queues exist before the service starts."""
     count = bench.size(1_000_000, 5_000)
     directory = bench.fresh("memory")
     service.prepare(directory).close()
@@ -56,7 +56,6 @@ def memory(bench: Bench) -> Report:
 
 
 def touch(server: Process, job: Job) -> traffic.Sample:
-    """Does a numbered job once with every number."""
     return traffic.run(server, job, seconds=200, warm=0, count=job.numbered)
 
 
@@ -71,7 +70,6 @@ COMMANDS = {
 
 @measure("imports", "Start-up of the client and of the command line, against the libraries they stand on")
 def imports(bench: Bench) -> Report:
-    """Whole processes, from start to end."""
     for command in COMMANDS.values():
         wall(command)
     calls = {name: partial(wall, command) for name, command in COMMANDS.items()}
@@ -84,17 +82,17 @@ def imports(bench: Bench) -> Report:
 
 
 def wall(command: Sequence[str]) -> float:
-    """Returns the milliseconds that a command takes.
+    """Returns the duration of a command in milliseconds.
 
     Raises:
-        Void: It fails.
+        Void: The command failed.
     """
     began = time.perf_counter()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-    spent = (time.perf_counter() - began) * 1000
-    if done.returncode:
-        raise Void(f"{' '.join(command)}: {done.stderr.decode()[-500:]}")
-    return spent
+    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    milliseconds = (time.perf_counter() - began) * 1000
+    if process.returncode:
+        raise Void(f"{' '.join(command)}: {process.stderr.decode()[-500:]}")
+    return milliseconds
 
 
 HTTP, HTTP_BEFORE, EMBEDDED, STORE, INSERT = "HTTP", "HTTP, before", "embedded", "the store alone", "a bare insert"
@@ -103,34 +101,34 @@ CPU_GOAL, RATE_GOAL, INSERT_GOAL = 0.35, 3.0, 1.3
 
 @dataclass(frozen=True)
 class Sender:
-    """A process that sends one message after another, and the service that it sends to, if that is another process."""
+    """A process that sends messages one by one, and its service if that is another process."""
 
     child: subprocess.Popen[str]
     server: Process | None = None
 
     def sends(self, count: int) -> tuple[float, float]:
-        """Returns the microseconds of a send, and those of CPU of both processes.
+        """Returns the microseconds per send, and the CPU microseconds of both processes per send.
 
         Raises:
-            Void: It ended.
+            Void: The process ended.
         """
         assert self.child.stdin is not None
         assert self.child.stdout is not None
-        used = self.server.cpu_seconds() if self.server is not None else 0.0
+        cpu_before = self.server.cpu_seconds() if self.server is not None else 0.0
         self.child.stdin.write(f"{count}\n")
         self.child.stdin.flush()
         line = self.child.stdout.readline()
         if not line:
-            raise Void("a process that sends has ended")
+            raise Void("the sending process ended")
         seconds, cpu = json.loads(line)
         if self.server is not None:
-            cpu += self.server.cpu_seconds() - used
+            cpu += self.server.cpu_seconds() - cpu_before
         return seconds * 1e6 / count, cpu * 1e6 / count
 
 
 @measure("embedded", "A send inside the program: beside HTTP, the store alone, and a row that SQLite inserts")
 def embedded(bench: Bench) -> Report:
-    """One thread sends messages of 200 B. With ``BENCH_BEFORE``, HTTP is also that of the other tree."""
+    """One thread sends messages of 200 B. With ``BENCH_BEFORE``, HTTP is also measured with the other checkout."""
     rows: list[Row] = []
     verdicts: list[Verdict] = []
     for sync in ("normal", "full"):
@@ -140,8 +138,8 @@ def embedded(bench: Bench) -> Report:
             for call in calls.values():
                 call()
             samples = bench.interleave(calls, bench.size(15, 1))
-        times = {name: [one[0] for one in runs] for name, runs in samples.items()}
-        cpu = {name: [one[1] for one in runs] for name, runs in samples.items()}
+        times = {name: [run[0] for run in runs] for name, runs in samples.items()}
+        cpu = {name: [run[1] for run in runs] for name, runs in samples.items()}
         for name, values in times.items():
             details = {"least": min(values), "CPU µs": statistics.median(cpu[name]), "least CPU µs": min(cpu[name])}
             rows.append(Row(f"sync {sync}: {name}", values, "µs/send", details))
@@ -173,15 +171,15 @@ def _senders(
     trees = {HTTP: ROOT}
     with contextlib.suppress(Skip):
         trees[HTTP_BEFORE] = before.trees()["before"]
-    found = {}
+    senders = {}
     for name, tree in trees.items():
         directory = before.prepared(bench, tree, "http")
         server = stack.enter_context(service.serve(directory, sync=sync, environment={"PYTHONPATH": str(tree)}))
-        found[name] = _sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
-    found[EMBEDDED] = _sender("embedded", str(bench.fresh("embedded") / "jobs.db"), sync)
-    found[STORE] = _sender("store", str(bench.fresh("store")), sync)
-    found[INSERT] = _sender("insert", str(bench.fresh("insert") / "rows.db"), sync)
-    return found
+        senders[name] = _sender("over_http", f"http://127.0.0.1:{server.port}", sync, tree, server)
+    senders[EMBEDDED] = _sender("embedded", str(bench.fresh("embedded") / "jobs.db"), sync)
+    senders[STORE] = _sender("store", str(bench.fresh("store")), sync)
+    senders[INSERT] = _sender("insert", str(bench.fresh("insert") / "rows.db"), sync)
+    return senders
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What must not get dearer with size: many queues, long queues, much expiry."""
+"""Measures how costs grow with many queues, long queues, and much expiry."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from queuey.service.operating.credentials import Sessions
 from queuey.storage import bridge
 
 MOST_OF_A_PAGE = 100.0
-"""Milliseconds in which a page of the console must be there."""
+"""Max p99 of a page of the console, in milliseconds."""
 FLAT = 2.0
-"""What "flat" allows: the dearest at most twice the cheapest."""
+"""Max ratio of the highest to the lowest cost that counts as flat."""
 
 
 @measure("queues", "Creating, listing and reading idle queues when there are few and when there are many")
 def queues(bench: Bench) -> Report:
-    """One connection, so that a figure is a latency; every request names another queue or page."""
+    """Uses one connection, so that a figure is a latency. Every request names another queue or page."""
     sizes = [500, 2_000] if bench.quick else [1_000, 100_000, 1_000_000]
     with contextlib.ExitStack() as stack:
         servers: dict[int, Process] = {}
@@ -45,7 +45,7 @@ def queues(bench: Bench) -> Report:
 
 
 def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
-    """Compares services with so many queues, named ``q0000000`` and so on: fewest first, most last."""
+    """Compares services by their number of queues (``q0000000`` and so on); the fewest come first, the most last."""
     seconds = bench.pick(1, 0.3)
     calls: dict[tuple[str, int], Callable[[], Sample]] = {}
     for size, server in servers.items():
@@ -65,7 +65,7 @@ def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
 
 @measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
 def scattered(bench: Bench) -> Report:
-    """64 connections; every request of the second side names another queue, far more of them than the cache holds."""
+    """Uses 64 connections. Every request of the second side names another queue, far more than the cache holds."""
     size = bench.size(200_000, 5_000)
     seconds = bench.pick(2.5, 0.3)
     directory = bench.fresh("queuey")
@@ -92,33 +92,29 @@ def scattered(bench: Bench) -> Report:
 
 
 def calls_by_name(calls: dict[tuple[str, int], Callable[[], Sample]]) -> dict[str, Callable[[], Sample]]:
-    """Returns the calls under the names that the table shows."""
     return {f"{action}, {size:,} there": call for (action, size), call in calls.items()}
 
 
 def one_by_one(
     server: Process, make: Callable[[int, random.Random], Job], size: int, rng: random.Random, seconds: float
 ) -> Sample:
-    """Runs a job that is made anew, so that every run names other queues."""
+    """Builds the job anew, so that every run names other queues, and runs it."""
     return traffic.run(server, make(size, rng), seconds=seconds, connections=1, warm=0.1)
 
 
 def creates(size: int, rng: random.Random) -> Job:
-    """Returns creations of queues that are not there yet."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     bodies = [urlencode({"queue_name": f"n{rng.getrandbits(60):x}"}) for _ in range(20_000)]
     return Job([traffic.request("POST", service.BASE, body, form) for body in bodies], 201)
 
 
 def listings(size: int, rng: random.Random) -> Job:
-    """Returns listings of pages that begin anywhere."""
     return traffic.gets(
         [f"{service.BASE}?limit=100&offset=q{rng.randrange(size - 100):07d}" for _ in range(5000)], messages=100
     )
 
 
 def idle_reads(size: int, rng: random.Random) -> Job:
-    """Returns reads of queues that nobody has asked for lately."""
     return traffic.gets([f"{service.BASE}/q{rng.randrange(size):07d}" for _ in range(20_000)])
 
 
@@ -131,21 +127,21 @@ ACTIONS: dict[str, Callable[[int, random.Random], Job]] = {
 
 @measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")
 def deep(bench: Bench) -> Report:
-    """Slices from the first, the middle and the last hundredth, and from the end backwards."""
+    """Reads slices of the first, the middle and the last hundredth, in both orders."""
     count = bench.size(5_000_000, 20_000)
     directory = bench.fresh("deep")
     store = service.prepare(directory)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     bench.say(f"{count:,} messages are there")
-    found = service.places(store, queue, 100)
+    message_ids = service.places(store, queue, 100)
     store.close()
     with service.serve(directory) as server:
-        return places_in(bench, server, found, count)
+        return places_in(bench, server, message_ids, count)
 
 
 def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Report:
-    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``found`` are some ids."""
+    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``found`` has some of its ids."""
     part = max(10, len(found) // 100)
     middle = len(found) // 2
     parts = {
@@ -170,19 +166,19 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
 
 @measure("console", "Pages of the console with a million queues and a million messages in one, beside the API")
 def console(bench: Bench) -> Report:
-    """One connection, so that a figure is a latency; the API is asked for the same contents, as JSON."""
+    """Uses one connection, so that a figure is a latency. The API returns the same contents as JSON."""
     queue_count, count = bench.size(1_000_000, 2_000), bench.size(1_000_000, 3_000)
     directory = bench.fresh("console")
     store = service.prepare(directory)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
-    found = service.places(store, queue, 100)
+    message_ids = service.places(store, queue, 100)
     token, _ = Sessions(store).begin(sha256(traffic.KEY.encode()).digest())
     store.close()
     service.fill_queues(directory, queue_count)
     bench.say(f"{queue_count:,} queues and {count:,} messages are there")
     places = [
-        {"start": f"q{bench.rng.randrange(queue_count - 1000):07d}", "at": bench.rng.choice(found[10:])}
+        {"start": f"q{bench.rng.randrange(queue_count - 1000):07d}", "at": bench.rng.choice(message_ids[10:])}
         for _ in range(2000)
     ]
     headers = {"Cookie": f"{cookies.SESSION}={token}"}
@@ -190,8 +186,8 @@ def console(bench: Bench) -> Report:
     with service.serve(directory, environment={"QUEUEY_CONSOLE": "on"}) as server:
         for name, (page, resource) in CONSOLE.items():
             pages = Job([traffic.request("GET", page.format(**place), headers=headers) for place in places], 200)
-            same = traffic.gets([resource.format(**place) for place in places])
-            for side, job in ((f"{name}, console", pages), (f"{name}, API", same)):
+            resources = traffic.gets([resource.format(**place) for place in places])
+            for side, job in ((f"{name}, console", pages), (f"{name}, API", resources)):
                 calls[side] = partial(traffic.run, server, job, connections=1, seconds=bench.pick(2, 0.3), warm=0.2)
         samples = bench.interleave(calls, bench.size(5, 1))
     rows = [
@@ -222,12 +218,11 @@ CONSOLE = {
     "message": (_PAGES + "/bench/messages/1:{at}", QUEUE + "/explain/1:{at}"),
     "failures": (_PAGES + "/_failures?start={start}", service.BASE + "?limit=1000&details=1&offset={start}"),
 }
-"""Pages, and the requests of the API that give what they show; with places for the name of a queue or an id."""
+"""Pages, and the API requests with the same contents; with placeholders for the name of a queue or an id."""
 
 
 @measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
 def expiry(bench: Bench) -> Report:
-    """Fills a queue with messages that expire soon or not at all, then writes to it and reads from it meanwhile."""
     count = bench.size(1_000_000, 20_000)
     texts = traffic.bodies(1000)
     rounds = bench.size(3, 1)
@@ -239,16 +234,16 @@ def expiry(bench: Bench) -> Report:
         rounds,
     )
     rows, verdicts = [], []
-    for who in ("writers", "readers"):
+    for role in ("writers", "readers"):
         for side, runs in samples.items():
-            of_one = [run[who] for run in runs]
-            rows.append(Row(f"{who}, {side}: longest wait", [run.longest for run in of_one], "ms"))
-            rows.append(Row(f"{who}, {side}: p99", [run.p99 for run in of_one], "ms"))
-            rows.append(Row(f"{who}, {side}: rate", [run.rate for run in of_one], "requests/s"))
-        for what in ("p99", "longest"):
+            samples_of_role = [run[role] for run in runs]
+            rows.append(Row(f"{role}, {side}: longest wait", [run.longest for run in samples_of_role], "ms"))
+            rows.append(Row(f"{role}, {side}: p99", [run.p99 for run in samples_of_role], "ms"))
+            rows.append(Row(f"{role}, {side}: rate", [run.rate for run in samples_of_role], "requests/s"))
+        for figure in ("p99", "longest"):
             pairs = zip(samples["expiring"], samples["lasting"], strict=True)
-            ratios = [getattr(run[who], what) / getattr(other[who], what) for run, other in pairs]
-            verdicts.append(Verdict(f"{who}, {what}: expiring / lasting", ratios, better="lower"))
+            ratios = [getattr(run[role], figure) / getattr(other[role], figure) for run, other in pairs]
+            verdicts.append(Verdict(f"{role}, {figure}: expiring / lasting", ratios, better="lower"))
     swept = [run["sweep"].answers for run in samples["expiring"]]
     rows.append(Row("swept during the run", swept, "messages"))
     note = (
@@ -261,31 +256,31 @@ def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) ->
     """Runs writers and readers over the time in which ``count`` messages expire, or would.
 
     Raises:
-        Void: None of them had been swept in the end, so the run did not show what it should.
+        Void: No message was swept by the end, so the run did not measure sweeping.
     """
     directory = bench.fresh("expiry")
     store = service.prepare(directory)
     writes, reads = traffic.posts_of_one(QUEUE, texts[:64]), traffic.gets([f"{QUEUE}?limit=100"])
-    soon = int(bench.pick(12, 4))
+    ttl_seconds = int(bench.pick(12, 4))
     seconds = bench.pick(20, 4)
     began = time.monotonic()
-    ttl = soon if expiring else service.THREE_DAYS
+    ttl = ttl_seconds if expiring else service.THREE_DAYS
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), texts, count, ttl=ttl)
     store.close()
     with service.serve(directory) as server:
-        time.sleep(max(0.0, began + soon - 1 - time.monotonic()))
-        found = at_once(
+        time.sleep(max(0.0, began + ttl_seconds - 1 - time.monotonic()))
+        samples = at_once(
             writers=partial(traffic.run, server, writes, seconds=seconds, connections=8),
             readers=partial(traffic.run, server, reads, seconds=seconds, connections=4),
         )
         swept = count - service.expired_left(directory) if expiring else 0
     if expiring and not swept:
-        raise Void("no message had been swept at the end of the run")
-    return {**found, "sweep": Sample(rate=swept / seconds, answers=swept)}
+        raise Void("no message was swept by the end of the run")
+    return {**samples, "sweep": Sample(rate=swept / seconds, answers=swept)}
 
 
 def at_once(**calls: Callable[[], Sample]) -> dict[str, Sample]:
-    """Runs the calls at the same time; each waits for a generator process of its own."""
+    """Runs the calls concurrently; each waits for its own generator process."""
     with ThreadPoolExecutor(len(calls)) as pool:
         running = {name: pool.submit(call) for name, call in calls.items()}
-    return {name: one.result() for name, one in running.items()}
+    return {name: future.result() for name, future in running.items()}

@@ -1,4 +1,4 @@
-"""Live streams: what thousands of them hold while nothing comes, how soon a message comes, and what others notice."""
+"""Measures live streams: the memory of idle streams, the delay of messages, and the effect on other requests."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
 IDLE = 10.0
-"""Seconds for which nothing comes, while the processor time is taken."""
+"""Seconds without messages in which the idle CPU time is measured."""
 POSTERS = 8
 """Connections that post to the inboxes."""
 CREATORS = 16
 """Threads that create queues."""
 A_SECOND = 100
-"""Messages that are posted to the streams on Cassandra: three times as many are too many for two processors, as each
-queue is one of which nothing is in memory."""
+"""Messages per second to the streams on Cassandra. Two cores cannot sustain three times as many, because no queue is
+in memory."""
 ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 
 
@@ -43,10 +43,10 @@ ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 def listening(
     server: Process, paths: Sequence[str], *, each: bool = False, times: str | None = None
 ) -> Iterator[list[Heard]]:
-    """Has a process listen to streams beside the block; what it has heard stands in the list afterwards.
+    """Follows streams in a child process during the block; afterwards the list has one entry with its result.
 
     Raises:
-        Void: A stream was refused, or has ended.
+        Void: A stream was refused, or ended.
     """
     plan: ListenPlan = {"port": server.port, "paths": list(paths), "each": each}
     if times is not None:
@@ -55,19 +55,19 @@ def listening(
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
     assert child.stdout is not None
-    found: list[Heard] = []
+    results: list[Heard] = []
     try:
         child.stdin.write(json.dumps(plan) + "\n")
         child.stdin.flush()
         if child.stdout.readline() != "open\n":
             raise Void(f"{server.name}: the streams could not be opened\n{server.log_tail()}")
-        yield found
+        yield results
         child.stdin.write("\n")
         child.stdin.flush()
-        told = child.stdout.readline()
-        if not told:
+        line = child.stdout.readline()
+        if not line:
             raise Void(f"{server.name}: streams have ended\n{server.log_tail()}")
-        found.append(json.loads(told))
+        results.append(json.loads(line))
     finally:
         child.kill()
         child.wait()
@@ -75,13 +75,13 @@ def listening(
 
 @measure("streams", "Ten thousand live streams on one worker, each of an inbox of its own")
 def streams(bench: Bench) -> Report:
-    """Memory is what the worker's grows by; requests of others are compared with the same before the streams came."""
+    """Memory is the growth of the worker's. Other requests are compared with the same requests without streams."""
     count = bench.size(10_000, 300)
     directory = bench.fresh("queuey")
     service.prepare(directory, [*(f"inbox{number:05}" for number in range(count)), "bench", "read"]).close()
     inboxes = [f"{service.BASE}/inbox{number:05}" for number in range(count)]
     texts = traffic.bodies(1)
-    each = Job([traffic.request("POST", path, texts[0], {"Content-Type": "text/plain"}) for path in inboxes], 201)
+    posts = Job([traffic.request("POST", path, texts[0], {"Content-Type": "text/plain"}) for path in inboxes], 201)
     api = {
         "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
         "GET of 1": traffic.gets([f"{service.BASE}/read?limit=1"]),
@@ -89,55 +89,53 @@ def streams(bench: Bench) -> Report:
     samples: dict[str, list[Sample]] = {}
     seconds, rounds = bench.pick(4, 0.3), bench.size(5, 1)
     with service.serve(directory, environment=ROOM) as server:
-        traffic.run(server, each, seconds=60, connections=POSTERS, warm=0, count=count)  # The queues are in memory.
+        traffic.run(server, posts, seconds=60, connections=POSTERS, warm=0, count=count)  # Loads the queues.
 
-        def ask(when: str) -> None:
-            for what, job in api.items():
+        def measure_api(when: str) -> None:
+            for action, job in api.items():
                 for _ in range(rounds):
                     run = traffic.run(server, job, seconds=seconds, connections=8)
-                    samples.setdefault(f"{what}, {when}", []).append(run)
+                    samples.setdefault(f"{action}, {when}", []).append(run)
 
-        ask("no streams")
+        measure_api("no streams")
         before = max(server.memory())
         with listening(server, [f"{path}?since=now" for path in inboxes]) as heard:
             time.sleep(1)
-            held = (max(server.memory()) - before) * 1e3 / count
-            spent = server.cpu_seconds()
+            memory_kb = (max(server.memory()) - before) * 1e3 / count
+            cpu_before = server.cpu_seconds()
             time.sleep(bench.pick(IDLE, 1))
-            idle = (server.cpu_seconds() - spent) / bench.pick(IDLE, 1) * 100
-            ask(f"{count:,} streams")
-            traffic.run(server, each, seconds=60, connections=POSTERS, warm=0, count=count)
+            idle = (server.cpu_seconds() - cpu_before) / bench.pick(IDLE, 1) * 100
+            measure_api(f"{count:,} streams")
+            traffic.run(server, posts, seconds=60, connections=POSTERS, warm=0, count=count)
             time.sleep(1)
-        [came] = heard
-        if came["messages"] < count:
-            raise Void(f"only {came['messages']} of {count} messages came")
-        with listening(server, [f"{service.BASE}/bench?since=now"] * min(1000, count)) as one:
+        [own] = heard
+        if own["messages"] < count:
+            raise Void(f"only {own['messages']} of {count} messages came")
+        with listening(server, [f"{service.BASE}/bench?since=now"] * min(1000, count)) as shared:
             traffic.run(server, api["POST of 1"], seconds=10, connections=1, warm=0, count=20)
             time.sleep(1)
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     rows += [
-        Row("a stream's memory", [held], "KB"),
+        Row("a stream's memory", [memory_kb], "KB"),
         Row("idle", [idle], "% of a core"),
-        Row(
-            "a message to each inbox, p99", [came["p99"]], "ms", {"p50 ms": came["p50"], "longest ms": came["longest"]}
-        ),
-        Row("1,000 streams on one queue, p99", [one[0]["p99"]], "ms", {"p50 ms": one[0]["p50"]}),
+        Row("a message to each inbox, p99", [own["p99"]], "ms", {"p50 ms": own["p50"], "longest ms": own["longest"]}),
+        Row("1,000 streams on one queue, p99", [shared[0]["p99"]], "ms", {"p50 ms": shared[0]["p50"]}),
     ]
     verdicts = [
-        Verdict("memory of a stream", [held], unit="KB", goal=15, better="lower"),
+        Verdict("memory of a stream", [memory_kb], unit="KB", goal=15, better="lower"),
         Verdict("idle", [idle], unit="%", goal=5, better="lower"),
-        Verdict("a message to each inbox, p99", [came["p99"]], unit="ms", goal=1000, better="lower"),
+        Verdict("a message to each inbox, p99", [own["p99"]], unit="ms", goal=1000, better="lower"),
     ]
-    for what in api:
-        tails = [[run.p99 for run in samples[f"{what}, {when}"]] for when in (f"{count:,} streams", "no streams")]
+    for action in api:
+        tails = [[run.p99 for run in samples[f"{action}, {when}"]] for when in (f"{count:,} streams", "no streams")]
         ratios = [a / b for a, b in zip(*map(sorted, tails), strict=True)]
-        verdicts.append(Verdict(f"p99 of {what}: beside them / without", ratios, goal=1.5, better="lower"))
+        verdicts.append(Verdict(f"p99 of {action}: beside them / without", ratios, goal=1.5, better="lower"))
     return Report("", "", rows, verdicts, ["Messages of 200 B; streams by HTTP/1.1, without TLS."])
 
 
 @measure("cassandra-streams", "The same on Cassandra, and messages that another process stores, a hundred a second")
 def cassandra_streams(bench: Bench) -> Report:
-    """The store of this process posts, so all that the worker hears of it is what Cassandra holds."""
+    """This process posts through its own store, so the worker can learn of messages only from Cassandra."""
     count = bench.size(10_000, 300)
     seconds = bench.pick(30, 5)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
@@ -153,47 +151,47 @@ def cassandra_streams(bench: Bench) -> Report:
         server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
         before = max(server.memory())
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
-            time.sleep(2 * store.read_delay(queues[0]))  # What was stored before is over.
-            held = (max(server.memory()) - before) * 1e3 / count
-            spent, asked, began = server.cpu_seconds(), asked_of(server), time.monotonic()
+            time.sleep(2 * store.read_delay(queues[0]))  # Earlier messages are below the horizon now.
+            memory_kb = (max(server.memory()) - before) * 1e3 / count
+            cpu_before, queried, began = server.cpu_seconds(), asked_of(server), time.monotonic()
             time.sleep(bench.pick(3 * IDLE, 3))
-            took = time.monotonic() - began
-            idle, queries = (server.cpu_seconds() - spent) / took * 100, (asked_of(server) - asked) / took
+            passed = time.monotonic() - began
+            idle, queries = (server.cpu_seconds() - cpu_before) / passed * 100, (asked_of(server) - queried) / passed
             posted = _post(store, queues, seconds)
             time.sleep(store.read_delay(queues[0]) + 10)
-        [came] = heard
-        if came["messages"] != posted:
-            raise Void(f"{came['messages']} of {posted} messages came")
-        late = {"p50 ms": came["p50"], "longest ms": came["longest"]}
-        most = (store.read_delay(queues[0]) + 1) * 1000
+        [result] = heard
+        if result["messages"] != posted:
+            raise Void(f"{result['messages']} of {posted} messages came")
+        delays = {"p50 ms": result["p50"], "longest ms": result["longest"]}
+        max_ms = (store.read_delay(queues[0]) + 1) * 1000
     return Report(
         "",
         "",
         [
-            Row("a stream's memory", [held], "KB"),
+            Row("a stream's memory", [memory_kb], "KB"),
             Row("idle", [idle], "% of a core"),
             Row("messages posted", [posted / seconds], "messages/s"),
-            Row("from a message's time to its arrival, p99", [came["p99"]], "ms", late),
+            Row("from a message's time to its arrival, p99", [result["p99"]], "ms", delays),
         ],
         [
             Verdict("idle, queries of the worker", [queries], unit="a second", goal=50, better="lower"),
-            Verdict("to arrival, p99, with the read delay", [came["p99"]], unit="ms", goal=most, better="lower"),
+            Verdict("to arrival, p99, with the read delay", [result["p99"]], unit="ms", goal=max_ms, better="lower"),
         ],
         ["One node, one worker, messages of 200 B. The queries include four a second for the clock."],
     )
 
 
 MEMORY = {"Centrifugo": 0.5}
-"""The share of its memory that a stream of ours may take."""
+"""Max memory of a stream of Queuey, as a share of the other server's."""
 TIME = "sent={};"
-"""How a message says when it was published, on all sides."""
+"""Format of the publication time in a message, on all sides."""
 PACE = 100
-"""Messages a second."""
+"""Messages per second."""
 
 
 @measure("peers-streams", "Live streams beside Centrifugo and the reference server of Durable Streams", peers=True)
 def beside_others(bench: Bench) -> Report:
-    """One server at a time: memory of a stream that waits, and the time from a publication to its arrival."""
+    """Runs one server at a time: memory of an idle stream, and the time from publication to arrival."""
     count, seconds = bench.size(5_000, 100), bench.pick(20, 2)
     taken: dict[str, tuple[float, Heard]] = {}
     notes = [
@@ -202,53 +200,52 @@ def beside_others(bench: Bench) -> Report:
     ]
     for name, serve in SERVERS.items():
         try:
-            with serve(bench.fresh("streams"), count) as found:
-                taken[name] = followed(bench, found, seconds)
+            with serve(bench.fresh("streams"), count) as server:
+                taken[name] = followed(bench, server, seconds)
         except Skip as reason:
             notes.append(f"SKIPPED {name}: {reason}")
-    rows = [Row(f"memory of a stream: {name}", [held], "KB") for name, (held, _) in taken.items()]
+    rows = [Row(f"memory of a stream: {name}", [size], "KB") for name, (size, _) in taken.items()]
     rows += [
         Row(f"to arrival, p50: {name}", [heard["p50"]], "ms", {"p99 ms": heard["p99"]})
         for name, (_, heard) in taken.items()
     ]
     verdicts = [
         Verdict(
-            f"memory of a stream: queuey / {name}", [taken["queuey"][0] / held], goal=MEMORY.get(name), better="lower"
+            f"memory of a stream: queuey / {name}", [taken["queuey"][0] / size], goal=MEMORY.get(name), better="lower"
         )
-        for name, (held, _) in taken.items()
+        for name, (size, _) in taken.items()
         if name != "queuey"
     ]
     return Report("", "", rows, verdicts, notes)
 
 
 def followed(bench: Bench, server: Streams, seconds: float) -> tuple[float, Heard]:
-    """Follows all streams; returns the KB that each takes while it waits, and how long messages took to arrive.
+    """Follows all streams; returns the KB of memory of an idle stream, and the result of the listeners.
 
     Raises:
-        Void: Messages did not come.
+        Void: Messages did not arrive.
     """
     before = sum(server.process.memory())
     with listening(server.process, server.paths, times=TIME.format("([0-9.]+)")) as heard:
         time.sleep(bench.pick(5, 1))
-        held = (sum(server.process.memory()) - before) * 1e3 / len(server.paths)
+        memory_kb = (sum(server.process.memory()) - before) * 1e3 / len(server.paths)
         published, began = 0, time.monotonic()
-        while (passed := time.monotonic() - began) < seconds:
-            if published < passed * PACE:
+        while (elapsed := time.monotonic() - began) < seconds:
+            if published < elapsed * PACE:
                 text = TIME.format(f"{time.time():.6f}")
                 server.publish(bench.rng.randrange(len(server.paths)), text + "x" * (traffic.BODY_BYTES - len(text)))
                 published += 1
             else:
                 time.sleep(0.001)
         time.sleep(1)
-    [came] = heard
-    if came["messages"] != published:
-        raise Void(f"{came['messages']} of {published} messages came")
-    return held, came
+    [result] = heard
+    if result["messages"] != published:
+        raise Void(f"{result['messages']} of {published} messages came")
+    return memory_kb, result
 
 
 @contextlib.contextmanager
 def ours(directory: Path, count: int) -> Iterator[Streams]:
-    """Runs the service with inboxes."""
     names = [f"inbox{number:05}" for number in range(count)]
     service.prepare(directory, names).close()
     with service.serve(directory, environment=ROOM) as server:
@@ -269,19 +266,17 @@ SERVERS: Mapping[str, Callable[[Path, int], contextlib.AbstractContextManager[St
 
 
 def asked_of(server: Process) -> float:
-    """Returns how many requests a worker has made to Cassandra."""
     return metric(server, "queuey_store_requests_total")
 
 
 def _post(store: Store, queues: list[Queue], seconds: float) -> int:
-    """Posts messages, each to a queue drawn by lot; returns how many were stored."""
     rng, text, begun = random.Random(1), traffic.bodies(1)[0], 0
 
     async def post() -> int:
         nonlocal begun
         began, appends = time.monotonic(), []
-        while (passed := time.monotonic() - began) < seconds:
-            while begun < passed * A_SECOND:
+        while (elapsed := time.monotonic() - began) < seconds:
+            while begun < elapsed * A_SECOND:
                 begun += 1
                 message = NewMessage(text, 1, service.THREE_DAYS)
                 appends.append(asyncio.ensure_future(store.messages.append(rng.choice(queues), [message])))

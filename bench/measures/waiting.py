@@ -1,4 +1,4 @@
-"""Thousands of long polls on one worker: what each takes, what others notice of them, what they ask of the store."""
+"""Measures thousands of long polls on one worker: their memory, their effect on other requests, and store requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.started.processes import Process
 
 SETTINGS = {"QUEUEY_CONNECTIONS": "12000", "QUEUEY_WAIT_SLOTS": "6000", "QUEUEY_MAX_WAIT": "300"}
 CALLERS = 4
-"""Connections that post meanwhile."""
+"""Connections that post while others wait."""
 ONE = [traffic.request("GET", f"{service.BASE}/waits?wait=300")]
 CLAIM = [traffic.request("POST", f"{service.BASE}/claimed/claims?wait=300")]
 POSTS = traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(16))
@@ -24,12 +24,11 @@ NEWS = traffic.posts_of_one(f"{service.BASE}/waits", ["news"])
 
 
 def posting(bench: Bench, server: Process) -> traffic.Sample:
-    """Posts to a queue on which nobody waits."""
     return traffic.run(server, POSTS, seconds=bench.pick(5, 0.5), connections=CALLERS)
 
 
 def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
-    """Returns what each of some long polls takes of the memory of a service that has had none before."""
+    """Returns the memory per long poll in kB, in a service that has not had any before."""
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
         settle(server, 0)
@@ -40,18 +39,18 @@ def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
 
 @measure("waiting", "5,000 long polls on one worker: memory, the latency of posts beside them, and one message for all")
 def on_sqlite(bench: Bench) -> Report:
-    """They wait on one partition; then, for their memory, on as many queues."""
+    """The polls wait on one partition; for their memory, also on a queue each."""
     count = bench.size(5000, 200)
     directory = bench.fresh("waiting")
     service.prepare(directory, ["bench", "waits", "claimed"]).close()
     service.fill_queues(directory, count)
-    each = [traffic.request("GET", f"{service.BASE}/q{number:07d}?wait=300") for number in range(count)]
+    poll_each = [traffic.request("GET", f"{service.BASE}/q{number:07d}?wait=300") for number in range(count)]
     nobody, reads, claims = sides = "nobody waits", f"{count:,} reads wait", f"{count:,} claims wait"
     posts: dict[str, list[traffic.Sample]] = {side: [] for side in sides}
-    together: list[float] = []
+    answer_seconds: list[float] = []
     sizes = {
         "one partition": [kilobytes(bench, directory, ONE * count)],
-        "a queue each": [kilobytes(bench, directory, each)],
+        "a queue each": [kilobytes(bench, directory, poll_each)],
     }
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
@@ -61,24 +60,24 @@ def on_sqlite(bench: Bench) -> Report:
             with waiting(server, [poll] * count) as polls:
                 posts[reads].append(posting(bench, server))
                 traffic.run(server, NEWS, seconds=10, warm=0, connections=1, count=1)
-                together.append(polls.answered(60))
+                answer_seconds.append(polls.answered(60))
             with waiting(server, CLAIM * count):
                 posts[claims].append(posting(bench, server))
-            found = "; ".join(f"{side}: {some[-1].p99:.2f} ms, {some[-1].cpu:.0f} µs" for side, some in posts.items())
-            bench.say(f"{turn + 1}: {found}; {together[-1]:.2f} s")
+            shown = "; ".join(f"{side}: {runs[-1].p99:.2f} ms, {runs[-1].cpu:.0f} µs" for side, runs in posts.items())
+            bench.say(f"{turn + 1}: {shown}; {answer_seconds[-1]:.2f} s")
     rows = [
         *(Row(f"memory of a long poll, {name}", size, "kB") for name, size in sizes.items()),
-        *(Row(f"posts, {side}", [one.p99 for one in some], "ms p99") for side, some in posts.items()),
-        *(Row(f"posts, {side}", [one.cpu for one in some], "µs of CPU a post") for side, some in posts.items()),
-        Row(f"one message answers {count:,}", together, "s"),
+        *(Row(f"posts, {side}", [run.p99 for run in runs], "ms p99") for side, runs in posts.items()),
+        *(Row(f"posts, {side}", [run.cpu for run in runs], "µs of CPU a post") for side, runs in posts.items()),
+        Row(f"one message answers {count:,}", answer_seconds, "s"),
     ]
     verdicts = [
         Verdict(f"memory of a long poll, {name}", size, "kB", goal=15, better="lower") for name, size in sizes.items()
     ]
     for side in (reads, claims):
-        ratios = paired([one.p99 for one in posts[side]], [one.p99 for one in posts[nobody]])
+        ratios = paired([run.p99 for run in posts[side]], [run.p99 for run in posts[nobody]])
         verdicts.append(Verdict(f"p99 of posts, {side} / {nobody}", ratios, goal=1.5, better="lower"))
-        ratios = paired([one.cpu for one in posts[side]], [one.cpu for one in posts[nobody]])
+        ratios = paired([run.cpu for run in posts[side]], [run.cpu for run in posts[nobody]])
         verdicts.append(Verdict(f"CPU of a post, {side} / {nobody}", ratios, better="lower"))
     notes = ["Proportional set size of the service, connections included; 1,000 bytes to the kB."]
     return Report("waiting", "", rows, verdicts, notes)
@@ -86,7 +85,6 @@ def on_sqlite(bench: Bench) -> Report:
 
 @measure("waiting-cassandra", "What long polls on one partition ask of Cassandra while nothing comes")
 def on_cassandra_nodes(bench: Bench) -> Report:
-    """Requests to Cassandra, by the service's own count."""
     count = bench.size(5000, 100)
     seconds = bench.pick(10, 1)
     sides = {
@@ -97,7 +95,7 @@ def on_cassandra_nodes(bench: Bench) -> Report:
         f"{count:,} claims wait": CLAIM * count,
     }
     rates: dict[str, list[float]] = {side: [] for side in sides}
-    posts: dict[str, list[float]] = {side: [] for side, some in sides.items() if len(some) != 1}
+    posts: dict[str, list[float]] = {side: [] for side, polls in sides.items() if len(polls) != 1}
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra, queues=["bench", "waits", "claimed"]).close()
         directory = bench.fresh("waiting")
@@ -112,10 +110,10 @@ def on_cassandra_nodes(bench: Bench) -> Report:
                         rates[side].append((requests(server) - before) / seconds)
                         if side in posts:
                             posts[side].append(posting(bench, server).p99)
-                bench.say(", ".join(f"{side}: {found[-1]:.1f}/s" for side, found in rates.items()))
-                bench.say(", ".join(f"{side}: {found[-1]:.2f} ms" for side, found in posts.items()))
-    rows = [Row(side, found, "requests/s") for side, found in rates.items()]
-    rows += [Row(f"posts, {side}", found, "ms p99") for side, found in posts.items()]
+                bench.say(", ".join(f"{side}: {values[-1]:.1f}/s" for side, values in rates.items()))
+                bench.say(", ".join(f"{side}: {values[-1]:.2f} ms" for side, values in posts.items()))
+    rows = [Row(side, values, "requests/s") for side, values in rates.items()]
+    rows += [Row(f"posts, {side}", values, "ms p99") for side, values in posts.items()]
     nobody, one_read, reads, one_claim, claims = sides
     verdicts = [
         Verdict(f"requests, {many} / {one}", paired(rates[many], rates[one]), goal=1.1, better="lower")
@@ -129,11 +127,10 @@ def on_cassandra_nodes(bench: Bench) -> Report:
 
 
 def newest(server: Process) -> str:
-    """Returns an id above which there is nothing in the queue on which they wait."""
+    """Returns the horizon of the queue with waiters; it has no message above this id."""
     settle(server, 0)
     return ask(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
 
 
 def requests(server: Process) -> float:
-    """Returns how many requests the service has sent to Cassandra so far."""
     return metric(server, "queuey_store_requests_total")

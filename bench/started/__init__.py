@@ -1,1 +1,1 @@
-"""Processes that a measure starts: servers, the service, workers."""
+"""Processes that a measure starts: servers, the service, and workers."""

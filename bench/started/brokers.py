@@ -1,4 +1,4 @@
-"""NATS, RabbitMQ and Kafka, each alone on this machine and with what it acknowledges on the disk."""
+"""NATS, RabbitMQ and Kafka brokers: one local node that syncs to disk before it acknowledges."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ transaction.state.log.min.isr=1
 
 @contextlib.contextmanager
 def nats(directory: Path) -> Iterator[tuple[str, Process]]:
-    """Runs NATS with JetStream, which writes to the disk before each acknowledgement; gives its address.
+    """Runs NATS with JetStream, which syncs before each acknowledgement; yields its address and process.
 
     Raises:
-        Skip: It could not be installed.
+        Skip: NATS could not be installed.
     """
     program = other_python.found().with_name("nats-server")
     port = free_port()
@@ -65,10 +65,10 @@ def nats(directory: Path) -> Iterator[tuple[str, Process]]:
 
 @contextlib.contextmanager
 def rabbitmq(directory: Path) -> Iterator[tuple[str, Process]]:
-    """Runs RabbitMQ as Debian packages it; gives its address. Its quorum queues write to the disk first.
+    """Runs RabbitMQ from Debian's package; yields its address and process. Its quorum queues sync first.
 
     Raises:
-        Skip: It is not installed.
+        Skip: RabbitMQ is not installed.
     """
     program = shutil.which("rabbitmq-server", path=f"{os.environ['PATH']}:/usr/sbin:/usr/lib/rabbitmq/bin")
     if program is None:
@@ -88,7 +88,7 @@ def rabbitmq(directory: Path) -> Iterator[tuple[str, Process]]:
         "ERL_EPMD_PORT": str(names),
     }
     command = [str(scripts[-1] if scripts else program)]
-    # The registry of Erlang's nodes: one that RabbitMQ starts itself outlives it.
+    # Erlang's port mapper. RabbitMQ would start one itself, but that one would outlive RabbitMQ.
     registry = ["epmd", "-address", "127.0.0.1", "-port", str(names)]
     with (
         launched("epmd", registry, names, directory),
@@ -100,10 +100,11 @@ def rabbitmq(directory: Path) -> Iterator[tuple[str, Process]]:
 
 @contextlib.contextmanager
 def kafka(directory: Path) -> Iterator[tuple[str, Process]]:
-    """Runs one Kafka broker; gives its address. The topic of the bench is flushed to the disk for each message set.
+    """Runs one Kafka broker; yields its address and process. The topic of the bench flushes each message set.
 
     Raises:
-        Skip: No Java here, or it could not be fetched.
+        Skip: This machine has no Java, or Kafka could not be fetched.
+        Void: The storage could not be formatted.
     """
     try:
         command, lib = java.find(), jars.fetch(KAFKA)
@@ -112,21 +113,20 @@ def kafka(directory: Path) -> Iterator[tuple[str, Process]]:
     port, controller = free_port(), free_port()
     settings = directory / "kafka.properties"
     settings.write_text(KAFKA_SETTINGS.format(port=port, controller=controller, directory=directory), "utf-8")
-    run = [str(command), "-Xmx1g", "-cp", f"{lib}/*"]
-    made = subprocess.run(
-        [*run, "kafka.tools.StorageTool", "format", "-t", uuid.uuid4().hex[:22], "-c", str(settings)],
+    java_command = [str(command), "-Xmx1g", "-cp", f"{lib}/*"]
+    formatted = subprocess.run(
+        [*java_command, "kafka.tools.StorageTool", "format", "-t", uuid.uuid4().hex[:22], "-c", str(settings)],
         capture_output=True,
         text=True,
         check=False,
     )
-    if made.returncode:
-        raise Void(f"Kafka: {made.stdout[-1000:]}{made.stderr[-1000:]}")
-    with launched("kafka", [*run, "kafka.Kafka", str(settings)], port, directory) as process:
+    if formatted.returncode:
+        raise Void(f"Kafka: {formatted.stdout[-1000:]}{formatted.stderr[-1000:]}")
+    with launched("kafka", [*java_command, "kafka.Kafka", str(settings)], port, directory) as process:
         process.wait_until(lambda: accepts(port), START_SECONDS)
         yield f"127.0.0.1:{port}", process
 
 
 def accepts(port: int) -> bool:
-    """Returns whether a server listens."""
     with socket.create_connection(("127.0.0.1", port), timeout=1):
         return True

@@ -1,4 +1,4 @@
-"""Programs of the bench in Go, built once where there is Go: load on systems whose usual clients are written in it."""
+"""Builds the bench's Go programs once and caches them: load generators for systems whose usual client is in Go."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BUILD_SECONDS = 900.0
 
 
 def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
-    """Returns a program that is built from the Go files of a directory.
+    """Builds a program from the Go files of a directory, unless the cache has it.
 
     Args:
-        name: The name of the program.
-        source: The directory with its files.
-        modules: The modules that it imports, and their versions.
+        name: Name of the program.
+        source: Directory of the Go files.
+        modules: Modules that the program imports, with their versions.
 
     Raises:
-        Skip: It could not be built.
+        Skip: The program could not be built.
     """
     texts = {path.name: path.read_bytes() for path in sorted(source.glob("*.go"))}
     digest = sha256(repr((texts, dict(modules))).encode()).hexdigest()[:16]
@@ -36,17 +36,17 @@ def built(name: str, source: Path, modules: Mapping[str, str]) -> Path:
     program.parent.mkdir(parents=True)
     for file, text in texts.items():
         (program.parent / file).write_bytes(text)
-    needed = [f"{module}@v{version}" for module, version in modules.items()]
-    steps = (["mod", "init", name], ["get", *needed], ["mod", "tidy"], ["build", "-o", name, "."])
+    requirements = [f"{module}@v{version}" for module, version in modules.items()]
+    steps = (["mod", "init", name], ["get", *requirements], ["mod", "tidy"], ["build", "-o", name, "."])
     _run(name, program.parent, steps)
     return program
 
 
 def installed(name: str, module: str, version: str) -> Path:
-    """Returns a program that is a module of its own, such as a server.
+    """Installs a program that is its own Go module, such as a server.
 
     Raises:
-        Skip: It could not be built.
+        Skip: The program could not be built.
     """
     directory = _cache(name, version)
     if not (directory / name).exists():
@@ -66,7 +66,7 @@ def _run(name: str, directory: Path, steps: Iterable[Sequence[str]]) -> None:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(directory)}
     for step in steps:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [go, *step],
                 cwd=directory,
                 env=environment,
@@ -77,5 +77,5 @@ def _run(name: str, directory: Path, steps: Iterable[Sequence[str]]) -> None:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Skip(f"{name} cannot be built: {error}") from error
-        if done.returncode:
-            raise Skip(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
+        if process.returncode:
+            raise Skip(f"{name} cannot be built: {process.stderr.strip()[-300:]}")

@@ -1,4 +1,4 @@
-"""ZooKeeper servers for a measure: fresh, and their data on a real disk."""
+"""New ZooKeeper servers for a measure, with their data on a real disk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ START_SECONDS = 120.0
 
 @contextlib.contextmanager
 def zookeeper(bench: Bench, count: int = 1) -> Iterator[ZooKeeperEnsemble]:
-    """Runs one or three servers whose data lies beside that of the other sides, and ends them with the block.
+    """Runs one or three servers, with their data next to that of the other sides; stops them after the block.
 
     Raises:
-        Skip: There is no Java here, or no way to ZooKeeper's jars.
+        Skip: This machine has no Java, or ZooKeeper's jars could not be fetched.
         Void: A server did not start.
     """
     try:

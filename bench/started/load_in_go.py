@@ -1,4 +1,4 @@
-"""The program in Go that puts load on the queues and logs of others: ``bench/peers``."""
+"""Starts the Go program that generates load on other queues and logs: ``bench/peers``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {
     "github.com/twmb/franz-go/pkg/kadm": "1.20.0",
     "github.com/jackc/pgx/v5": "5.13.0",
 }
-"""The clients, in the versions that it gets."""
+"""The Go clients and their versions."""
 Operation = Literal["post", "read", "job"]
 
 
@@ -31,10 +31,10 @@ class Peer:
     """A server under load.
 
     Attributes:
-        program: That of :func:`program`.
-        kind: Its name there.
-        address: Its address.
-        process: Whose CPU counts; None if it is not known.
+        program: Path of the load generator (:func:`program`).
+        kind: The system, as the load generator names it.
+        address: Address of the server.
+        process: The server process whose CPU is measured; None if it is unknown.
     """
 
     program: Path
@@ -51,17 +51,17 @@ class Peer:
         batch: int = 1,
         count: int = 0,
     ) -> Sample:
-        """Lets callers call, each one call after the other.
+        """Runs callers concurrently; each caller makes one call after the other.
 
         Args:
-            operation: Post, read a hundred, or claim one message and acknowledge it.
-            callers: How many.
-            seconds: How long at most.
-            batch: Messages of a post.
-            count: If not zero, the run ends with that many messages.
+            operation: Post, read a hundred messages, or claim and acknowledge one message.
+            callers: Number of callers.
+            seconds: Max duration.
+            batch: Messages per post.
+            count: If not zero, the run ends after this many messages.
 
         Raises:
-            Void: A call failed, or none ended.
+            Void: A call failed, or no call ended.
         """
         plan = {
             "Address": self.address,
@@ -71,8 +71,8 @@ class Peer:
             "Seconds": seconds,
             "Count": count,
         }
-        before = self.process.cpu_seconds() if self.process else 0.0
-        done = subprocess.run(
+        cpu_before = self.process.cpu_seconds() if self.process else 0.0
+        process = subprocess.run(
             [str(self.program), self.kind, operation],
             input=json.dumps(plan),
             capture_output=True,
@@ -80,24 +80,24 @@ class Peer:
             timeout=seconds + 120,
             check=False,
         )
-        if done.returncode:
-            raise Void(f"{self.kind}, {operation}: {done.stderr.strip()[-1000:]}")
-        spent = self.process.cpu_seconds() - before if self.process else 0.0
-        found = json.loads(done.stdout)
+        if process.returncode:
+            raise Void(f"{self.kind}, {operation}: {process.stderr.strip()[-1000:]}")
+        cpu_seconds = self.process.cpu_seconds() - cpu_before if self.process else 0.0
+        result = json.loads(process.stdout)
         return Sample(
-            rate=found["messages"] / found["seconds"],
-            p50=found["p50"],
-            p99=found["p99"],
-            longest=found["longest"],
-            cpu=spent * 1e6 / max(1, found["messages"]),
-            answers=found["messages"],
+            rate=result["messages"] / result["seconds"],
+            p50=result["p50"],
+            p99=result["p99"],
+            longest=result["longest"],
+            cpu=cpu_seconds * 1e6 / max(1, result["messages"]),
+            answers=result["messages"],
         )
 
 
 def program() -> Path:
-    """Returns the program.
+    """Builds the load generator.
 
     Raises:
-        Skip: It could not be built.
+        Skip: The program could not be built.
     """
     return go_programs.built("peers", ROOT / "bench" / "peers", MODULES)

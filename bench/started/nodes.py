@@ -1,7 +1,7 @@
-"""Cassandra nodes for a measure: fresh, on a real disk, and warm.
+"""New Cassandra nodes for a measure, on a real disk.
 
-A JVM that has just started is several times slower than one that has run for a while, so whoever uses these nodes must
-let both sides run for some seconds first.
+A JVM that has just started is several times slower than a warm one. So measures must run both sides for some seconds
+before they take samples.
 """
 
 from __future__ import annotations
@@ -19,25 +19,23 @@ from deploy.local import CannotFetch, CassandraCluster, CassandraOptions, NoJava
 
 Sync = Literal["periodic", "batch"]
 HEAP = {1: "2g", 3: "1g"}
-"""Of each node, by how many there are."""
+"""Heap of each node, by the number of nodes."""
 START_SECONDS = 300.0
 
 
 class Nodes:
-    """One or three running nodes."""
-
     def __init__(self, cluster: CassandraCluster | Node) -> None:
         self.servers = cluster.nodes if isinstance(cluster, CassandraCluster) else []
         self.address = Address(tuple(cluster.contact_points), cluster.port)
         self._keyspaces: set[str] = set()
 
     def url(self, keyspace: str) -> str:
-        """Returns a keyspace as the service's ``store`` setting names it."""
+        """Returns the ``store`` setting for a keyspace."""
         self._keyspaces.add(keyspace)
         return f"cassandra://{self.address.text}/{keyspace}"
 
     def cpu_seconds(self) -> float:
-        """Returns user and system time spent so far by all nodes that were started here."""
+        """Returns the user and system CPU seconds of all nodes that were started here."""
         total = 0
         for node in self.servers:
             fields = Path(f"/proc/{node.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
@@ -45,28 +43,29 @@ class Nodes:
         return total / TICKS
 
     def drop_keyspaces(self) -> None:
-        """Removes what a measure has made on nodes that it shares with others."""
         session = connect(self.address, None)
         for keyspace in self._keyspaces:
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}", timeout=START_SECONDS)
         session.cluster.shutdown()
 
     def environment(self) -> dict[str, str]:
-        """Returns what tells a baseline where the nodes are."""
+        """Returns an environment that gives a baseline process the address of the nodes."""
         return {**os.environ, "BENCH_CASSANDRA": self.address.text}
 
 
 @contextlib.contextmanager
 def cassandra(bench: Bench, count: int = 1, sync: Sync = "periodic") -> Iterator[Nodes]:
-    """Runs nodes whose data lies beside that of the other sides, and ends them with the block; or the one to share.
+    """Runs nodes with their data next to that of the other sides, or yields the shared node of a quick run.
+
+    Nodes started here are stopped after the block.
 
     Args:
-        bench: Says where the data goes.
-        count: One or three.
-        sync: ``periodic`` acknowledges a write before its fsync, as Cassandra does by default, ``batch`` after it.
+        bench: Environment of the measure.
+        count: One or three nodes.
+        sync: ``periodic``, Cassandra's default, acknowledges a write before its fsync; ``batch`` after it.
 
     Raises:
-        Skip: There is no Java here, or no way to Cassandra's jars.
+        Skip: This machine has no Java, or Cassandra's jars could not be fetched.
         Void: A node did not start.
     """
     if bench.node is not None and (count, sync) == (1, "periodic"):

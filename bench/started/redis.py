@@ -1,4 +1,4 @@
-"""Redis, where it is installed, with a log that is on the disk before a command is answered."""
+"""A Redis server, if Redis is installed, that syncs its log before it answers a command."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ START_SECONDS = 20.0
 
 @contextlib.contextmanager
 def serve(directory: Path) -> Iterator[tuple[str, Process]]:
-    """Runs a server of its own whose data lies in the directory; gives its URL and its process.
+    """Runs a new server with its data in the directory; yields its URL and its process.
 
     Raises:
         Skip: Redis is not installed.
-        Void: It did not start.
+        Void: The server did not start.
     """
     program = shutil.which("redis-server")
     if program is None:
@@ -42,7 +42,6 @@ def serve(directory: Path) -> Iterator[tuple[str, Process]]:
 
 
 def answers(port: int) -> bool:
-    """Returns whether it answers a PING."""
-    with socket.create_connection(("127.0.0.1", port), timeout=1) as asked:
-        asked.sendall(b"PING\r\n")
-        return asked.recv(16).startswith(b"+PONG")
+    with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        connection.sendall(b"PING\r\n")
+        return connection.recv(16).startswith(b"+PONG")

@@ -1,4 +1,4 @@
-"""The program in Go that measures River: ``bench/job_queues/river/main.go``."""
+"""Builds the Go program that measures River: ``bench/job_queues/river/main.go``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MODULES = {
     "github.com/riverqueue/river/riverdriver/riversqlite": RIVER,
     "modernc.org/sqlite": SQLITE,
 }
-"""What it needs, in the versions that it gets."""
+"""The Go modules and their versions."""
 VERSIONS = f"river {RIVER}, modernc.org/sqlite {SQLITE}"
 
 
 def program() -> Path:
-    """Returns the program.
+    """Builds the program.
 
     Raises:
-        Skip: It could not be built.
+        Skip: The program could not be built.
     """
     return go_programs.built("river", ROOT / "bench" / "job_queues" / "river", MODULES)

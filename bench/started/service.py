@@ -1,4 +1,4 @@
-"""The service under measurement: its data is prepared through the store, then ``queuey serve`` runs as users run it."""
+"""The service under measurement: prepares the data through the store, then runs ``queuey serve``."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ TLS = ROOT / "tests" / "acceptance" / "tls"
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"
 THREADS = Settings().threads
-"""As users run it; baselines get as many."""
+"""The default of the service; baselines use the same number."""
 THREE_DAYS = 259_200
 FILE = "queuey.sqlite3"
 
 
 def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool = False) -> SqliteStore:
-    """Opens a new store with the application, the key of the generator, and queues; the caller closes it."""
+    """Opens a new store with the application, the generator's key, and queues. The caller closes it."""
     store = open_store(directory, options=SqliteOptions(sweep_interval=1.0 if sweeps else None))
     furnish(store, queues)
     return store
 
 
 def furnish(store: Store, queues: Iterable[str]) -> None:
-    """Gives a new store the application, the key of the generator, and queues."""
     bridge.run(store.applications.create_application(APPLICATION))
     bridge.run(store.applications.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest()))
     for name in queues:
@@ -44,47 +43,46 @@ def furnish(store: Store, queues: Iterable[str]) -> None:
 
 
 def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
-    """Appends ``count`` messages to partition 1, a thousand at a time."""
-    for at in range(0, count, 1000):
-        size = min(1000, count - at)
+    """Appends ``count`` messages to partition 1, in batches of a thousand."""
+    for start in range(0, count, 1000):
+        size = min(1000, count - start)
         bridge.run(store.messages.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)]))
 
 
 def places(store: Store, queue: Queue, room: int) -> list[str]:
-    """Returns ids of partition 1 in their order, ``room`` messages apart, the last ones left out."""
-    found: list[str] = []
+    """Returns every ``room``-th message id of partition 1 in order, without those of the last page."""
+    message_ids: list[str] = []
     page = bridge.run(store.messages.read(queue, [Slice(1, limit=1000)]))[0]
     while page.more and page.next is not None:
-        found.extend(message.id for message in page.messages[::room])
+        message_ids.extend(message.id for message in page.messages[::room])
         page = bridge.run(store.messages.read(queue, [Slice(1, page.next, limit=1000)]))[0]
-    return found
+    return message_ids
 
 
 def expired_left(directory: Path) -> int:
-    """Returns how many expired messages still lie in the file."""
     connection = apsw.Connection(str(directory / FILE), flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT count(*) FROM messages WHERE expires <= ?"
-    left: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]
+    count: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]
     connection.close()
-    return left
+    return count
 
 
 def fill_queues(directory: Path, count: int) -> None:
-    """Writes ``count`` queues ``q0000000`` and so on into a prepared, closed store, past its contract.
+    """Writes ``count`` queues named ``q0000000`` and so on into a prepared, closed store, bypassing the store.
 
-    Only the first is created; the others are its copies. A million calls would take minutes; what is measured are the
-    calls made afterwards.
+    Only the first queue is created and the others are copies of its row, because a million calls would take minutes.
+    Only the calls made afterwards are measured.
     """
     with contextlib.closing(open_store(directory)) as store:
         bridge.run(store.catalogue.create_queue(APPLICATION, "q0000000", QueueSpec()))
     connection = apsw.Connection(str(directory / FILE))
-    drawn = ("name", "uid", "qid")
-    alike = ", ".join(str(row[1]) for row in connection.execute("PRAGMA table_info(queues)") if row[1] not in drawn)
+    own = ("name", "uid", "qid")
+    copied = ", ".join(str(row[1]) for row in connection.execute("PRAGMA table_info(queues)") if row[1] not in own)
     with connection:
         first: int = connection.execute("SELECT next_queue_id FROM clock").fetchall()[0][0]  # type: ignore[assignment]
         connection.executemany(
-            f"INSERT INTO queues ({', '.join(drawn)}, {alike}) "
-            f"SELECT ?, ?, ?, {alike} FROM queues WHERE application = ? AND name = ?",
+            f"INSERT INTO queues ({', '.join(own)}, {copied}) "
+            f"SELECT ?, ?, ?, {copied} FROM queues WHERE application = ? AND name = ?",
             ((f"q{n:07d}", first + 2 * n, first + 2 * n + 1, APPLICATION, "q0000000") for n in range(1, count)),
         )
         connection.execute(
@@ -102,7 +100,6 @@ def serve(
     environment: Mapping[str, str] | None = None,
     scheme: Scheme = "http",
 ) -> contextlib.AbstractContextManager[Process]:
-    """Runs ``queuey serve`` on prepared data."""
     store = {"--data": str(directory), "--sync": sync}
     return run(directory, store, threads=threads, workers=workers, environment=environment, scheme=scheme)
 
@@ -119,12 +116,12 @@ def run(
     """Runs ``queuey serve``.
 
     Args:
-        directory: Where its log and its profile go.
-        store: Options that say which store it has.
-        threads: Per worker.
-        workers: How many.
-        environment: Variables to set.
-        scheme: https has a certificate of the tests.
+        directory: Directory of the log and the profile.
+        store: Command-line options that choose the store.
+        threads: Threads per worker.
+        workers: Number of worker processes.
+        environment: Additional environment variables.
+        scheme: With https, the server uses the tests' certificate.
     """
     port = free_port()
     options = {

@@ -1,4 +1,4 @@
-"""Real workers, ``qdo work``, and how many messages they have handled by their own count."""
+"""Runs ``qdo work`` processes and reads from their metrics how many messages they have handled."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ QUEUE = "bench"
 HANDLERS = {"plain": "plain", "async": "awaited"}
 HANDLED = re.compile(rf'^qdo_messages_handled_total{{queue="{QUEUE}"}} (\S+)$', re.MULTILINE)
 OPEN = "open"
-"""The file that opens the gate of all workers of a directory."""
+"""Name of the file that opens the gate for all workers of a directory."""
 LOOK_SECONDS = 0.1
-"""Between two looks at the counts; a look costs a worker about a millisecond."""
+"""Seconds between two reads of the counts; a read costs a worker about a millisecond."""
 STALLED_SECONDS = 60.0
-"""Without a message handled, after which a run is void."""
+"""Seconds without a handled message after which a run is void."""
 WARM, END = 0.1, 0.95
-"""Parts of all messages between which it is measured: all workers are up, and none has run out of work."""
+"""Shares of all messages between which the rate is measured: all workers run, and none has run out of work."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast messages were handled.
+    """The rate at which messages were handled.
 
     Attributes:
-        rate: Messages a second, of all workers together, once all of them were at work.
-        cpu: Microseconds of the workers' CPU a message in that time.
-        server: The same of the service.
+        rate: Messages per second of all workers together, while all of them were working.
+        cpu: CPU microseconds of the workers per message.
+        server: CPU microseconds of the service per message.
     """
 
     rate: float
@@ -48,7 +48,7 @@ class Pace:
 
 
 class Look:
-    """What was there at one instant."""
+    """A snapshot of the counts and CPU times at one moment."""
 
     def __init__(self, counts: Sequence[int], workers: Sequence[Process], server: Process) -> None:
         self.instant = time.perf_counter()
@@ -58,7 +58,6 @@ class Look:
         self.server = server.cpu_seconds()
 
     def until(self, end: Look) -> Pace:
-        """Returns what went on between two instants."""
         handled = end.handled - self.handled
         return Pace(
             rate=handled / (end.instant - self.instant),
@@ -70,7 +69,7 @@ class Look:
 def worker(
     server: Process, directory: Path, *, handler: str, place: str = "", tree: Path = ROOT
 ) -> contextlib.AbstractContextManager[Process]:
-    """Runs a worker with its default settings, which joins when the gate is open; its port is that of its metrics."""
+    """Runs a worker with default settings, which joins once the gate is open. Its port serves its metrics."""
     port = free_port()
     module = f"{package(tree)}.handlers"
     options = {
@@ -100,46 +99,45 @@ def handle(
     place: str = "",
     tree: Path = ROOT,
 ) -> Pace:
-    """Has a new group handle everything in the queue and measures the steady part.
+    """Lets a new group handle all messages of the queue and measures the steady part.
 
     Args:
         server: The service.
-        directory: Fresh; where the workers log, and the name of their group.
-        messages: How many there are.
-        handler: Which of :data:`HANDLERS`.
-        count: Workers.
-        place: Where they meet; blank: at the service.
-        tree: Of the project; theirs.
+        directory: New directory for the workers' logs; its name is the name of the group.
+        messages: Number of messages in the queue.
+        handler: A key of :data:`HANDLERS`.
+        count: Number of workers.
+        place: Address of the coordination; empty if the service coordinates the group.
+        tree: Checkout of the project that the workers run.
 
     Raises:
-        Void: They stopped on the way, or handled more than there is.
+        Void: The workers stalled, or handled more messages than the queue has.
     """
     with contextlib.ExitStack() as stack:
-        start_one = partial(worker, server, directory, handler=handler, place=place, tree=tree)
-        running = [stack.enter_context(start_one()) for _ in range(count)]
+        start_worker = partial(worker, server, directory, handler=handler, place=place, tree=tree)
+        workers = [stack.enter_context(start_worker()) for _ in range(count)]
         (directory / OPEN).touch()
-        begin = first = last = look = Look(counts(running), running, server)
-        moved = look.instant
-        while look.handled < messages:
+        begin = first = last = current = Look(counts(workers), workers, server)
+        progress = current.instant
+        while current.handled < messages:
             time.sleep(LOOK_SECONDS)
-            before, look = look, Look(counts(running), running, server)
-            if look.handled > before.handled:
-                moved = look.instant
-            elif look.instant - moved > STALLED_SECONDS:
-                raise Void(f"{look.handled:,} of {messages:,} messages handled, and no more:\n{logs(running)}")
+            previous, current = current, Look(counts(workers), workers, server)
+            if current.handled > previous.handled:
+                progress = current.instant
+            elif current.instant - progress > STALLED_SECONDS:
+                raise Void(f"{current.handled:,} of {messages:,} messages handled, then no more:\n{logs(workers)}")
             if first.handled < WARM * messages or not all(first.counts):
-                first = last = look
-            if look.handled <= END * messages:
-                last = look
-        if look.handled > messages:
-            raise Void(f"{look.handled:,} messages handled of {messages:,}:\n{logs(running)}")
-    # Few messages, as of a quick run, may all be handled between two looks.
-    return first.until(last) if first.handled < last.handled else begin.until(look)
+                first = last = current
+            if current.handled <= END * messages:
+                last = current
+        if current.handled > messages:
+            raise Void(f"{current.handled:,} messages handled of {messages:,}:\n{logs(workers)}")
+    # In a quick run, all messages may be handled between two reads.
+    return first.until(last) if first.handled < last.handled else begin.until(current)
 
 
 def counts(running: Sequence[Process]) -> list[int]:
-    """Returns how many messages each worker has handled."""
-    return [_count(one) for one in running]
+    return [_count(w) for w in running]
 
 
 def _count(one: Process) -> int:
@@ -148,13 +146,12 @@ def _count(one: Process) -> int:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
     except OSError as error:
-        raise Void(f"{one.name} does not say what it handled: {error}\n{one.log_tail()}") from error
+        raise Void(f"{one.name} does not serve its metrics: {error}\n{one.log_tail()}") from error
     finally:
         connection.close()
-    found = HANDLED.search(text)
-    return int(float(found[1])) if found else 0
+    match = HANDLED.search(text)
+    return int(float(match[1])) if match else 0
 
 
 def logs(running: Sequence[Process]) -> str:
-    """Returns the ends of what workers wrote."""
-    return "\n".join(one.log_tail() for one in running)
+    return "\n".join(w.log_tail() for w in running)

@@ -1,4 +1,4 @@
-"""Claims on Cassandra: beside an SQS in memory, and beside themselves."""
+"""Measures claims on Cassandra against an in-memory SQS, and against other claims."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
 WARM = 8
-"""Rounds before those that count: a JVM compiles for so long. The same claims cost a node half as much afterwards."""
+"""Warm-up rounds, in which the JVM compiles. Afterwards the same claims cost a node half as much CPU."""
 QUEUE = "jobs"
 PARTITIONS = 8
 SHARED = ("queuey_claims_operations_total", "queuey_claims_appends_total")
 SHARING = CLIENTS / 2
-"""Requests of so many clients that one transaction can carry: while it runs, the others wait for the next."""
+"""Max requests per transaction: while it runs with some clients' requests, the others wait for the next one."""
 
 
 @measure("cassandra-claim1", "Claims of one message and their acknowledgement, in two requests and in one")
 def claim1(bench: Bench) -> Report:
-    """A message takes two requests, or one that acknowledges it and claims the next one."""
     with (
         nodes.cassandra(bench) as cassandra,
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
@@ -58,9 +57,9 @@ def claim1(bench: Bench) -> Report:
     f"Claims of 100 messages and their acknowledgement, against ElasticMQ {elasticmq.VERSION} in batches of 10",
 )
 def claim100(bench: Bench) -> Report:
-    """The baseline receives and deletes as many as SQS takes in one call, in memory; both over HTTP.
+    """The baseline receives and deletes full batches of SQS, in memory; both sides use HTTP.
 
-    Messages that are claimed before the read delay is over are read a second time. Those of a backlog are not.
+    Messages that are claimed before the read delay has passed are read twice. Those of a backlog are not.
     """
     count = bench.size(40_000, 1_000)
     texts = traffic.bodies(1000) * (count // 1000)
@@ -97,7 +96,7 @@ def claim100(bench: Bench) -> Report:
 
 @measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
 def hot(bench: Bench) -> Report:
-    """The processes share the queue's log, and know nothing of each other."""
+    """The processes share the queue's log but do not communicate with each other."""
     count = bench.size(4_000, 200)
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
@@ -111,16 +110,16 @@ def hot(bench: Bench) -> Report:
             calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
         bench.interleave(calls, 1)
         samples = bench.interleave(calls, bench.size(5, 1))
-    one, four = (traffic.rates(samples[name]) for name in calls)
+    one_process, four_processes = (traffic.rates(samples[name]) for name in calls)
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    verdict = Verdict("four processes / one", paired(four, one), goal=0.5, aim=1)
+    verdict = Verdict("four processes / one", paired(four_processes, one_process), goal=0.5, aim=1)
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, one partition; messages a second."]
     return Report("cassandra-hot", "", rows, [verdict], notes)
 
 
 @measure("cassandra-dedup100", "Claims of 100 messages of a dedup queue on Cassandra, against a plain queue")
 def dedup100(bench: Bench) -> Report:
-    """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
+    """All bodies differ, and all messages are stored before the first claim, so covers are written and looked up."""
     count, numbers = bench.size(40_000, 1_000), itertools.count()
     with (
         nodes.cassandra(bench) as cassandra,
@@ -128,17 +127,17 @@ def dedup100(bench: Bench) -> Report:
         on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
     ):
 
-        def of_new_queue(kind: str) -> Sample:
+        def claim_new_queue(kind: str) -> Sample:
             queue, _ = bridge.run(
                 store.catalogue.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
             )
-            for at in range(0, count, 1000):
-                service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
+            for n in range(0, count, 1000):
+                service.fill(store, queue, [f"{n}/{text}" for text in traffic.bodies(min(1000, count - n))], 1000)
             on_cassandra.let_appear(store, queue)
             return run(server, count=count, limit=100, connections=4, queue=queue.name, backend=cassandra)
 
-        calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
-        bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+        calls = {kind: partial(claim_new_queue, kind) for kind in ("dedup", "plain")}
+        bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
         samples = bench.interleave(calls, bench.size(5, 1))
     ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
@@ -147,24 +146,22 @@ def dedup100(bench: Bench) -> Report:
 
 
 def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
-    """Puts as many messages into all partitions of a queue as are about to be claimed."""
+    """Adds ``count`` messages to all partitions of a queue, then calls ``more``."""
     fill(store, queue, count)
     return more()
 
 
 def fill(store: Store, queue: Queue, count: int) -> None:
-    """Puts so many messages into all partitions of a queue."""
     texts = traffic.bodies(1000)
-    for at in range(0, count, len(texts)):
-        some = min(len(texts), count - at)
-        new = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(some)]
-        bridge.run(store.messages.append(queue, new))
+    for start in range(0, count, len(texts)):
+        size = min(len(texts), count - start)
+        messages = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(size)]
+        bridge.run(store.messages.append(queue, messages))
 
 
 def against_last(
     samples: Mapping[str, list[Sample]], goal: float | None = None, aim: float | None = None
 ) -> list[Verdict]:
-    """Compares the rates of every side but the last with those of the last one."""
     *ours, theirs = samples
     return [
         Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)

@@ -1,4 +1,4 @@
-"""What each thing costs on three nodes with a hundred thousand queues: the input of :mod:`bench.capacity`."""
+"""Measures what each operation costs on three nodes with 100,000 queues: the input of :mod:`bench.capacity`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from queuey.storage import Store
 NODES = 3
 CREATED_TOGETHER = 64
 MAX_DRAWN = 20_000
-"""Max queues that the requests of one run name."""
+"""Max queues per run."""
 RECEIVED = "queuey_messages_received_total"
 
 POST = "post of 1 to a queue of many"
@@ -42,7 +42,7 @@ FILES = "files of a message, all copies"
 
 
 class Usage(NamedTuple):
-    """CPU seconds a second, and the memory of the service in MB."""
+    """CPU seconds per second of the service and of the nodes, and the memory of the service in MB."""
 
     service: float
     nodes: float
@@ -51,7 +51,7 @@ class Usage(NamedTuple):
 
 @measure("cassandra-costs", "What posts, reads, claims and live streams cost on three nodes with 100,000 queues")
 def costs(bench: Bench) -> Report:
-    """Each thing is done alone, so that its CPU is known. In the end the nodes stop, and their files are weighed."""
+    """Measures each operation alone, to attribute its CPU. At the end, stops the nodes and sums up their file sizes."""
     names = [f"inbox{number:06}" for number in range(bench.size(100_000, 200))]
     drawn = bench.rng.sample(names, min(len(names), MAX_DRAWN))
     followed = bench.rng.sample(names, bench.size(5_000, 50))
@@ -59,7 +59,7 @@ def costs(bench: Bench) -> Report:
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench, NODES))
         with contextlib.closing(on_cassandra.prepare(cassandra, queues=())) as store:
-            created = asyncio.run(create_all(store, names))
+            creation_rate = asyncio.run(create_all(store, names))
         bench.say(f"{len(names):,} queues are there")
         server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
         run = partial(traffic.run, server, seconds=bench.pick(5, 0.5), backend=cassandra)
@@ -68,23 +68,23 @@ def costs(bench: Bench) -> Report:
             READ: partial(run, traffic.gets([f"{service.BASE}/{name}?limit=100" for name in drawn])),
             CLAIM: partial(claimed, bench, server, cassandra),
         }
-        bench.interleave(calls, bench.size(3, 1))  # The JVMs compile meanwhile.
+        bench.interleave(calls, bench.size(3, 1))  # Warms up the JVMs.
         samples = bench.interleave(calls, rounds)
-        rested = usage(bench, server, cassandra)
+        rest = usage(bench, server, cassandra)
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in followed]):
             idle = usage(bench, server, cassandra)
             samples |= bench.interleave({POST_TO_STREAM: partial(run, posts(followed))}, rounds)
         stored = metric(server, RECEIVED)
         for node in cassandra.servers:
             node.stop()
-        written = size_of_messages(cassandra)
-    rows = [Row("creating a queue", [created], "queues/s")]
+        file_bytes = size_of_messages(cassandra)
+    rows = [Row("creating a queue", [creation_rate], "queues/s")]
     rows += [traffic.row(name, runs, "requests/s") for name, runs in samples.items()]
     rows += [
-        Row(STREAM_MEMORY, [(idle.memory - rested.memory) * 1e3 / len(followed)], "KB"),
-        Row(STREAM_SERVICE, [(idle.service - rested.service) * 1e6 / len(followed)], "µs/s"),
-        Row(STREAM_NODES, [(idle.nodes - rested.nodes) * 1e6 / len(followed)], "µs/s"),
-        Row(FILES, [written / stored], "B"),
+        Row(STREAM_MEMORY, [(idle.memory - rest.memory) * 1e3 / len(followed)], "KB"),
+        Row(STREAM_SERVICE, [(idle.service - rest.service) * 1e6 / len(followed)], "µs/s"),
+        Row(STREAM_NODES, [(idle.nodes - rest.nodes) * 1e6 / len(followed)], "µs/s"),
+        Row(FILES, [file_bytes / stored], "B"),
     ]
     notes = [
         f"{len(names):,} queues, {NODES} nodes with {NODES} copies, one process of the service, all on two processors.",
@@ -95,18 +95,17 @@ def costs(bench: Bench) -> Report:
 
 
 async def create_all(store: Store, names: Sequence[str]) -> float:
-    """Creates the queue of the claims and these; returns how many queues a second."""
+    """Creates the queue for claims and the named queues; returns queues per second."""
     create = store.catalogue.create_queue
     await create(service.APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS))
     began = time.monotonic()
-    for at in range(0, len(names), CREATED_TOGETHER):
-        some = names[at : at + CREATED_TOGETHER]
-        await asyncio.gather(*(create(service.APPLICATION, name, QueueSpec()) for name in some))
+    for start in range(0, len(names), CREATED_TOGETHER):
+        batch = names[start : start + CREATED_TOGETHER]
+        await asyncio.gather(*(create(service.APPLICATION, name, QueueSpec()) for name in batch))
     return len(names) / (time.monotonic() - began)
 
 
 def posts(names: Sequence[str]) -> Job:
-    """Returns a post of one message to each of these queues."""
     texts, headers = traffic.bodies(len(names)), {"Content-Type": "text/plain"}
     return Job(
         [
@@ -118,7 +117,6 @@ def posts(names: Sequence[str]) -> Job:
 
 
 def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
-    """Fills the queue of the claims and empties it, one message a request."""
     count, texts = bench.size(4_000, 200), traffic.bodies(1000)
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         client.send_many(QUEUE, [texts[number % 1000] for number in range(count + CLIENTS)])
@@ -126,20 +124,20 @@ def claimed(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
 
 
 def usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
-    """Returns what the service and the nodes use while nobody asks."""
-    time.sleep(bench.pick(IDLE, 1))  # What was asked before is over.
+    """Returns the usage of the idle service and nodes."""
+    time.sleep(bench.pick(IDLE, 1))  # Waits for the end of background work.
     began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
     time.sleep(bench.pick(3 * IDLE, 1))
-    took = time.monotonic() - began
+    elapsed = time.monotonic() - began
     return Usage(
-        (server.cpu_seconds() - service_before) / took,
-        (cassandra.cpu_seconds() - nodes_before) / took,
+        (server.cpu_seconds() - service_before) / elapsed,
+        (cassandra.cpu_seconds() - nodes_before) / elapsed,
         max(server.memory()),
     )
 
 
 def size_of_messages(cassandra: Nodes) -> int:
-    """Returns the bytes of the files in which the nodes keep messages and the index of their buckets."""
+    """Returns the total size in bytes of the nodes' files of messages and of the index of their buckets."""
     tables = [
         table
         for node in cassandra.servers

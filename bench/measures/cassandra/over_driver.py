@@ -1,4 +1,4 @@
-"""Bulk reads and loads on Cassandra, against the driver alone: what Spark's tasks are made of."""
+"""Measures bulk reads and loads on Cassandra, the work of Spark's tasks, against the driver alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCHES = (50, 100)
 
 @measure("spark-raw", "A partition of Cassandra into Arrow: scan_arrow, scan, and the driver with its NumPy decoder")
 def read(bench: Bench) -> Report:
-    """Every side is a process of its own that has read everything once before."""
+    """Each side is a child process that is measured on its second pass."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
         cassandra_table.prepare(cassandra.address)
@@ -45,7 +45,7 @@ def read(bench: Bench) -> Report:
 
 @measure("spark-raw-write", "Messages with given ids into Cassandra: load, and the driver's batches of one partition")
 def write(bench: Bench) -> Report:
-    """The driver's rows have neither ends nor metadata, and nothing is looked up for them."""
+    """The driver's rows have no expiry and no metadata, and need no lookups."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
         cassandra_table.prepare(cassandra.address)
@@ -60,10 +60,10 @@ def write(bench: Bench) -> Report:
 
 
 def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
-    """Runs one side in a process of its own.
+    """Runs one side in a child process.
 
     Raises:
-        Void: It failed.
+        Void: The process failed.
     """
     name: str = module.__name__  # type: ignore[attr-defined]
     rate, cpu = json.loads(output(name, *arguments, seconds=300, environment=cassandra.environment()))
@@ -73,11 +73,10 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
 def compared(
     samples: dict[str, list[Sample]], asked: dict[str, tuple[float | None, float | None]], count: int
 ) -> Report:
-    """Reports our sides over the fastest of the driver's."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
     under = traffic.rates(samples[best])
     rows = [
-        Row(name, traffic.rates(runs), "rows/s", {"its CPU us/row": sorted(one.cpu for one in runs)[len(runs) // 2]})
+        Row(name, traffic.rates(runs), "rows/s", {"its CPU us/row": sorted(run.cpu for run in runs)[len(runs) // 2]})
         for name, runs in samples.items()
     ]
     verdicts = [

@@ -1,4 +1,4 @@
-"""Messages in and out over HTTP with Cassandra behind, against the same work without the service."""
+"""Measures posts and reads over HTTP on Cassandra against the same work without the service."""
 
 from __future__ import annotations
 
@@ -22,47 +22,42 @@ from queuey.storage import bridge
 
 VIEW = "bench.baselines.session_execute:app"
 WARM_SECONDS = 5.0
-"""For each side, before anything is measured: Cassandra's JVM compiles meanwhile."""
+"""Warm-up of each side before the measurement, in which Cassandra's JVM compiles."""
 CALLERS = (1, 2, 4, 8)
 
 
 class Means(NamedTuple):
-    """What a server of either side is given."""
-
     workers: int
     threads: int
 
     @property
     def text(self) -> str:
-        """As the tables show it."""
         return f"{self.workers} x {self.threads} threads"
 
 
 EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNECTIONS // 2))
-"""The service's default; a thread a connection, as a view that blocks is often given; the same in two processes."""
+"""The service's default; a thread per connection, as usual for blocking views; the same in two processes."""
 
 
 def warm(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
-    """Lets a side run before it is measured."""
     traffic.run(server, job, seconds=bench.pick(WARM_SECONDS, 0.3), connections=connections)
 
 
 @measure("cassandra-post1", "POST of one message on Cassandra, against a plain view that calls session.execute")
 def post1(bench: Bench) -> Report:
-    """Acknowledged before the fsync, as Cassandra does by default."""
+    """Acknowledged before the fsync, which is Cassandra's default."""
     with nodes.cassandra(bench) as cassandra:
         return against_view(bench, cassandra, goal=2, aim=4)
 
 
 @measure("cassandra-post1-fsync", "The same with commitlog_sync: batch, an fsync before every acknowledgement")
 def post1_fsync(bench: Bench) -> Report:
-    """Another node, started with that setting."""
     with nodes.cassandra(bench, sync="batch") as cassandra:
         return against_view(bench, cassandra, goal=3, aim=5)
 
 
 def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> Report:
-    """Compares at equal workers and threads; the view is sent JSON, the service plain text and, once, the same JSON."""
+    """Compares at equal workers and threads. The view gets JSON; the service gets plain text, and once that JSON."""
     texts = traffic.bodies(64)
     plain, as_json = traffic.posts_of_one(QUEUE, texts), traffic.posts_of_many(QUEUE, texts, 1)
     cassandra_table.prepare(cassandra.address)
@@ -96,7 +91,7 @@ def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> 
 
 
 def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
-    """Compares, for one generator, sides of equal means, and the service as it is by default with the view's best."""
+    """Compares, for one generator, sides of equal means, and the service's default with the best view."""
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = []
     for means in EQUAL_MEANS:
@@ -106,13 +101,13 @@ def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: f
     best = fastest(
         {f"view, {means.text}{generator}": samples[f"view, {means.text}{generator}"] for means in EQUAL_MEANS}
     )
-    by_default = (f"queuey, {default}, JSON{generator}", f"queuey, {default}{generator}")
-    return verdicts + [Verdict(f"{ours} / {best}", paired(rates[ours], rates[best])) for ours in by_default]
+    default_sides = (f"queuey, {default}, JSON{generator}", f"queuey, {default}{generator}")
+    return verdicts + [Verdict(f"{ours} / {best}", paired(rates[ours], rates[best])) for ours in default_sides]
 
 
 @measure("cassandra-post100", "POST of 100 messages on Cassandra, against one process that writes batches of 100 rows")
 def post100(bench: Bench) -> Report:
-    """The baseline has neither HTTP nor JSON to do; its best number of callers counts."""
+    """The baseline does no HTTP and no JSON; its best number of callers counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.pick(2, 0.3)
     with nodes.cassandra(bench) as cassandra:
@@ -129,7 +124,7 @@ def post100(bench: Bench) -> Report:
 
 @measure("cassandra-get100", "GET of 100 messages on Cassandra, against one process that reads slices of 100 rows")
 def get100(bench: Bench) -> Report:
-    """Slices from random places; the baseline makes nothing of its rows."""
+    """Reads slices from random positions. The baseline does not process its rows."""
     count = bench.size(200_000, 5_000)
     seconds = bench.pick(2, 0.3)
     with nodes.cassandra(bench) as cassandra:
@@ -148,9 +143,8 @@ def get100(bench: Bench) -> Report:
     return compared(samples, 1, 2, [note])
 
 
-def reads(bench: Bench, cassandra: Nodes, count: int, *, patient: bool = False) -> Job:
-    """Fills the service's queue and returns reads of it from random places."""
-    store = on_cassandra.prepare(cassandra, patient=patient)
+def reads(bench: Bench, cassandra: Nodes, count: int) -> Job:
+    store = on_cassandra.prepare(cassandra)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     service.fill(store, queue, traffic.bodies(1000), count)
     on_cassandra.let_appear(store, queue)
@@ -163,28 +157,25 @@ def reads(bench: Bench, cassandra: Nodes, count: int, *, patient: bool = False) 
 
 
 def http_name(connections: int) -> str:
-    """Returns the name of a side that goes through the service."""
     return f"queuey, {connections} {'connection' if connections == 1 else 'connections'}"
 
 
 def raw_name(callers: int) -> str:
-    """Returns the name of a side without the service."""
     return f"driver, {callers} {'caller' if callers == 1 else 'callers'}"
 
 
 def over_http(
     cassandra: Nodes, server: processes.Process, job: Job, seconds: float, connections: tuple[int, ...]
 ) -> dict[str, Callable[[], Sample]]:
-    """Returns the sides that go through the service."""
     run = partial(traffic.run, server, job, seconds=seconds, backend=cassandra)
     return {http_name(count): partial(run, connections=count) for count in connections}
 
 
 def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
-    """Runs the baseline without a service in a process of its own.
+    """Runs the baseline without a service in a child process.
 
     Raises:
-        Void: It failed.
+        Void: The process failed.
     """
     environment = cassandra.environment()
     printed = processes.output(slices.__name__, action, callers, seconds, seconds=seconds + 60, environment=environment)
@@ -193,7 +184,7 @@ def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
 
 
 def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: list[str]) -> Report:
-    """Reports the service over the baseline with its best number of callers; at 64 connections as it was asked for."""
+    """Compares the service with the baseline's best number of callers; the goals apply at 64 connections."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
     under = traffic.rates(samples[best])
     rows, verdicts = [], []
@@ -203,8 +194,8 @@ def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: l
             rows.append(Row(name, traffic.rates(runs), "messages/s", {"its CPU us/message": cpu}))
             continue
         rows.append(traffic.row(name, runs))
-        asked = (goal, aim) if name == http_name(CONNECTIONS) else (None, None)
-        verdicts.append(Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=asked[0], aim=asked[1]))
+        goals = (goal, aim) if name == http_name(CONNECTIONS) else (None, None)
+        verdicts.append(Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=goals[0], aim=goals[1]))
     return Report("", "", rows, verdicts, notes)
 
 
@@ -212,7 +203,6 @@ def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: l
     "cassandra-elasticmq", f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service on Cassandra"
 )
 def peer(bench: Bench) -> Report:
-    """As ``elasticmq``, with Cassandra on the same processors."""
     texts = traffic.bodies(1600)
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
@@ -227,7 +217,7 @@ def peer(bench: Bench) -> Report:
 
 @measure("cassandra-three", "Three nodes, three copies, QUORUM, against one node with one copy on the same machine")
 def three(bench: Bench) -> Report:
-    """All nodes run all the time; those that are not asked are idle."""
+    """All nodes run all the time; the nodes that are not measured are idle."""
     texts = traffic.bodies(1600)
     seconds = bench.pick(2, 0.3)
     with contextlib.ExitStack() as stack:
@@ -235,7 +225,7 @@ def three(bench: Bench) -> Report:
         for count in (1, 3):
             cassandra = stack.enter_context(nodes.cassandra(bench, count))
             jobs = {
-                "GET of 100": reads(bench, cassandra, bench.size(50_000, 5_000), patient=True),
+                "GET of 100": reads(bench, cassandra, bench.size(50_000, 5_000)),
                 "POST of one": traffic.posts_of_one(QUEUE, texts[:64]),
                 "POST of 100": traffic.posts_of_many(QUEUE, texts, BATCH),
             }
@@ -252,8 +242,5 @@ def three(bench: Bench) -> Report:
         for what in ("POST of one", "POST of 100", "GET of 100")
     ]
     rows = [traffic.row(name, runs) for name, runs in sorted(samples.items(), reverse=True)]
-    notes = [
-        f"{CONNECTIONS} connections. Writes have 3 s, as in several data centres: four JVMs share two processors.",
-        "A larger share of the two processors goes to Cassandra here than on machines of their own.",
-    ]
-    return Report("", "", rows, verdicts, notes)
+    note = "A larger share of the two processors goes to Cassandra here than on machines of their own."
+    return Report("", "", rows, verdicts, [f"{CONNECTIONS} connections.", note])

@@ -1,4 +1,4 @@
-"""What must not get dearer with size on Cassandra: many queues, long queues, what was deleted or has expired."""
+"""Measures how costs on Cassandra grow with many queues, long queues, and deleted or expired messages."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from queuey.storage import Store, bridge
 
 THOUSAND = 1000
 SPAN = 71 * 3600
-"""Seconds over which the messages of a long queue are spread: a little less than their age at most."""
+"""Seconds over which the messages of a long queue are spread: a little less than three days."""
 LOW = ids.random_low()
 TTL = 4 * 86_400
-"""Seconds that they live: none ends during the measure."""
+"""TTL of these messages in seconds; none expires during the measure."""
 LOADERS = 4
 BEHIND = 1.5
-"""What a read may cost behind messages that are gone, over one without them."""
+"""Max cost of a read behind removed messages, as a multiple of a read without them."""
 LIVE = 1000
 LOOKED_UP = 2.0
-"""Seconds after which a process has to look a queue up again."""
+"""Seconds after which a process looks up a queue again."""
 
 
 @measure("cassandra-queues", "Creating, listing and reading idle queues on Cassandra, when there are few and when many")
 def queues(bench: Bench) -> Report:
-    """Two keyspaces on one node, both filled over HTTP: the first thousand creations against the last as well."""
+    """Fills two keyspaces on one node over HTTP; also compares the first thousand creations with the last."""
     few, many = bench.size(THOUSAND, 150), bench.size(100_000, 400)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         servers: dict[int, Process] = {}
@@ -65,7 +65,7 @@ def queues(bench: Bench) -> Report:
 
 
 def create_all(server: Process, size: int, part: int) -> dict[str, Sample]:
-    """Creates queues over many connections; returns how it went with the first ones and with the last ones."""
+    """Creates queues over many connections; returns samples of the first and of the last ones."""
     ranges = {"the first": range(part)}
     if size > part:
         ranges |= {"those between": range(part, size - part), "the last": range(size - part, size)}
@@ -76,7 +76,7 @@ def create_all(server: Process, size: int, part: int) -> dict[str, Sample]:
 
 
 def creations(numbers: range) -> Job:
-    """Returns creations of numbered queues and of spare ones: the generator sends a little more than it counts."""
+    """Returns creations of numbered queues, and of spare ones: the generator sends a few more than it counts."""
     names = [f"q{number:07d}" for number in numbers]
     spare = [f"spare{numbers.start}-{number}" for number in range(2 * CONNECTIONS)]
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -93,22 +93,22 @@ def creations(numbers: range) -> Job:
     "cassandra-deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue on Cassandra"
 )
 def deep(bench: Bench) -> Report:
-    """The messages' ids are three days old at most, so they lie in many buckets."""
+    """The messages' ids are at most three days old, so they are in many buckets."""
     count = bench.size(5_000_000, 10_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra)
         queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
-        found = spread(store, queue, count)
+        positions = spread(store, queue, count)
         bench.say(f"{count:,} messages are there")
         probes = idle_probes(store)
         store.close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
-            report = places_in(bench, server, [ids.to_hex(position) for position in found[:-BATCH:BATCH]], count)
+            report = places_in(bench, server, [ids.to_hex(position) for position in positions[:-BATCH:BATCH]], count)
     return Report("", "", [*report.rows, *probes[0]], [*report.verdicts, *probes[1]], report.notes)
 
 
 def spread(store: Store, queue: Queue, count: int) -> list[Position]:
-    """Loads messages under ids of the last three days; returns the ids in their order."""
+    """Loads messages under ids of the last three days; returns the ids in order."""
     first = ids.now_ticks() - SPAN * ids.TICKS_PER_SECOND
     step = SPAN * ids.TICKS_PER_SECOND // count
     texts = traffic.bodies(THOUSAND)
@@ -131,11 +131,11 @@ def spread(store: Store, queue: Queue, count: int) -> list[Position]:
 @measure("cassandra-deletes", "Reading on Cassandra behind messages that were deleted, have expired or were purged")
 def deletes(bench: Bench) -> Report:
     """Each queue has the same few live messages; all but one had many more before them."""
-    gone = bench.size(100_000, 5000)
+    removed = bench.size(100_000, 5000)
     seconds = bench.pick(1, 0.3)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=PASTS)
-        firsts = {name: past(store, name, gone) for name, past in PASTS.items()}
+        firsts = {name: past(store, name, removed) for name, past in PASTS.items()}
         for name in PASTS:
             service.fill(
                 store, bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(LIVE), LIVE
@@ -159,45 +159,41 @@ def deletes(bench: Bench) -> Report:
         for what in ("head", "from a cursor")
         for ratios in (paired(costs[f"{name}, {what}"], costs[f"untouched, {what}"]),)
     ]
-    note = f"{LIVE:,} live messages in each queue, {gone:,} others before them; time of a GET of {BATCH}."
+    note = f"{LIVE:,} live messages in each queue, {removed:,} others before them; time of a GET of {BATCH}."
     return Report("", "", [Row(name, values, "ms") for name, values in costs.items()], verdicts, [note])
 
 
 def many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> list[Position]:
-    """Appends messages; returns their ids."""
     queue, texts = bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(THOUSAND)
-    found: list[Position] = []
+    positions: list[Position] = []
     for _ in range(0, count, THOUSAND):
-        found += bridge.run(store.messages.append(queue, [NewMessage(text, 1, ttl) for text in texts]))
-    return found
+        positions += bridge.run(store.messages.append(queue, [NewMessage(text, 1, ttl) for text in texts]))
+    return positions
 
 
 def untouched(store: Store, name: str, gone: int) -> Position:
-    """Nothing was there before; a cursor stands at the present."""
+    """Leaves the queue empty; returns the current time as a cursor."""
     return ids.now_ticks(), LOW
 
 
 def deleted(store: Store, name: str, gone: int) -> Position:
-    """All were deleted one by one."""
-    found = many(store, name, gone)
+    positions = many(store, name, gone)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, name))
-    for at in range(0, gone, THOUSAND):
-        bridge.run(store.messages.delete(queue, [(1, position) for position in found[at : at + THOUSAND]]))
-    return found[0]
+    for start in range(0, gone, THOUSAND):
+        bridge.run(store.messages.delete(queue, [(1, position) for position in positions[start : start + THOUSAND]]))
+    return positions[0]
 
 
 def expired(store: Store, name: str, gone: int) -> Position:
-    """All have come to their end."""
-    found = many(store, name, gone, ttl=1)
+    positions = many(store, name, gone, ttl=1)
     time.sleep(4)
-    return found[0]
+    return positions[0]
 
 
 def purged(store: Store, name: str, gone: int) -> Position:
-    """The queue was purged."""
-    found = many(store, name, gone)
+    positions = many(store, name, gone)
     bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, name, fresh=True))))
-    return found[0]
+    return positions[0]
 
 
 PASTS: dict[str, Callable[[Store, str, int], Position]] = {
@@ -209,28 +205,28 @@ PASTS: dict[str, Callable[[Store, str, int], Position]] = {
 
 
 def idle_probes(store: Store) -> tuple[list[Row], list[Verdict]]:
-    """Counts the requests that reads of an idle queue make: the probes for messages, and looking the queue up."""
+    """Counts the requests of reading an idle queue, with and without looking up the queue."""
     queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, "idle", QueueSpec()))
-    cold, warmed = [], []
+    cold, warm = [], []
     for _ in range(3):
         time.sleep(LOOKED_UP)
         cold.append(requests_of_read(store, queue))
-        warmed.append(requests_of_read(store, queue))
+        warm.append(requests_of_read(store, queue))
     rows = [
         Row("idle queue, looked up and read", cold, "requests"),
-        Row("idle queue, read again at once", warmed, "requests"),
+        Row("idle queue, read again at once", warm, "requests"),
     ]
-    return rows, [Verdict("probes of a read of an idle queue", warmed, "requests", goal=2, better="lower")]
+    return rows, [Verdict("probes of a read of an idle queue", warm, "requests", goal=2, better="lower")]
 
 
 def requests_of_read(store: Store, queue: Queue) -> float:
-    """Returns how many requests to Cassandra one read makes.
+    """Returns the number of requests to Cassandra that one read makes.
 
     Raises:
-        Void: The queue is not idle.
+        Void: The queue is not empty.
     """
     before = bridge.run(store.statistics())["store_requests_total"]
     (page,) = bridge.run(store.messages.read(queue, [Slice(1)]))
     if page.messages:
-        raise Void("there are messages in the idle queue")
+        raise Void("the idle queue has messages")
     return bridge.run(store.statistics())["store_requests_total"] - before

@@ -1,4 +1,4 @@
-"""Two timings of the same three nodes: what a short write deadline costs, undisturbed and when nodes fail."""
+"""Compares two timings on the same three nodes: what a short write deadline costs, with and without failing nodes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,12 @@ COUNTS = {
     "undone": "queuey_store_undo_writes_total",
     "unknown": "queuey_store_undo_writes_unknown_total",
 }
-"""What the service counts; one that it does not have is 0."""
+"""Metrics of the service; a missing one counts as 0."""
 PARTITIONS = 4
 SETTLING = 300.0
 
 
 class Times(NamedTuple):
-    """What a keyspace is served with."""
-
     name: str
     timing: Timing
     speculative: float
@@ -54,7 +52,6 @@ class Times(NamedTuple):
 
     @property
     def strong(self) -> LevelTiming:
-        """Those of the level that is measured."""
         return self.timing.levels["strong"]
 
 
@@ -63,17 +60,16 @@ SOON = Times("W 0.4 s", timing.SOON, 0.1)
 
 
 def put_in_force(url: str, times: Times) -> None:
-    """Has a keyspace that nobody uses go by other times."""
     options = CassandraOptions()
     with connected(parse_url(url), options, 60) as driver:
         stored_timing.change(driver, options, times.timing, lambda _: None, wait=lambda _: None)
 
 
 class Scenario(NamedTuple):
-    """What is sent, for how many seconds, and what happens to one of the nodes meanwhile.
+    """The load, its duration in seconds, and the fault of one of the nodes.
 
-    ``rate`` is posts a second; 0: as many as 64 connections can. ``fault`` takes the node and the seconds; the driver
-    has ``after`` seconds to find the node again.
+    ``rate`` is posts per second; 0 means as many as 64 connections can send. ``fault`` gets the node and the seconds.
+    Afterwards the driver has ``after`` seconds to reconnect to the node.
     """
 
     name: str
@@ -84,7 +80,6 @@ class Scenario(NamedTuple):
 
 
 def killed(node: CassandraNode, seconds: float) -> None:
-    """Kills a node and starts it again."""
     time.sleep(seconds / 8)
     node.kill()
     time.sleep(seconds / 4)
@@ -92,7 +87,6 @@ def killed(node: CassandraNode, seconds: float) -> None:
 
 
 def paused(pause: float, node: CassandraNode, seconds: float) -> None:
-    """Lets a node stand still."""
     time.sleep((seconds - pause) / 3)
     node.pause()
     time.sleep(pause)
@@ -100,14 +94,12 @@ def paused(pause: float, node: CassandraNode, seconds: float) -> None:
 
 
 def compacted(node: CassandraNode, seconds: float) -> None:
-    """Merges all files of a node, again and again."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         node.nodetool("compact")
 
 
 def scenarios(bench: Bench) -> list[Scenario]:
-    """Returns what is compared."""
     calm = bench.pick(12, 1)
     short, long = bench.pick(2, 0.5), bench.pick(10, 1)
     after = bench.pick(3, 0)
@@ -124,7 +116,7 @@ def scenarios(bench: Bench) -> list[Scenario]:
 
 @dataclass(frozen=True)
 class Turn:
-    """One run of a scenario: seconds, milliseconds of each request by how it ended, and what the service counted."""
+    """One run of a scenario: seconds, milliseconds of each request by outcome, and the service's counters."""
 
     seconds: float
     times: Mapping[str, list[float]]
@@ -132,18 +124,17 @@ class Turn:
 
     @property
     def rate(self) -> float:
-        """Messages stored a second."""
         return len(self.times.get(STORED, ())) / self.seconds
 
 
 @measure("cassandra-timing", "A write deadline of 0.4 s on three nodes, three copies, beside one of 3 s")
 def timings(bench: Bench) -> Report:
-    """Each timing has a service and a keyspace of its own on the same nodes; they take turns in each scenario."""
+    """Each timing has its own service and keyspace on the same nodes; they alternate in each scenario."""
     turns: dict[tuple[str, Times], list[Turn]] = {}
-    wanted = scenarios(bench)
+    compared = scenarios(bench)
     with nodes.cassandra(bench, 3) as cassandra, contextlib.ExitStack() as stack:
         servers = {times: stack.enter_context(served(bench, cassandra, times)) for times in (PATIENT, SOON)}
-        for scenario in wanted:
+        for scenario in compared:
             calls = {
                 times.name: partial(turn, cassandra, server, scenario, itertools.cycle(cassandra.servers))
                 for times, server in servers.items()
@@ -151,13 +142,13 @@ def timings(bench: Bench) -> Report:
             bench.say(scenario.name)
             samples = bench.interleave(calls, bench.size(3, 1))
             turns |= {(scenario.name, times): samples[times.name] for times in servers}
-    rows = [row(f"{name}, {times.name}", some) for (name, times), some in turns.items()]
-    return Report("", "", rows, verdicts(wanted, turns), notes(turns))
+    rows = [row(f"{name}, {times.name}", runs) for (name, times), runs in turns.items()]
+    return Report("", "", rows, verdicts(compared, turns), notes(turns))
 
 
 @contextlib.contextmanager
 def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
-    """Serves a keyspace that goes by some times, and warms it up."""
+    """Serves a keyspace with this timing, warmed up."""
     keyspace = f"timing_{times.strong.deadline * 1000:.0f}"
     store = on_cassandra.prepare(cassandra, keyspace, [])
     bridge.run(store.catalogue.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS)))
@@ -170,7 +161,7 @@ def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
 
 
 def turn(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterator[CassandraNode]) -> Turn:
-    """Runs a scenario once; another node is its victim each time."""
+    """Runs a scenario once; each run has the next node as its victim."""
     plan: EnduringPlan = {
         "port": server.port,
         "connections": CONNECTIONS,
@@ -183,15 +174,15 @@ def turn(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterato
         "rate": scenario.rate,
     }
     before = counts(server)
-    with ThreadPoolExecutor(1) as beside:
-        faults = [] if scenario.fault is None else [beside.submit(scenario.fault, next(victims), scenario.seconds)]
-        found, _ = traffic.generated(server, "bench.load.enduring", plan, scenario.seconds + 60, None)
+    with ThreadPoolExecutor(1) as pool:
+        faults = [] if scenario.fault is None else [pool.submit(scenario.fault, next(victims), scenario.seconds)]
+        generated, _ = traffic.generated(server, "bench.load.enduring", plan, scenario.seconds + 60, None)
         for fault in faults:
             fault.result()
     if faults:
         settle(cassandra)
         time.sleep(scenario.after)
-    result = cast("EnduringResult", found)
+    result = cast("EnduringResult", generated)
     counted = {name: count - before[name] for name, count in counts(server).items()}
     return Turn(result["seconds"], result["times"], counted)
 
@@ -200,75 +191,72 @@ def settle(cassandra: Nodes) -> None:
     """Waits until all nodes see each other again.
 
     Raises:
-        Void: They do not.
+        Void: The nodes did not within the timeout.
     """
     end = time.monotonic() + SETTLING
     while not all(node.sees_all() for node in cassandra.servers):
         if time.monotonic() > end:
-            raise Void("the nodes do not find each other again")
+            raise Void("the nodes did not see each other again in time")
         time.sleep(0.2)
 
 
 def counts(server: Process) -> dict[str, float]:
-    """Returns what a service has counted so far."""
-    found = dict(line.rsplit(" ", 1) for line in ask(server, "/metrics").splitlines() if not line.startswith("#"))
-    return {name: float(found.get(metric, 0)) for name, metric in COUNTS.items()}
+    metrics = dict(line.rsplit(" ", 1) for line in ask(server, "/metrics").splitlines() if not line.startswith("#"))
+    return {name: float(metrics.get(metric, 0)) for name, metric in COUNTS.items()}
 
 
 def quantile(times: Iterable[float], part: float) -> float:
-    """Returns what so many of the times do not pass; 0 of none."""
+    """Returns a quantile of the times; 0 without times."""
     ordered = sorted(times) or [0.0]
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
 
 
 def pooled(turns: Iterable[Turn], *kinds: str) -> list[float]:
-    """Returns the times of several runs together: of those that ended in one of these ways, or of all."""
-    return [took for one in turns for kind, times in one.times.items() if not kinds or kind in kinds for took in times]
+    """Returns the times of several runs, of these outcomes or of all."""
+    return [ms for run in turns for kind, times in run.times.items() if not kinds or kind in kinds for ms in times]
 
 
 def row(name: str, turns: Sequence[Turn]) -> Row:
-    """Sums up a scenario with one timing."""
     times = pooled(turns)
-    parts = {"p50 ms": 0.5, "p99 ms": 0.99, "p99.9 ms": 0.999, "p99.99 ms": 0.9999, "longest ms": 1}
-    details = {what: quantile(times, part) for what, part in parts.items()}
+    quantiles = {"p50 ms": 0.5, "p99 ms": 0.99, "p99.9 ms": 0.999, "p99.99 ms": 0.9999, "longest ms": 1}
+    details = {what: quantile(times, share) for what, share in quantiles.items()}
     for limit in (400, 750):
-        details[f"% over {limit} ms"] = 100 * sum(took > limit for took in times) / len(times)
-    kinds = {kind for one in turns for kind in one.times} - {STORED}
+        details[f"% over {limit} ms"] = 100 * sum(ms > limit for ms in times) / len(times)
+    kinds = {kind for run in turns for kind in run.times} - {STORED}
     details |= {f"% {kind}": 100 * len(pooled(turns, kind)) / len(times) for kind in sorted(kinds)}
-    counted = {what: sum(one.counts[what] for one in turns) for what in COUNTS}
+    counted = {what: sum(run.counts[what] for run in turns) for what in COUNTS}
     details["% repeated"] = 100 * counted.pop("repeated") / len(times)
-    return Row(name, [one.rate for one in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
+    return Row(name, [run.rate for run in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
 
 
 def verdicts(wanted: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
-    """Compares the short deadline with the long one, turn by turn."""
-    found = []
+    all_verdicts = []
     for name, rate, *_ in wanted:
         soon, patient = turns[name, SOON], turns[name, PATIENT]
-        rates = paired([one.rate for one in soon], [one.rate for one in patient])
-        found += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
-        more = refused(soon) - refused(patient)
-        found += [Verdict(f"refused more, {name}", [more], "% of requests", goal=0.1, better="lower")]
-    return found
+        rates = paired([run.rate for run in soon], [run.rate for run in patient])
+        all_verdicts += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
+        increase = refused(soon) - refused(patient)
+        all_verdicts += [Verdict(f"refused more, {name}", [increase], "% of requests", goal=0.1, better="lower")]
+    return all_verdicts
 
 
 def refused(turns: Sequence[Turn]) -> float:
-    """Returns how many requests of several runs were not stored, most by a 503, in percent."""
+    """Returns the percentage of requests that were not stored, mostly answered with 503."""
     return 100 - 100 * len(pooled(turns, STORED)) / len(pooled(turns))
 
 
 def notes(turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[str]:
-    """Says what the smallest read delay would be by what was measured."""
+    """Returns notes with the smallest read delay that the measured times would allow."""
     patient, soon = (
-        [one for (_, used), some in turns.items() if used == times for one in some] for times in (PATIENT, SOON)
+        [run for (_, used), runs in turns.items() if used == times for run in runs] for times in (PATIENT, SOON)
     )
-    written = {part: quantile(pooled(patient), part) / 1000 for part in (0.99, 0.999, 0.9999)}
-    tails = ", ".join(f"{100 * part:g} % in {took:.2g} s" for part, took in written.items())
+    write_times = {share: quantile(pooled(patient), share) / 1000 for share in (0.99, 0.999, 0.9999)}
+    tails = ", ".join(f"{100 * share:g} % in {seconds:.2g} s" for share, seconds in write_times.items())
     undo, difference = SOON.strong.undo, SOON.timing.clock_difference
-    least = ", ".join(f"{took + undo + difference:.2g} s" for took in written.values())
-    undone, late = (sum(one.counts[what] for one in soon) for what in ("undone", "unknown"))
+    delays = ", ".join(f"{seconds + undo + difference:.2g} s" for seconds in write_times.values())
+    undone, unknown = (sum(run.counts[what] for run in soon) for what in ("undone", "unknown"))
     return [
         f"Times are the client's, from the moment at which a request was due. {PARTITIONS} partitions.",
-        f"Of all posts with {PATIENT.name}, {tails}: with U {undo} s and S {difference} s, D at least " + least,
-        f"With {SOON.name}, {late:,.0f} of {undone:,.0f} undo writes were confirmed later than U after W.",
+        f"Of all posts with {PATIENT.name}, {tails}: with U {undo} s and S {difference} s, D at least " + delays,
+        f"With {SOON.name}, {unknown:,.0f} of {undone:,.0f} undo writes were confirmed later than U after W.",
     ]

@@ -1,4 +1,4 @@
-"""What clients of other systems get, beside those systems or the native calls."""
+"""Compares the facades with the systems that they stand for, or with the native calls."""
 
 from bench.measures.facades import emodb, mq_rqms, sqs
 

@@ -1,4 +1,4 @@
-"""Facades: what a call of another system's protocol costs, over the call of version 1 that it is translated to."""
+"""Measures the CPU of calls in EmoDB's protocol against the native calls that they are translated to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queuey.storage import bridge
 QUEUE = claims.QUEUE
 CONNECTIONS = 32
 MOST = 1.15
-"""The server's CPU that a call may cost, as a multiple of what the native call costs."""
+"""Max CPU of a call in the server, as a multiple of the native call's."""
 OWN = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
 
 
@@ -50,12 +50,12 @@ def emodb(bench: Bench) -> Report:
         samples |= bench.interleave(cycles, bench.size(7, 1))
     verdicts = [
         Verdict(
-            f"{what}: CPU of EmoDB's call / native",
-            paired(*([each.cpu for each in samples[f"{what}, {side}"]] for side in ("EmoDB", "native"))),
+            f"{action}: CPU of EmoDB's call / native",
+            paired(*([run.cpu for run in samples[f"{action}, {side}"]] for side in ("EmoDB", "native"))),
             goal=MOST,
             better="lower",
         )
-        for what in ("send", "poll and acknowledge")
+        for action in ("send", "poll and acknowledge")
     ]
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [
@@ -72,7 +72,6 @@ def _send(
 
 
 def _dialect(limit: int) -> Dialect:
-    """Returns how polls of so many messages, and their acknowledgements, are asked for."""
     path, length = f"/queue/1/{QUEUE}", "Content-Length: "
     settle = traffic.request("POST", f"{path}/ack", "", OWN)
     return {
@@ -80,7 +79,7 @@ def _dialect(limit: int) -> Dialect:
         "receipt": '"id":"([^"]+)"',
         "settle": settle[: settle.index(length) + len(length)],
         "before": "[",
-        # Two values are given: the first is left out.
+        # Omits the first of the two values.
         "each": '%.0s"%s"',
         "after": "]",
     }

@@ -1,4 +1,4 @@
-"""Facades without credentials: what a call costs, over the call of version 1 that it is translated to."""
+"""Measures the CPU of calls of facades without credentials against the native calls that they are translated to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mq_rqms(bench: Bench) -> Report:
             calls[f"acknowledge, {side}"] = partial(_acknowledged, store, server, side, count)
         samples = bench.interleave(calls, bench.size(7, 1))
     verdicts = []
-    for what, theirs in (
+    for action, theirs in (
         ("post", "MQ"),
         ("fetch 1", "MQ"),
         ("acknowledge", "MQ"),
@@ -65,14 +65,13 @@ def mq_rqms(bench: Bench) -> Report:
         ("fetch 10", "RQMS"),
         ("acknowledge", "RQMS"),
     ):
-        cpu = ([each.cpu for each in samples[f"{what}, {side}"]] for side in (theirs, "native"))
-        verdicts.append(Verdict(f"{what}: CPU of {theirs} / native", paired(*cpu), goal=MOST, better="lower"))
+        cpu = ([run.cpu for run in samples[f"{action}, {side}"]] for side in (theirs, "native"))
+        verdicts.append(Verdict(f"{action}: CPU of {theirs} / native", paired(*cpu), goal=MOST, better="lower"))
     notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition."]
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
 
 def _native(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
-    """Returns how claims of a queue are asked for."""
     return lambda queue: ("POST", f"{service.BASE}/{queue}/claims?limit={limit}&ttl=3600{more}")
 
 
@@ -85,7 +84,6 @@ def _posts(path: str, texts: Sequence[str]) -> Job:
 
 
 def _named(which: str, texts: Sequence[str]) -> Job:
-    """Returns posts of JSON values under ids that are new."""
     name = f"{secrets.token_hex(12)}-{COUNTER.decode()}"
     path = f"/rqms/{QUEUE}?id={name}" if which == "rqms" else f"{NATIVE}/named/{name}"
     headers = {"X-Encoding": "json"} if which == "native" else None
@@ -100,20 +98,19 @@ def _fetched(
     count: int,
     messages: int = 1,
 ) -> Sample:
-    """Fetches from a queue of its own: what others have claimed does not come again meanwhile."""
+    """Fetches from a new queue, because messages claimed by earlier runs would not be returned."""
     queue = _filled(store, (count + 2 * CONNECTIONS) * messages)
     job = Job([traffic.request(*asked(queue))], 200, messages)
     return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
 
 
 def _acknowledged(store: Store, server: processes.Process, side: str, count: int) -> Sample:
-    """Acknowledges one claimed message a call."""
     queue = _filled(store, count + 2 * CONNECTIONS)
     requests: list[str] = []
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         jobs = client.job_queue(queue)
-        while found := jobs.receive(1000, ttl=3600):
-            requests += (_acknowledgement(side, queue, each.message.id, each.receipt) for each in found)
+        while received := jobs.receive(1000, ttl=3600):
+            requests += (_acknowledgement(side, queue, m.message.id, m.receipt) for m in received)
     job = Job(requests, 202 if side == "MQ" else 200)
     return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
 
@@ -130,9 +127,9 @@ def _acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
 
 
 def _filled(store: Store, count: int) -> str:
-    """Returns the name of a new queue with so many messages.
+    """Returns the name of a new queue with ``count`` messages.
 
-    The service keeps what it knows of a queue for a while, so none is deleted and made anew beside it.
+    The service caches queues for a while, so no queue is deleted and created again.
     """
     queue, _ = bridge.run(
         store.catalogue.create_queue(service.APPLICATION, f"{QUEUE}-{secrets.token_hex(4)}", QueueSpec())

@@ -1,4 +1,4 @@
-"""The facade of Amazon SQS beside ElasticMQ, by the same signed requests, and beside the native calls."""
+"""Compares the SQS facade with ElasticMQ by the same signed requests, and with the native calls."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from queuey.storage import bridge
 PREFIX = "/sqs"
 SETTINGS = f'[facades.sqs]\nprefix = "{PREFIX}"\n'
 QUEUE, SENT = "bench", "sent"
-"""Where messages wait to be received, and where messages are sent."""
+"""The queue that messages are received from, and the queue that messages are sent to."""
 NOBODY: AccessKey = {"id": "x", "secret": "x"}
-"""Who calls ElasticMQ, which checks no signature."""
+"""The access key for ElasticMQ, which does not check signatures."""
 
 OURS, OURS_TWO, MEMORY, DISK = "queuey", "queuey, 2 processes", "elasticmq", "elasticmq, H2"
 NATIVE = "native"
 SEND, SEND_MANY = "send 1", f"send {BATCH}"
 TAKE, TAKE_MANY = "receive 1, delete it", f"receive {BATCH}, delete them"
 GOALS = {SEND: 1.5, SEND_MANY: 1.5, TAKE: 1.0, TAKE_MANY: 1.0}
-"""What the rate has to be, as a multiple of ElasticMQ's in memory."""
+"""Min rate, as a multiple of ElasticMQ's in memory."""
 MOST_CPU = 2.0
 CONNECTIONS = (2, 16, 64)
 COMPARED = 16
-"""Connections with which the native calls are measured too."""
+"""Number of connections for which the native calls are measured, too."""
 WARM_SECONDS = 4.0
-"""For which ElasticMQ is sent messages, one by one and then in batches, before it is measured."""
+"""Duration of each warm-up phase: single messages, then batches."""
 NOTES = [
     f"{traffic.BODY_BYTES} B; queuey: SQLite with an fsync before each answer; one process (the default) or two.",
     "AWS JSON; every request is signed, which queuey alone checks.",
@@ -58,9 +58,9 @@ class Side:
     """One endpoint.
 
     Attributes:
-        path: Of the endpoint.
-        refill: Makes sure that so many messages wait to be received.
-        in_memory: What is sent is removed after each run, in favour of a server that keeps messages in memory.
+        path: Path of the endpoint.
+        refill: Adds this number of messages to the receive queue.
+        in_memory: Whether sent messages are removed after each run, which favours a server that keeps them in memory.
     """
 
     server: Process
@@ -70,12 +70,10 @@ class Side:
     in_memory: bool = False
 
     def requests(self, action: str, asked: Sequence[Mapping[str, object]]) -> list[str]:
-        """Returns requests for an action, signed now."""
         signer = Signer(self.key, action, self.path)
-        return [signer.request(json.dumps(each)) for each in asked]
+        return [signer.request(json.dumps(fields)) for fields in asked]
 
     def call(self, action: str, asked: Mapping[str, object]) -> None:
-        """Makes one call."""
         job = Job(self.requests(action, [asked]), 200)
         traffic.run(self.server, job, seconds=60, connections=1, warm=0, count=1)
 
@@ -86,7 +84,7 @@ class Side:
     peers=True,
 )
 def sqs(bench: Bench) -> Report:
-    """All serve at the same time and are asked in turns, the native calls of the first one too."""
+    """All servers run concurrently and are measured in turn, the first one also by native calls."""
     with contextlib.ExitStack() as stack:
         sides = {
             OURS: stack.enter_context(ours(bench, 1)),
@@ -105,8 +103,8 @@ def sqs(bench: Bench) -> Report:
             }
             runs = {text: partial(run, bench, sides, *call) for text, call in calls.items()}
             samples = bench.interleave(runs, bench.size(3, 1))
-            taken |= {calls[text]: found for text, found in samples.items()}
-    rows = [traffic.row(f"{call}, {count} connections, {name}", found) for (call, count, name), found in taken.items()]
+            taken |= {calls[text]: results for text, results in samples.items()}
+    rows = [traffic.row(f"{call}, {count} connections, {name}", runs) for (call, count, name), runs in taken.items()]
     page = f"{FOR_THE_PAGE}\n\n{rates_table(taken)}\n\n{cpu_table(taken)}\n\n" + "\n".join(
         f"* {note}" for note in NOTES
     )
@@ -118,7 +116,7 @@ def sqs(bench: Bench) -> Report:
 
 @contextlib.contextmanager
 def ours(bench: Bench, workers: int) -> Iterator[Side]:
-    """Starts the service, and makes a queue as clients of SQS do."""
+    """Starts the service and creates the queues through its SQS facade."""
     directory = bench.fresh("queuey")
     (directory / "queuey.toml").write_text(SETTINGS)
     environment = {"QUEUEY_CONFIG": str(directory / "queuey.toml")}
@@ -138,7 +136,6 @@ def ours(bench: Bench, workers: int) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def theirs(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
-    """Starts ElasticMQ."""
     with elasticmq.serve(bench.fresh("elasticmq"), on_disk=on_disk) as server:
 
         def refill(count: int) -> None:
@@ -149,14 +146,13 @@ def theirs(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
 
 
 def furnished(side: Side) -> Side:
-    """Makes the queues of a side, as clients of SQS do."""
     for name in (QUEUE, SENT):
         side.call("CreateQueue", {"QueueName": name})
     return side
 
 
 def warm(bench: Bench, side: Side) -> None:
-    """Uses all calls until the JVM has compiled what it runs often."""
+    """Makes all calls until the JVM has compiled its hot code."""
     seconds = bench.pick(WARM_SECONDS, 0.3)
     for many in (False, True):
         send(side, seconds, 16, many=many)
@@ -168,11 +164,10 @@ def warm(bench: Bench, side: Side) -> None:
 
 
 def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, name: str) -> Sample:
-    """Makes one kind of call for a while."""
     seconds = bench.pick(2, 0.3)
     many = call in {SEND_MANY, TAKE_MANY}
     sends = call in {SEND, SEND_MANY}
-    # A round trip is what limits few connections.
+    # The round trip limits the rate of few connections.
     count = bench.size(min(connections, 16) * (1000 if many else 200), 200)
     if name == NATIVE:
         side = sides[OURS]
@@ -186,16 +181,15 @@ def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, na
 
 
 def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
-    """Sends messages."""
     if many:
         texts = traffic.bodies(64 * BATCH)
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
         entries = [[{"Id": str(at), "MessageBody": text} for at, text in enumerate(batch)] for batch in batches]
-        asked = side.requests("SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": each} for each in entries])
+        requests = side.requests("SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": batch} for batch in entries])
     else:
         bodies = [{"QueueUrl": url(SENT), "MessageBody": text} for text in traffic.bodies(64)]
-        asked = side.requests("SendMessage", bodies)
-    job = Job(asked, 200, BATCH if many else 1)
+        requests = side.requests("SendMessage", bodies)
+    job = Job(requests, 200, BATCH if many else 1)
     sample = traffic.run(side.server, job, seconds=seconds, connections=connections)
     if side.in_memory:
         side.call("PurgeQueue", {"QueueUrl": url(SENT)})
@@ -203,7 +197,6 @@ def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
 
 
 def native_send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
-    """Sends messages by version 1 of the API."""
     path = f"{service.BASE}/{SENT}"
     texts = traffic.bodies(64 * BATCH)
     job = traffic.posts_of_many(path, texts, BATCH) if many else traffic.posts_of_one(path, texts[:64])
@@ -211,17 +204,16 @@ def native_send(side: Side, seconds: float, connections: int, *, many: bool) -> 
 
 
 def take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
-    """Receives messages and deletes them."""
     side.refill(count + spare(connections, many=many))
     limit = BATCH if many else 1
-    each = '{"Id":"%d","ReceiptHandle":"%s"}' if many else '%.0s"%s"'
+    entry = '{"Id":"%d","ReceiptHandle":"%s"}' if many else '%.0s"%s"'
     before, after = ('"Entries":[', "]}") if many else ('"ReceiptHandle":', "}")
-    spoken: Dialect = {
+    dialect: Dialect = {
         "claim": side.requests("ReceiveMessage", [{"QueueUrl": url(QUEUE), "MaxNumberOfMessages": limit}])[0],
         "receipt": '"ReceiptHandle": ?"([^"]+)"',
         "settle": "",
         "before": f'{{"QueueUrl":"{url(QUEUE)}",{before}',
-        "each": each,
+        "each": entry,
         "after": after,
         "signed": {
             "key": side.key,
@@ -229,22 +221,20 @@ def take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
             "path": side.path,
         },
     }
-    return claims.cycle(side.server, spoken, count, connections)
+    return claims.cycle(side.server, dialect, count, connections)
 
 
 def native_take(side: Side, count: int, connections: int, *, many: bool) -> Sample:
-    """Claims messages and acknowledges them by version 1 of the API."""
     side.refill(count + spare(connections, many=many))
     return claims.run(side.server, count=count, limit=BATCH if many else 1, connections=connections, queue=QUEUE)
 
 
 def spare(connections: int, *, many: bool) -> int:
-    """Returns how many messages more than are counted are received before all connections end."""
+    """Returns the number of messages that are received after the last counted one, until all connections end."""
     return 2 * connections * (BATCH if many else 1)
 
 
 def url(queue: str) -> str:
-    """Returns how a queue is named in requests to either side."""
     return f"http://127.0.0.1/000000000000/{queue}"
 
 
@@ -254,18 +244,17 @@ Taken = Mapping[tuple[str, int, str], Sequence[Sample]]
 
 
 def ratios(taken: Taken, call: str, connections: int, other: str) -> list[float]:
-    """Returns our rate over that of another side, round by round."""
+    """Returns the ratio of the service's rate to another side's, by round."""
     return paired(*(traffic.rates(taken[call, connections, name]) for name in (OURS, other)))
 
 
 def cpu_ratios(taken: Taken, call: str) -> list[float]:
-    """Returns the CPU that a message takes by way of the facade, over that of the native calls."""
-    return paired(*([one.cpu for one in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
+    """Returns the ratio of the facade's CPU per message to the native calls', by round."""
+    return paired(*([run.cpu for run in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
 
 
 def verdicts(taken: Taken) -> list[Verdict]:
-    """Compares with the goals; there is none for ElasticMQ with H2."""
-    found = [
+    rate_verdicts = [
         Verdict(
             f"{call}, {connections} connections: {OURS} / {other}",
             ratios(taken, call, connections, other),
@@ -275,35 +264,33 @@ def verdicts(taken: Taken) -> list[Verdict]:
         for call, goal in GOALS.items()
         for connections in CONNECTIONS
     ]
-    return found + [
+    return rate_verdicts + [
         Verdict(f"{call}: CPU of the facade / native", cpu_ratios(taken, call), goal=MOST_CPU, better="lower")
         for call in GOALS
     ]
 
 
 def rates_table(taken: Taken) -> str:
-    """Returns the rates of all sides in one table."""
     sides = (OURS, OURS_TWO, MEMORY, DISK)
     lines = []
     for call, goal in GOALS.items():
         for connections in CONNECTIONS:
             rates = [statistics.median(traffic.rates(taken[call, connections, name])) for name in sides]
-            over = [statistics.median(ratios(taken, call, connections, other)) for other in (MEMORY, DISK)]
-            reached = "met" if over[0] >= goal else "missed"
-            cells = [*map(number, rates), *(f"{number(ratio)} x" for ratio in over), f"≥ {number(goal)}, {reached}"]
+            rate_ratios = [statistics.median(ratios(taken, call, connections, other)) for other in (MEMORY, DISK)]
+            note = "met" if rate_ratios[0] >= goal else "missed"
+            cells = [*map(number, rates), *(f"{number(ratio)} x" for ratio in rate_ratios), f"≥ {number(goal)}, {note}"]
             lines.append([call, str(connections), *cells])
     head = ["messages/s", "connections", *sides, f"/ {MEMORY}", f"/ {DISK}", f"goal, over {MEMORY}"]
     return table(head, lines)
 
 
 def cpu_table(taken: Taken) -> str:
-    """Returns what a message costs the service, by the facade and by the native calls."""
     lines = []
     for call in GOALS:
-        costs = [statistics.median(one.cpu for one in taken[call, COMPARED, name]) for name in (OURS, NATIVE, MEMORY)]
+        costs = [statistics.median(run.cpu for run in taken[call, COMPARED, name]) for name in (OURS, NATIVE, MEMORY)]
         ratio = statistics.median(cpu_ratios(taken, call))
-        reached = "met" if ratio <= MOST_CPU else "missed"
-        cells = [*(f"{number(cost)} µs" for cost in costs), f"{number(ratio)} x", f"≤ {number(MOST_CPU)}, {reached}"]
+        standing = "met" if ratio <= MOST_CPU else "missed"
+        cells = [*(f"{number(cost)} µs" for cost in costs), f"{number(ratio)} x", f"≤ {number(MOST_CPU)}, {standing}"]
         lines.append([call, *cells])
     head = [f"server CPU a message, {COMPARED} connections", OURS, NATIVE, MEMORY, f"{OURS} / {NATIVE}", "goal"]
     return table(head, lines)

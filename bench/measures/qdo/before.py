@@ -1,4 +1,4 @@
-"""Qdo of this tree beside that of another one, an earlier commit above all; see :mod:`.before`."""
+"""Compares Qdo of this checkout with that of another one, usually an earlier commit; see :mod:`.before`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MEMBERS = 4
 
 @measure("qdo-before", "A worker of this tree over one of another tree, whose path is in BENCH_BEFORE")
 def before(bench: Bench) -> Report:
-    """Both handle the same messages of one service, which is of this tree, in turns."""
-    both = trees()
+    """Both handle the same messages, in turn, from one service of this checkout."""
+    checkouts = trees()
     count = bench.size(300_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
@@ -33,32 +33,32 @@ def before(bench: Bench) -> Report:
         for partitions in NUMBERS:
             server = stack.enter_context(filled(bench, partitions, count))
             for handler in workers.HANDLERS:
-                for which, tree in both.items():
+                for which, tree in checkouts.items():
                     side = f"{name(handler, partitions)}, {which}"
                     calls[side] = partial(_handled, bench, server, count, handler, tree)
         samples = bench.interleave(calls, bench.size(7, 1))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
             side = name(handler, partitions)
-            now, old = (rates(samples[f"{side}, {which}"]) for which in NAMES)
-            verdicts.append(Verdict(f"{side}: rate now / before", paired(now, old), goal=0.9))
+            now, earlier = (rates(samples[f"{side}, {which}"]) for which in NAMES)
+            verdicts.append(Verdict(f"{side}: rate now / before", paired(now, earlier), goal=0.9))
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
 def _handled(bench: Bench, server: Process, count: int, handler: str, tree: Path) -> Pace:
     directory = bench.fresh("group")
-    # Version 0.1 has no groups in the service; later ones take the file for their service's group.
+    # Version 0.1 has no groups in the service, so the other checkout coordinates its group through a file.
     place = "" if tree == ROOT else f"local://{directory / 'group.sqlite3'}"
     return workers.handle(server, directory, count, handler=handler, place=place, tree=tree)
 
 
 class Turn(NamedTuple):
-    """One life of a group, seconds.
+    """Times of one group, in seconds.
 
     Attributes:
-        joined: From the call to join until all was owned, when one more came.
-        left: The same when it went.
-        longest: Between two messages of a partition that stayed, at most.
+        joined: From the call to join until all partitions were owned, when one more member came.
+        left: From the call to leave until all partitions were owned, when that member left.
+        longest: Longest time between two messages of a partition that stayed with its member.
     """
 
     joined: float
@@ -68,14 +68,13 @@ class Turn(NamedTuple):
 
 @measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one joins and leaves")
 def rebalance(bench: Bench) -> Report:
-    """A group of each tree, one after the other, on one ZooKeeper server and one service."""
-    both = trees()
+    """Runs a group of each checkout, one after the other, on one ZooKeeper server and one service."""
+    checkouts = trees()
     with keepers.zookeeper(bench, 1) as server:
-        return _rebalanced(bench, dict.fromkeys(both, f"zookeeper://{server.connect_string}/bench"))
+        return _rebalanced(bench, dict.fromkeys(checkouts, f"zookeeper://{server.connect_string}/bench"))
 
 
 def _rebalanced(bench: Bench, places: Mapping[str, str]) -> Report:
-    """Compares groups of each tree, which have their places."""
     rounds = bench.size(4, 1)
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(served(bench, 4 * rounds))
@@ -88,21 +87,20 @@ def _rebalanced(bench: Bench, places: Mapping[str, str]) -> Report:
     for number, what in enumerate(
         ("one joins: until all is owned", "one leaves: until all is owned", "longest wait of a partition that stays")
     ):
-        found = {which: [turn[number] for turn in samples[which]] for which in NAMES}
-        rows += [Row(f"{what}, {which}", [1000 * each for each in found[which]], "ms") for which in NAMES]
-        verdicts.append(Verdict(f"{what}: now / before", paired(*(found[which] for which in NAMES)), better="lower"))
+        seconds = {which: [turn[number] for turn in samples[which]] for which in NAMES}
+        rows += [Row(f"{what}, {which}", [1000 * s for s in seconds[which]], "ms") for which in NAMES]
+        verdicts.append(Verdict(f"{what}: now / before", paired(*(seconds[which] for which in NAMES)), better="lower"))
     return Report("", "", rows, verdicts)
 
 
 def _turn(members: Sequence[Member]) -> Turn:
-    """Has a group come together, one more come and go, and all leave."""
     *others, last = members
-    for one in others:
-        one.do("join")
+    for member in others:
+        member.do("join")
     settle(others)
-    undisturbed(others)  # Only a partition that has messages by now shows how long it waits.
+    undisturbed(others)  # Waits are only recorded for partitions that have received messages.
     joins = changed("join", last, others, members)
     leaves = changed("leave", last, others, others)
-    for one in others:
-        one.do("leave")
+    for member in others:
+        member.do("leave")
     return Turn(joins.seconds, leaves.seconds, statistics.mean((joins.longest, leaves.longest)))

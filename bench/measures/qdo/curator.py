@@ -1,4 +1,4 @@
-"""Puts into Curator's queues and consumption from them, against Curator itself on the same servers."""
+"""Compares puts and consumption of Curator's queues with Curator itself, on the same servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _paths = (f"/bench/queue-{number}" for number in itertools.count())
 
 
 class Sample(NamedTuple):
-    """One run: messages a second put by one program, and consumed by one consumer of it."""
+    """One run: messages per second put by one producer, and consumed by one consumer."""
 
     put: float
     consumed: float
@@ -36,7 +36,6 @@ class Sample(NamedTuple):
 
 @measure("curator", "Messages put into Curator's queues and consumed, against Curator itself")
 def curator(bench: Bench) -> Report:
-    """Each side puts messages and consumes them again, in a process that has done so before."""
     count = bench.size(1_000, 100)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, SERVERS)).connect_string
@@ -58,10 +57,10 @@ def curator(bench: Bench) -> Report:
 
 def _report(samples: dict[str, list[Sample]], count: int) -> Report:
     rows, verdicts = [], []
-    puts = {name: [each.put for kind in KINDS for each in samples[f"{kind}, {name}"]] for name in SIDES}
+    puts = {name: [run.put for kind in KINDS for run in samples[f"{kind}, {name}"]] for name in SIDES}
     figures: dict[str, dict[str, Sequence[float]]] = {"puts in the background": dict(puts)}
     for kind in KINDS:
-        figures[f"consumed {kind}"] = {name: [each.consumed for each in samples[f"{kind}, {name}"]] for name in SIDES}
+        figures[f"consumed {kind}"] = {name: [run.consumed for run in samples[f"{kind}, {name}"]] for name in SIDES}
     for figure, sides in figures.items():
         rows += [Row(f"{figure}, {name}", sides[name], "messages/s") for name in SIDES]
         verdicts.append(Verdict(f"{figure}: Python / Java", paired(sides["Python"], sides["Java"]), goal=GOAL))
@@ -97,4 +96,4 @@ def _run(side: java_programs.JavaProgram, count: int, *, locks: bool) -> Sample:
         side.tell(f"consume {path} {lock_path} {count}")
         return Sample(count / put, count / float(side.next()))
     except (AssertionError, OSError) as error:
-        raise Void(f"a program has ended: {error}") from error
+        raise Void(f"a program ended: {error}") from error

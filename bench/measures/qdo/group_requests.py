@@ -1,4 +1,4 @@
-"""The requests that a group makes of its coordination service: counted on a tree in memory, in simulated time."""
+"""Counts a group's requests to its coordination service, on a tree in memory and in simulated time."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tests.sim.groups.tree import Connection, LoopHost, Tree, TreeLink, loop_tre
 LEADER = GroupPaths("", "group").leader
 SESSION_TIMEOUT = 10.0
 ROUND_TRIP = 0.002
-"""Seconds that a request takes, on average."""
+"""Mean duration of a request, in seconds."""
 PAUSE = 10.0
-"""Seconds after each step; it is over long before."""
+"""Seconds to wait after each step; each step takes much less."""
 GRACE = 60.0
-"""Seconds for which a member with a name may be away and keeps its partitions."""
+"""Seconds for which an absent named member keeps its partitions."""
 LINEAR = 2.2
 """Max growth of a step when members and queues double: a step that costs the square of members grows fourfold."""
 RESTARTS = 20
-"""Max members of a group that are restarted one after another."""
+"""Max members that a rolling restart restarts."""
 RESTART, NAMED_RESTART = "rolling restart, one member", "rolling restart, one member with a name and a grace time"
 
 
 class SkippingSelector(selectors.SelectSelector):
-    """Lets a loop's time pass at once while the loop has nothing to do.
+    """Advances a loop's time at once whenever the loop is idle.
 
     Attributes:
-        now: The time of the loop, in seconds.
+        now: Time of the loop, in seconds.
     """
 
     now = 0.0
@@ -54,7 +54,6 @@ Steps = dict[str, Counter[str]]
 
 
 def run_skipping(counted: Coroutine[Any, Any, Steps]) -> Steps:
-    """Runs a coroutine in simulated time."""
     selector = SkippingSelector()
     loop = asyncio.SelectorEventLoop(selector)
     loop.time = lambda: selector.now  # type: ignore[method-assign]
@@ -63,12 +62,12 @@ def run_skipping(counted: Coroutine[Any, Any, Steps]) -> Steps:
 
 
 class CountedLink(TreeLink):
-    """A session whose requests are counted.
+    """A session that counts its requests.
 
     Args:
         tree: The tree.
-        counted: By kind the requests, the bytes of paths and data sent and received, and the watches that fired.
-        rng: Draws how long a request takes.
+        counted: Receives the counts by kind: requests, bytes of paths and data sent and received, and fired watches.
+        rng: Draws the duration of each request.
     """
 
     def __init__(self, tree: Tree, counted: Counter[str], rng: random.Random) -> None:
@@ -82,28 +81,28 @@ class CountedLink(TreeLink):
         super().tell(path)
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        wanted = list(paths)
-        found = await super().read(wanted, watch=watch)
-        self._count("reads", wanted, sum(len(node.data) for node in found if node is not None))
-        return found
+        requested = list(paths)
+        nodes = await super().read(requested, watch=watch)
+        self._count("reads", requested, sum(len(node.data) for node in nodes if node is not None))
+        return nodes
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        wanted = list(paths)
-        self._count("reads", wanted, 0)
-        return await super().look(wanted, watch=watch)
+        requested = list(paths)
+        self._count("reads", requested, 0)
+        return await super().look(requested, watch=watch)
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        wanted = list(paths)
-        found = await super().children(wanted, watch=watch)
-        self._count("reads", wanted, sum(len(name) for names in found for name in names or ()))
-        return found
+        requested = list(paths)
+        children = await super().children(requested, watch=watch)
+        self._count("reads", requested, sum(len(name) for names in children for name in names or ()))
+        return children
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        wanted = list(changes)
-        outcomes = await super().apply(wanted)
-        self._counted["writes"] += len(wanted)
+        requested = list(changes)
+        outcomes = await super().apply(requested)
+        self._counted["writes"] += len(requested)
         self._counted["refused"] += sum(not isinstance(outcome, Applied) for outcome in outcomes)
-        self._counted["sent"] += sum(len(each.path) + len(each.data) for change in wanted for each in change)
+        self._counted["sent"] += sum(len(node.path) + len(node.data) for change in requested for node in change)
         return outcomes
 
     def _count(self, kind: str, paths: Collection[str], received: int) -> None:
@@ -117,7 +116,7 @@ class CountedLink(TreeLink):
 
 
 class KnownQueues:
-    """The queues of the service, which every member sees."""
+    """The service's queues, all of which every member sees."""
 
     sight = Sight(("*",))
 
@@ -127,32 +126,30 @@ class KnownQueues:
         self.own = Subscription(frozenset(), ("*",), first.service, first.application)
 
     def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
-        """All are known."""
+        """All queues are known already."""
 
     def follow(self, leader: Sight | None, held: AbstractSet[Queue]) -> None:
-        """The leader sees all."""
+        """The leader sees all queues."""
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
-        """None is unseen."""
+        """Every queue is seen."""
 
 
 class IdleOwner(PartitionListener):
-    """Owns partitions and handles nothing."""
-
     def refused(self, error: Exception) -> None:
         raise Void("the tree allows everything") from error
 
 
 class CountedGroup:
-    """A group whose members run here, each with a session of its own.
+    """A group whose members run in this process, each with its own session.
 
     Args:
-        queues: How many queues of one partition there are.
-        named: Members have names that they keep, and a grace time.
+        queues: Number of queues, of one partition each.
+        named: Whether members keep their names and have a grace time.
 
     Attributes:
-        members: By name.
-        counted: What was asked of the tree since :meth:`step` was last called.
+        members: Members by name.
+        counted: Requests to the tree since the last call of :meth:`step`.
     """
 
     def __init__(self, queues: int, *, named: bool = False) -> None:
@@ -168,7 +165,6 @@ class CountedGroup:
 
     @property
     def leader(self) -> str:
-        """The member that leads."""
         return self._tree.nodes[LEADER].data.decode()
 
     async def join(self, name: str) -> None:
@@ -186,10 +182,10 @@ class CountedGroup:
         await self.members.pop(name).stop()
 
     async def step(self, *calls: Awaitable[None]) -> Counter[str]:
-        """Makes some calls at the same time; returns what was asked of the tree until all have come to rest.
+        """Awaits the calls concurrently; returns the requests to the tree until the group is stable.
 
         Raises:
-            Void: Partitions are not shared out evenly then.
+            Void: The partitions are not evenly assigned afterwards.
         """
         self.counted.clear()
         await asyncio.gather(*calls)
@@ -201,7 +197,7 @@ class CountedGroup:
         return counted
 
     async def restart(self, count: int) -> Counter[str]:
-        """Restarts members, one after another; returns what that asked of the tree for one of them, on average."""
+        """Restarts ``count`` members one by one; returns the mean number of requests per member."""
         total: Counter[str] = Counter()
         names = self._rng.sample(sorted(self.members), min(count, len(self.members)))
         for name in names:
@@ -215,7 +211,6 @@ class CountedGroup:
 
 
 async def counted_steps(members: int, queues: int) -> Steps:
-    """Returns what each step asks of the tree."""
     group = CountedGroup(queues)
     names = [f"worker-{number:04}.example.org-{number:06x}" for number in range(members)]
     steps = {"start of all members": await group.step(*map(group.join, names))}
@@ -229,7 +224,6 @@ async def counted_steps(members: int, queues: int) -> Steps:
 
 
 async def counted_named_steps(members: int, queues: int) -> Steps:
-    """Returns what a restart asks of the tree in a group whose members have names."""
     group = CountedGroup(queues, named=True)
     await group.step(*(group.join(f"worker-{number:04}") for number in range(members)))
     steps = {NAMED_RESTART: await group.restart(RESTARTS)}
@@ -238,12 +232,11 @@ async def counted_named_steps(members: int, queues: int) -> Steps:
 
 
 def take_steps(members: int, queues: int) -> Steps:
-    """Returns what each step asks of the tree; for rolling restarts the average of a member."""
+    """Returns the requests of each step; for rolling restarts, the mean per member."""
     return run_skipping(counted_steps(members, queues)) | run_skipping(counted_named_steps(members, queues))
 
 
 def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:
-    """Returns by how much requests and bytes grow."""
     return {
         "requests": (large["reads"] + large["writes"]) / (small["reads"] + small["writes"]),
         "bytes": (large["sent"] + large["received"]) / (small["sent"] + small["received"]),
@@ -252,7 +245,6 @@ def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:
 
 @measure("qdo-requests", "Requests of a group of 1,000 members on 10,000 queues to its coordination service")
 def group_requests(bench: Bench) -> Report:
-    """Counts at a tree in memory, for the group and for one of half its size."""
     members, queues = bench.size(1000, 20), bench.size(10_000, 200)
     large = take_steps(members, queues)
     bench.say(f"{members} members counted")

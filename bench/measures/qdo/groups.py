@@ -1,4 +1,4 @@
-"""The service's groups beside those of ZooKeeper: the rate of a worker, and how long a rebalance takes."""
+"""Compares the service's groups with ZooKeeper's: the rate of a worker, and the duration of a rebalance."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ from bench.started.workers import Pace
 
 MEMBERS = 4
 REST = 10.5
-"""Seconds without a change, after which the service rests for nothing when one comes."""
+"""Seconds without a change, after which the service rebalances a new change without delay."""
 ROUND = 18
-"""Seconds of a round, at most."""
+"""Max duration of a round, in seconds."""
 SIDES = ("service", "ZooKeeper")
 
 
 @measure("qdo-groups", "One worker with an empty handler, in a group of the service and in one of ZooKeeper")
 def rate(bench: Bench) -> Report:
-    """Each run reads everything from the beginning."""
     count = bench.size(1_000_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
@@ -64,11 +63,11 @@ def _handled(bench: Bench, server: Process, count: int, place: str) -> Pace:
 
 
 class Joins(NamedTuple):
-    """Seconds from the call to join until the new member was handed its first message.
+    """Seconds from the call to join until the new member received its first message.
 
     Attributes:
-        rested: Nothing had changed for a while.
-        soon: Another member had come and gone a moment before.
+        rested: After a while without changes.
+        soon: Shortly after another member had joined and left.
     """
 
     rested: float
@@ -77,7 +76,7 @@ class Joins(NamedTuple):
 
 @measure("qdo-groups-rebalance", f"{PARTITIONS:,} partitions over {MEMBERS} members when one joins")
 def rebalance(bench: Bench) -> Report:
-    """A group of the service and one of ZooKeeper, one after the other; messages are on one service."""
+    """Runs a group of the service and one of ZooKeeper, one after the other, with messages of one service."""
     rounds, joins = bench.size(2, 1), bench.size(5, 1)
     with contextlib.ExitStack() as stack:
         places = dict(zip(SIDES, ("", _zookeeper(bench, stack)), strict=True))
@@ -86,38 +85,37 @@ def rebalance(bench: Bench) -> Report:
             side: partial(_turn, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
             for side, place in places.items()
         }
-        found = {
-            side: [each for turn in turns for each in turn] for side, turns in bench.interleave(calls, rounds).items()
+        samples = {
+            side: [join for turn in turns for join in turn] for side, turns in bench.interleave(calls, rounds).items()
         }
     rows, verdicts = [], []
     for number, when in enumerate(("after a rest", "soon after another change")):
-        times = {side: [1000 * each[number] for each in found[side]] for side in SIDES}
+        times = {side: [1000 * sample[number] for sample in samples[side]] for side in SIDES}
         rows += [Row(f"{side}: first message, {when}", times[side], "ms") for side in SIDES]
         if number == 0:
-            for what, of in (("median", statistics.median), ("worst", max)):
-                ratio = [of(times["service"]) / of(times["ZooKeeper"])]
+            for figure, aggregate in (("median", statistics.median), ("worst", max)):
+                ratio = [aggregate(times["service"]) / aggregate(times["ZooKeeper"])]
                 verdicts.append(
-                    Verdict(f"{what} of {rounds * joins} joins: service / ZooKeeper", ratio, goal=1, better="lower")
+                    Verdict(f"{figure} of {rounds * joins} joins: service / ZooKeeper", ratio, goal=1, better="lower")
                 )
     return Report("", "", rows, verdicts)
 
 
 def _turn(members: Sequence[Member], joins: int) -> list[Joins]:
-    """Has a group come together, one more come and go several times, and all leave."""
     *others, last = members
-    for one in others:
-        one.do("join")
+    for member in others:
+        member.do("join")
     settle(others)
-    found = []
+    samples = []
     for _ in range(joins):
         time.sleep(REST)
         rested = _first_message(last, members)
         _leave(last, others)
-        found.append(Joins(rested, _first_message(last, members)))
+        samples.append(Joins(rested, _first_message(last, members)))
         _leave(last, others)
-    for one in others:
-        one.do("leave")
-    return found
+    for member in others:
+        member.do("leave")
+    return samples
 
 
 def _leave(last: Member, others: Sequence[Member]) -> None:
@@ -129,13 +127,13 @@ def _first_message(last: Member, members: Sequence[Member]) -> float:
     """Returns the seconds from a member's join to its first message.
 
     Raises:
-        Void: It gets none.
+        Void: The member received no message in time.
     """
     begun = last.do("join")
     deadline = time.monotonic() + PATIENCE
     while not (first := told([last])[0].first):
         if time.monotonic() > deadline:
-            raise Void("a member that has joined gets no message")
+            raise Void("a member that joined received no message in time")
         time.sleep(LOOK_SECONDS)
     settle(members)
     return first - begun

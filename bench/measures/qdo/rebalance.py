@@ -1,4 +1,4 @@
-"""How long a group takes to share out its partitions anew, and whether the others' work stops meanwhile."""
+"""Measures how long a rebalance takes, and whether other members' work stops during it."""
 
 from __future__ import annotations
 
@@ -28,35 +28,33 @@ PER_QUEUE = 200
 PARTITIONS = PER_QUEUE * len(QUEUES)
 MEMBERS = 10
 QUIET_SECONDS = 0.7
-"""For which the group works undisturbed before each change, and for which that is measured."""
+"""Duration of each of two phases without changes: before a measurement, and the measurement."""
 CHANGE_SECONDS = 1.5
-"""For which it is left alone when one comes or goes."""
+"""Time after a join or leave in which the members are not queried."""
 ROUND_SECONDS = 7
 START_SECONDS = 20
-"""For both there are messages enough."""
+"""Start-up time, in seconds; the queues have enough messages for it and for all rounds."""
 AT_ONCE = 5
-"""Messages of each partition that are stored in one go."""
+"""Messages of each partition per append."""
 PATIENCE = 60.0
 LOOK_SECONDS = 0.02
 
 
 class Member:
-    """A member in a process of its own."""
-
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
 
     def begin(self, command: str) -> None:
-        """Tells it what to do; :meth:`end` follows."""
+        """Sends a command; call :meth:`end` next."""
         assert self._child.stdin is not None
         self._child.stdin.write(command + "\n")
         self._child.stdin.flush()
 
     def end(self) -> bytes:
-        """Returns its answer.
+        """Returns the answer to the command.
 
         Raises:
-            Void: It has ended.
+            Void: The process ended.
         """
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
@@ -65,7 +63,7 @@ class Member:
         return line.encode()
 
     def do(self, command: str) -> float:
-        """Has it join or leave, or forget; returns the instant before."""
+        """Runs ``join``, ``leave`` or ``mark``; returns the time before it."""
         self.begin(command)
         return msgspec.json.decode(self.end(), type=float | None) or 0.0
 
@@ -75,9 +73,9 @@ class Change:
     """One rebalance.
 
     Attributes:
-        seconds: From the call to join or leave until every partition was owned and its owner had been told.
+        seconds: From the call to join or leave until the owner of every partition was notified.
         moved: Partitions that went to another member.
-        longest: Seconds between two messages of a partition that stayed where it was, at most.
+        longest: Longest time between two messages of a partition that stayed with its member, in seconds.
     """
 
     seconds: float
@@ -87,18 +85,17 @@ class Change:
 
 @measure("qdo-rebalance", "1,000 partitions over 10 members when an eleventh joins and leaves, on one ZooKeeper server")
 def rebalance(bench: Bench) -> Report:
-    """Every member is a process and polls all the time; commits go on as well."""
+    """Each member is a process that polls continuously; commits go on as well."""
     return measured(bench, 1)
 
 
 @measure("qdo-rebalance-three", "The same on three ZooKeeper servers")
 def rebalance_three(bench: Bench) -> Report:
-    """All on one machine, so every write is synchronised three times on one disk."""
+    """All servers are on one machine, so one disk syncs every write three times."""
     return measured(bench, 3)
 
 
 def measured(bench: Bench, servers: int) -> Report:
-    """Lets one come and go, several times."""
     rounds = bench.size(7, 1)
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:
@@ -106,8 +103,8 @@ def measured(bench: Bench, servers: int) -> Report:
         url = stack.enter_context(served(bench, rounds))
         members = [stack.enter_context(process(url, f"zookeeper://{hosts}/bench")) for _ in range(MEMBERS + 1)]
         *others, last = members
-        for one in others:
-            one.do("join")
+        for m in others:
+            m.do("join")
         settle(others)
         bench.say(f"{MEMBERS} members own {PARTITIONS} partitions")
         for turn in range(rounds):
@@ -119,65 +116,63 @@ def measured(bench: Bench, servers: int) -> Report:
 
 
 def report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequence[float]) -> Report:
-    """Sums up."""
     moved = f"{statistics.median(change.moved for change in joins):.0f}"
     times = {
-        f"one joins: until all is owned, {moved} partitions moved": [each.seconds for each in joins],
-        "one leaves: until all is owned again": [each.seconds for each in leaves],
-        "longest wait of a partition that stays, one joins": [each.longest for each in joins],
-        "longest wait of a partition that stays, one leaves": [each.longest for each in leaves],
+        f"one joins: until all is owned, {moved} partitions moved": [change.seconds for change in joins],
+        "one leaves: until all is owned again": [change.seconds for change in leaves],
+        "longest wait of a partition that stays, one joins": [change.longest for change in joins],
+        "longest wait of a partition that stays, one leaves": [change.longest for change in leaves],
         "longest wait of a partition, nothing changes": quiet,
     }
     rows = [Row(name, [1000 * value for value in samples], "ms") for name, samples in times.items()]
-    late = [(each.longest - INTERVAL) / INTERVAL for each in joins]
-    late_leaving = [(each.longest - INTERVAL) / INTERVAL for each in leaves]
+    pauses = [(change.longest - INTERVAL) / INTERVAL for change in joins]
+    leave_pauses = [(change.longest - INTERVAL) / INTERVAL for change in leaves]
     verdicts = [
-        Verdict("pause of a partition that stays, one joins", late, "poll intervals", goal=1, better="lower"),
-        Verdict("pause of a partition that stays, one leaves", late_leaving, "poll intervals", goal=1, better="lower"),
+        Verdict("pause of a partition that stays, one joins", pauses, "poll intervals", goal=1, better="lower"),
+        Verdict("pause of a partition that stays, one leaves", leave_pauses, "poll intervals", goal=1, better="lower"),
     ]
-    beyond = f"Members poll so that each partition has a turn every {1000 * INTERVAL:.0f} ms; a longer wait is a pause."
+    polls = f"Members poll so that each partition has a turn every {1000 * INTERVAL:.0f} ms; a longer wait is a pause."
     options = (
         f"Default settings otherwise; commits every {member.COMMIT_SECONDS:.0f} s and before a partition is given up."
     )
-    return Report("", "", rows, verdicts, [beyond, options])
+    return Report("", "", rows, verdicts, [polls, options])
 
 
 @contextlib.contextmanager
 def served(bench: Bench, rounds: int) -> Iterator[str]:
-    """Serves queues with messages for the whole measure; returns the application's address."""
+    """Serves queues with messages for the whole measure; yields the URL of the application."""
     directory = bench.fresh("queuey")
     store = service.prepare(directory, ())
     texts = traffic.bodies(1000)
-    each = round((START_SECONDS + rounds * ROUND_SECONDS) / INTERVAL)
+    per_partition = round((START_SECONDS + rounds * ROUND_SECONDS) / INTERVAL)
     for name in QUEUES:
         queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec(partitions=PER_QUEUE)))[0]
-        for turn in range(0, each, AT_ONCE):
-            bodies = [texts[n] for n in range(min(AT_ONCE, each - turn))]
+        for turn in range(0, per_partition, AT_ONCE):
+            bodies = [texts[n] for n in range(min(AT_ONCE, per_partition - turn))]
             spread(store, queue, bodies)
         spread(store, queue, [member.LAST])
     store.close()
     with service.serve(directory) as server:
-        bench.say(f"{each * PARTITIONS:,} messages")
+        bench.say(f"{per_partition * PARTITIONS:,} messages")
         yield f"http://127.0.0.1:{server.port}/v1/{service.APPLICATION}"
 
 
 def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
-    """Stores some messages in each partition of a queue."""
     messages = [NewMessage(text, number, service.THREE_DAYS) for text in bodies for number in range(1, PER_QUEUE + 1)]
     bridge.run(store.messages.append(queue, messages))
 
 
 @contextlib.contextmanager
 def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
-    """Starts a member of a tree of the project that has not joined; those of one tree and place are a group."""
-    with answering(["-m", f"{package(tree)}.member", url, place, tree.name, *QUEUES], tree) as one:
-        one.do("mark")
-        yield one
+    """Starts a member with the code of ``tree``; members of one tree and place form a group. It has not joined yet."""
+    with answering(["-m", f"{package(tree)}.member", url, place, tree.name, *QUEUES], tree) as started:
+        started.do("mark")
+        yield started
 
 
 @contextlib.contextmanager
 def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
-    """Starts a Python process, with the code of a tree, that answers each line of its input with one."""
+    """Starts a Python process with the code of ``tree``; it answers each line of its input with one line."""
     child = subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.PIPE,
@@ -194,70 +189,70 @@ def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
 
 
 def told(members: Sequence[Member]) -> list[Told]:
-    """Asks all at once."""
-    for one in members:
-        one.begin("tell")
-    return [msgspec.json.decode(one.end(), type=Told) for one in members]
+    """Returns the states of all members, queried concurrently."""
+    for m in members:
+        m.begin("tell")
+    return [msgspec.json.decode(m.end(), type=Told) for m in members]
 
 
 def settle(members: Sequence[Member]) -> list[Told]:
-    """Waits until the members own everything in equal shares; returns what they have.
+    """Waits until the members own all partitions in equal shares; returns their states.
 
     Raises:
-        Void: They do not.
+        Void: The members did not reach that in time.
     """
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        found = told(members)
-        shares = [len(each.owned) for each in found]
+        states = told(members)
+        shares = [len(state.owned) for state in states]
         if sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1:
-            return found
+            return states
         time.sleep(LOOK_SECONDS)
     raise Void(f"{PATIENCE:.0f} s were not enough to share out {PARTITIONS} partitions: {shares}")
 
 
 def undisturbed(members: Sequence[Member]) -> float:
-    """Returns the longest time between two messages of a partition while nothing changes.
+    """Returns the longest time between two messages of a partition without a rebalance.
 
     Raises:
-        Void: There are hardly any messages any more.
+        Void: The members have hardly any messages left.
     """
     time.sleep(QUIET_SECONDS)
-    for one in members:
-        one.do("mark")
+    for m in members:
+        m.do("mark")
     time.sleep(QUIET_SECONDS)
-    found = told(members)
-    if sum(len(each.waits) for each in found) < PARTITIONS / 2:
-        raise Void("the members have nothing to hand out any more")
-    return longest(found)
+    states = told(members)
+    if sum(len(state.waits) for state in states) < PARTITIONS / 2:
+        raise Void("the members have no messages left")
+    return longest(states)
 
 
 def longest(found: Sequence[Told]) -> float:
-    """Returns the longest time between two messages of a partition that was a member's all the time.
+    """Returns the longest time between two messages of a partition that its member owned all the time.
 
     Raises:
-        Void: There was none.
+        Void: No partition received two messages.
     """
-    if not (waits := [wait for each in found for wait in each.waits.values()]):
+    if not (waits := [wait for state in found for wait in state.waits.values()]):
         raise Void("no partition stayed with a member that was given two of its messages")
     return max(waits)
 
 
 def changed(command: str, who: Member, others: Sequence[Member], after: Sequence[Member]) -> Change:
-    """Has a member join or leave and measures what follows.
+    """Lets a member join or leave, and measures the rebalance.
 
     Args:
         command: ``join`` or ``leave``.
-        who: The member.
-        others: Those that stay.
-        after: Those who share the partitions in the end.
+        who: The member that joins or leaves.
+        others: The members that stay.
+        after: The members that own the partitions in the end.
     """
-    before = {name for each in told(others) for name in each.owned}
-    for one in others:
-        one.do("mark")
-    begun = who.do(command)
-    time.sleep(CHANGE_SECONDS)  # nobody is asked meanwhile: that would cost what is to be measured
-    found = settle(after)
-    stayed = {name for each in found[: len(others)] for name in each.waits}
+    before = {name for state in told(others) for name in state.owned}
+    for m in others:
+        m.do("mark")
+    began = who.do(command)
+    time.sleep(CHANGE_SECONDS)  # queries would disturb the measurement
+    states = settle(after)
+    stayed = {name for state in states[: len(others)] for name in state.waits}
     moved = len(before) - len(stayed) if command == "join" else PARTITIONS - len(before)
-    return Change(max(each.changed for each in found) - begun, moved, longest(found[: len(others)]))
+    return Change(max(state.changed for state in states) - began, moved, longest(states[: len(others)]))

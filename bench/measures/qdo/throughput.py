@@ -1,4 +1,4 @@
-"""Workers that handle messages as fast as they can."""
+"""Measures the max rate of workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKERS = (1, 4)
 
 
 def fill(store: Store, partitions: int, count: int) -> None:
-    """Makes the queue and stores so many messages, a thousand in each partition in turn."""
+    """Creates the queue and appends ``count`` messages, a thousand to each partition in turn."""
     queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=partitions)))[0]
     texts = traffic.bodies(1000)
     for number in range(count // 1000):
@@ -34,7 +34,6 @@ def fill(store: Store, partitions: int, count: int) -> None:
 
 @contextlib.contextmanager
 def filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
-    """Serves a queue with messages on SQLite."""
     directory = bench.fresh(f"queuey-{partitions}")
     store = service.prepare(directory, ())
     fill(store, partitions, count)
@@ -46,7 +45,6 @@ def filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
 
 @measure("qdo-worker", "One worker with an empty handler, from one partition and from eight")
 def one_worker(bench: Bench) -> Report:
-    """Each run reads everything from the beginning."""
     count = bench.size(1_000_000, 40_000)
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
@@ -64,7 +62,6 @@ def one_worker(bench: Bench) -> Report:
 
 @measure("qdo-four", "Four workers against one, eight partitions, on SQLite")
 def four(bench: Bench) -> Report:
-    """All on one machine, with the service."""
     count = bench.size(1_000_000, 48_000)
     with filled(bench, 8, count) as server:
         return several(bench, server, count)
@@ -72,7 +69,6 @@ def four(bench: Bench) -> Report:
 
 @measure("qdo-four-cassandra", "Four workers against one, eight partitions, on Cassandra")
 def four_on_cassandra(bench: Bench) -> Report:
-    """One node, on the same processors."""
     count = bench.size(320_000, 24_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
@@ -86,32 +82,27 @@ def four_on_cassandra(bench: Bench) -> Report:
 
 
 def several(bench: Bench, server: Process, messages: int) -> Report:
-    """Compares groups of different sizes."""
     calls = {f"{count} worker(s)": partial(at_work, bench, server, messages, "plain", count=count) for count in WORKERS}
     samples = bench.interleave(calls, bench.size(5, 1))
-    one, more = (rates(samples[side]) for side in calls)
-    verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", paired(more, one))
+    single, several_rates = (rates(samples[side]) for side in calls)
+    verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", paired(several_rates, single))
     note = f"{messages:,} messages of {traffic.BODY_BYTES} B; workers and service share the processors."
     return Report("", "", [row(side, runs) for side, runs in samples.items()], [verdict], [note])
 
 
 def name(side: str, partitions: int) -> str:
-    """Returns the name of a side."""
     return f"{side}, of {partitions} partition{'s' if partitions > 1 else ''}"
 
 
 def at_work(bench: Bench, server: Process, messages: int, handler: str, *, count: int = 1) -> Pace:
-    """Runs workers of a new group."""
     return workers.handle(server, bench.fresh("group"), messages, handler=handler, count=count)
 
 
 def rates(samples: Sequence[Pace]) -> list[float]:
-    """Returns the messages a second of each run."""
     return [sample.rate for sample in samples]
 
 
 def row(side: str, samples: Sequence[Pace]) -> Row:
-    """Sums up the runs of one side."""
     details = {"its CPU us/message": statistics.median(sample.cpu for sample in samples)}
     if all(sample.server for sample in samples):
         details["server CPU us/message"] = statistics.median(sample.server for sample in samples)

@@ -1,4 +1,4 @@
-"""Spark's reads and writes on Cassandra, beside the JVM connector."""
+"""Compares Spark's reads and writes on Cassandra with the JVM connector's."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PARTITIONS = 8
 BODY = b"x" * 200
 TTL = 3 * 86_400
 TABLE = "messages_4d"
-"""Where messages of that TTL lie."""
+"""The table for messages with that TTL."""
 WRITTEN = "written"
-"""The table that the connector writes."""
+"""The table that the connector writes to."""
 WALL, CPU, WRITES = 0.95, 1.5, 2.0
-"""Asked for: of the connector's speed, of its CPU, of the connector's writes."""
+"""Goals as multiples of the connector's figures: scan speed, scan CPU, write speed."""
 NUMBERS = 0.5
-"""Asked for of a write with a column ``sequence``: of the speed without."""
+"""Goal for writes with a column ``sequence``, as a share of the speed without."""
 NUMBERED = "queuey with sequence"
 BEST_WALL, BEST_WRITES = 1.1, 2.5
-"""Aimed at."""
+"""Aims as multiples of the connector's figures."""
 
 
 @measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey and the JVM connector")
 def scan(bench: Bench) -> Report:
-    """Two sessions on one node; each scans all rows into Spark's sink that does nothing."""
+    """Two sessions on one node each scan all rows into Spark's noop sink."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
@@ -59,8 +59,8 @@ def scan(bench: Bench) -> Report:
                 side.run()
             bench.say(f"{name} is warm")
         runs = bench.interleave({name: side.run for name, side in sides.items()}, bench.size(7, 1))
-    wall = {name: [run.seconds for run in found] for name, found in runs.items()}
-    cpu = {name: [run.cpu for run in found] for name, found in runs.items()}
+    wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
+    cpu = {name: [run.cpu for run in side_runs] for name, side_runs in runs.items()}
     verdicts = [
         Verdict("wall: connector / queuey", paired(wall["connector"], wall["queuey"]), goal=WALL, aim=BEST_WALL),
         Verdict("CPU: queuey / connector", paired(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
@@ -74,7 +74,7 @@ def scan(bench: Bench) -> Report:
     "Writing from Spark into a queue on Cassandra: queuey with reserved ids, the JVM connector's defaults",
 )
 def write(bench: Bench) -> Report:
-    """Both sides read the same Parquet file; the connector is given ids, queuey reserves them."""
+    """Both sides read the same Parquet file. The connector gets ids; queuey reserves them."""
     count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
@@ -97,7 +97,7 @@ def write(bench: Bench) -> Report:
             bench.size(5, 1),
         )
         _all_there(store, count * (bench.size(2, 1) + bench.size(5, 1)))
-    wall = {name: [run.seconds for run in found] for name, found in runs.items()}
+    wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
     speed = paired(wall["connector"], wall["queuey"])
     verdicts = [
         Verdict("rows/s: queuey / connector", speed, goal=WRITES, aim=BEST_WRITES),
@@ -127,35 +127,34 @@ def _rows(runs: dict[str, list[Run]], count: int) -> list[Row]:
     return [
         Row(
             name,
-            [count / run.seconds for run in found],
+            [count / run.seconds for run in side_runs],
             "rows/s",
             {
-                "CPU µs per row": sorted(run.cpu for run in found)[len(found) // 2] / count * 1e6,
-                "Cassandra's": sorted(run.behind for run in found)[len(found) // 2] / count * 1e6,
+                "CPU µs per row": sorted(run.cpu for run in side_runs)[len(side_runs) // 2] / count * 1e6,
+                "Cassandra's": sorted(run.behind for run in side_runs)[len(side_runs) // 2] / count * 1e6,
             },
         )
-        for name, found in runs.items()
+        for name, side_runs in runs.items()
     ]
 
 
 def _filled(store: Store, count: int) -> Queue:
-    """Fills the queue with messages of the last minute, all below the horizon."""
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=PARTITIONS, ttl=TTL)))
     newest = ids.now_ticks() - 10 * TICKS_PER_SECOND
     step = 60 * TICKS_PER_SECOND // count
-    low = ids.random_low()
-    made = (
+    low_id_bits = ids.random_low()
+    messages = (
         Message(
             newest - (count - number) * step,
-            low,
+            low_id_bits,
             number % PARTITIONS + 1,
             newest + TTL * TICKS_PER_SECOND,
             BODY.decode(),
         )
         for number in range(count)
     )
-    bridge.run(store.bulk.load(queue, made))
+    bridge.run(store.bulk.load(queue, messages))
     return queue
 
 
@@ -190,48 +189,47 @@ def _baseline_table(cassandra: Nodes) -> None:
 
 
 def _parquet(path: Path, count: int) -> Path:
-    """Writes the rows that both sides write, in four files."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 
     path.mkdir()
     low, base = ids.random_low(), ids.now_ticks()
-    each = count // 4
-    for part in range(4):
-        numbers = range(part * each, (part + 1) * each)
+    rows_per_file = count // 4
+    for file_number in range(4):
+        numbers = range(file_number * rows_per_file, (file_number + 1) * rows_per_file)
         texts = [ids.to_hex((base + number, low)) for number in numbers]
         table = pa.table(
             {
-                "value": pa.array([BODY] * each, pa.binary()),
+                "value": pa.array([BODY] * rows_per_file, pa.binary()),
                 "partition": pa.array([number % PARTITIONS + 1 for number in numbers], pa.int32()),
-                "qid": pa.array([1] * each, pa.int64()),
-                "bucket": pa.array([1] * each, pa.int64()),
+                "qid": pa.array([1] * rows_per_file, pa.int64()),
+                "bucket": pa.array([1] * rows_per_file, pa.int64()),
                 "id": [f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}" for text in texts],
                 "sequence": pa.array(numbers, pa.int64()),
-                "expires": pa.array([base + TTL * TICKS_PER_SECOND] * each, pa.int64()),
+                "expires": pa.array([base + TTL * TICKS_PER_SECOND] * rows_per_file, pa.int64()),
             }
         )
-        parquet.write_table(table, path / f"{part}.parquet")
+        parquet.write_table(table, path / f"{file_number}.parquet")
     return path
 
 
 def _all_there(store: Store, count: int) -> None:
-    """Makes sure that our side wrote what it says.
+    """Checks that queuey wrote all rows.
 
     Raises:
-        Void: It did not.
+        Void: Rows are missing.
     """
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "written", fresh=True))
-    found, until = 0, time.monotonic() + 60
+    rows, until = 0, time.monotonic() + 60
     # Ids are reserved ahead of time, so the last rows take longer than the read delay.
-    while found != count and time.monotonic() < until:
+    while rows != count and time.monotonic() < until:
         on_cassandra.let_appear(store, queue)
         horizon, partitions = bridge.run(store.messages.inspect(queue))
         slices = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
-        found = sum(
+        rows = sum(
             batch.num_rows
             for part in slices
             for batch in bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=False))
         )
-    if found != count:
-        raise Void(f"{found:,} of {count:,} messages are there")
+    if rows != count:
+        raise Void(f"{rows:,} of {count:,} messages are there")

@@ -1,4 +1,4 @@
-"""Measuring very many queues on Spark: what a queue costs, few or many, and beside reading the bodies."""
+"""Measures the statistics job on Spark: cost per queue with few and many queues, and against reading the bodies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOADERS = 32
 
 @measure("spark-stats", "Measuring queues on SQLite with Spark: few, very many, and beside reading bodies")
 def on_sqlite(bench: Bench) -> Report:
-    """Every queue holds one message; the naive side groups what the format queuey reads."""
+    """Every queue has one message. The naive side groups the rows of the format ``queuey``."""
     options: dict[int, Mapping[str, str]] = {}
     for size in (100, 1000) if bench.quick else (1000, 10_000, 100_000, 1_000_000):
         directory = bench.fresh(f"stats-{size}")
@@ -44,7 +44,6 @@ def on_sqlite(bench: Bench) -> Report:
 
 @measure("spark-stats-cassandra", "Measuring queues on Cassandra with Spark: few, many, and beside reading bodies")
 def on_cluster(bench: Bench) -> Report:
-    """One node; every queue holds one message."""
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         options: dict[int, Mapping[str, str]] = {}
         for size in (30, 100) if bench.quick else (1000, 10_000, 100_000):
@@ -61,15 +60,15 @@ def on_cluster(bench: Bench) -> Report:
 def _compared(
     bench: Bench, stack: contextlib.ExitStack, options: Mapping[int, Mapping[str, str]], rounds: int
 ) -> Report:
-    least = min(options)
+    fewest = min(options)
     sides = {f"{size:,} queues": (_side(stack, bench, "stats-queuey", options[size]), size) for size in options}
-    sides[f"{least:,} queues, bodies read"] = _side(stack, bench, "stats-naive", options[least]), least
+    sides[f"{fewest:,} queues, bodies read"] = _side(stack, bench, "stats-naive", options[fewest]), fewest
     for side, _ in sides.values():
         side.run()
     calls = {name: partial(_counted, side, size) for name, (side, size) in sides.items()}
     runs = bench.interleave(calls, rounds)
     costs = {name: [run.seconds / size * 1e6 for run in runs[name]] for name, (_, size) in sides.items()}
-    few, *others, many, naive = costs
+    fewest_name, *others, many, naive = costs
     rows = [
         Row(name, costs[name], "µs a queue", {"CPU µs a queue": min(run.cpu for run in runs[name]) / size * 1e6})
         for name, (_, size) in sides.items()
@@ -79,7 +78,7 @@ def _compared(
             Verdict(f"a queue's cost: {many} / {name}", paired(costs[many], costs[name]), goal=FLAT, better="lower")
             for name in others
         ),
-        Verdict(f"{naive} / measured", paired(costs[naive], costs[few])),
+        Verdict(f"{naive} / measured", paired(costs[naive], costs[fewest_name])),
     ]
     notes = [
         f"local[2]; every queue holds a message of {len(BODY)} B. Rows of messages that came to Spark: none.",
@@ -96,7 +95,6 @@ def _side(stack: contextlib.ExitStack, bench: Bench, kind: str, options: Mapping
 
 
 def _counted(side: Side, size: int) -> Run:
-    """Runs a side, which has to find the message of every queue."""
     run = side.run()
     if run.rows != size:
         raise Void(f"{side.name} found {run.rows:,} messages in {size:,} queues")
@@ -104,7 +102,7 @@ def _counted(side: Side, size: int) -> Run:
 
 
 def _fill(directory: Path, count: int) -> None:
-    """Writes a message into each of the queues of :func:`service.fill_queues`, past the contract like these."""
+    """Writes one message into each queue of :func:`service.fill_queues`, bypassing the store."""
     connection = apsw.Connection(str(directory / FILE))
     now = ids.now_ticks()
     with connection:
@@ -123,14 +121,13 @@ def _fill(directory: Path, count: int) -> None:
 
 
 def _create(store: Store, count: int) -> None:
-    """Creates numbered queues with a message each."""
     now = ids.now_ticks()
 
-    def one(number: int) -> None:
+    def create(number: int) -> None:
         queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, f"q{number:07d}", QueueSpec()))
         ticks = now + number
         bridge.run(store.bulk.load(queue, [Message(ticks, LOW, 1, ticks + LIFE, BODY)]))
 
     with ThreadPoolExecutor(LOADERS) as pool:
-        for _ in pool.map(one, range(count), chunksize=100):
+        for _ in pool.map(create, range(count), chunksize=100):
             pass

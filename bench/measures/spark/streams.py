@@ -1,4 +1,4 @@
-"""What a micro-batch costs, however much a queue holds: with Spark's reader alone, and with Spark around it."""
+"""Measures a micro-batch for growing queues: with the stream reader alone, and within Spark."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from queuey.storage import Store
 
 BATCH = 1000
-"""New messages, or messages out of a backlog."""
+"""Messages per micro-batch, new or of a backlog."""
 WARM = 3
 BATCHES = 3
-"""In a row, of which the median counts: one alone is so short that anything disturbs it."""
+"""Batches per sample, of which the median counts, because a single one is too short to be precise."""
 
 
 class Followed:
-    """A queue that is followed by the reader of a stream, without Spark: from its end, or from its beginning.
+    """A queue that the stream reader follows without Spark, from its end or from its beginning.
 
     Args:
-        store: Open; messages are sent through it.
-        options: The same store, as options of Spark.
-        start: ``latest``, or ``earliest``: then each batch takes so many of the backlog.
+        store: An open store, to send messages.
+        options: The same store as Spark options.
+        start: ``latest`` or ``earliest``. With ``earliest``, the batches are taken from a backlog.
     """
 
     def __init__(self, store: Store, options: Mapping[str, str], start: str) -> None:
@@ -52,22 +52,22 @@ class Followed:
         self.store = store
         self.queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
         self.backlog = start == "earliest"
-        given = {**options, "subscribe": "bench", "startingOffsets": start, "maxOffsetsPerTrigger": str(BATCH)}
-        self.reader = QueueyStreamReader(read_options(given, streaming=True), columns.read_schema(headers=False))
+        own = {**options, "subscribe": "bench", "startingOffsets": start, "maxOffsetsPerTrigger": str(BATCH)}
+        self.reader = QueueyStreamReader(read_options(own, streaming=True), columns.read_schema(headers=False))
         self.end = self.reader.initialOffset()
         self.reader.latestOffset(self.end, self.reader.getDefaultReadLimit())
 
     def batches(self) -> float:
-        """Runs some micro-batches, out of a backlog the first ones; returns the median of their times (ms)."""
+        """Runs micro-batches (the first ones of a backlog); returns their median time in milliseconds."""
         if self.backlog:
             self.end = self.reader.initialOffset()
         return statistics.median(self.batch() for _ in range(BATCHES))
 
     def batch(self) -> float:
-        """Runs one micro-batch: where does it end, what are its tasks, and their rows; returns milliseconds.
+        """Runs one micro-batch (end offset, tasks, and rows); returns its milliseconds.
 
         Raises:
-            Void: It had other than the rows that it should.
+            Void: The batch had the wrong number of rows.
         """
         if not self.backlog:
             send(self.store, self.queue)
@@ -76,21 +76,19 @@ class Followed:
         self.end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         tasks = self.reader.partitions(start, self.end)
         rows = sum(batch.num_rows for task in tasks for batch in self.reader.read(task))
-        took = (time.perf_counter() - began) * 1000
+        milliseconds = (time.perf_counter() - began) * 1000
         if rows != BATCH:
             raise Void(f"a micro-batch had {rows:,} rows")
-        return took
+        return milliseconds
 
 
 def send(store: Store, queue: Queue) -> None:
-    """Sends a batch of messages and waits until they may be read."""
     service.fill(store, queue, traffic.bodies(BATCH), BATCH)
     if store.name != "sqlite":
         on_cassandra.let_appear(store, queue)
 
 
 def compared(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]], rounds: int) -> Report:
-    """Compares, for each kind of batch, the queue with most messages with the one with fewest."""
     for call, _ in itertools.product(calls.values(), range(bench.size(WARM, 1))):
         call()
     names = {f"{kind}, {size:,} there": call for (kind, size), call in calls.items()}
@@ -98,7 +96,7 @@ def compared(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]],
     rows = [Row(name, values, "ms") for name, values in samples.items()]
     verdicts = []
     for kind in dict.fromkeys(kind for kind, _ in calls):
-        sizes = sorted(size for one, size in calls if one == kind)
+        sizes = sorted(size for call_kind, size in calls if call_kind == kind)
         fewest, most = (samples[f"{kind}, {size:,} there"] for size in (sizes[0], sizes[-1]))
         name = f"{kind}: {sizes[-1]:,} there / {sizes[0]:,} there"
         verdicts.append(Verdict(name, paired(most, fewest), goal=FLAT, better="lower"))
@@ -106,20 +104,20 @@ def compared(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]],
 
 
 def needs_pyspark() -> None:
-    """Skips where it is not installed.
+    """Checks that PySpark is installed.
 
     Raises:
-        Skip: It is not.
+        Skip: PySpark is not installed.
     """
     try:
-        import pyspark  # noqa: F401, PLC0415 - only to see whether it is there
+        import pyspark  # noqa: F401, PLC0415 - only checks that it is installed
     except ModuleNotFoundError as error:
         raise Skip("PySpark is not installed") from error
 
 
 @measure("spark-micro-batch", "A micro-batch of 1,000 messages, however many the queue holds, behind and ahead")
 def micro_batches(bench: Bench) -> Report:
-    """Embedded stores: new messages at the end of a queue, a backlog from its beginning, and new ones with Spark."""
+    """Embedded stores: new messages at the end of a queue, a backlog from its start, and new messages within Spark."""
     needs_pyspark()
     from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
 
@@ -133,7 +131,7 @@ def micro_batches(bench: Bench) -> Report:
             for kind, start in (("new ones", "latest"), ("out of a backlog", "earliest")):
                 calls[kind, size] = Followed(store, options, start).batches
             if size != sizes[-1]:
-                # In a store of its own: here a batch would hold what the reader alone is sent as well.
+                # Uses its own store; otherwise its batches would include the messages for the reader alone.
                 calls["new ones, with Spark", size] = spark.follow(*filled(bench, stack, size))
             bench.say(f"{size:,} messages are there")
         return compared(bench, calls, bench.size(9, 1))
@@ -141,7 +139,7 @@ def micro_batches(bench: Bench) -> Report:
 
 @measure("cassandra-spark-micro-batch", "A micro-batch of 1,000 messages on Cassandra, however many the queue holds")
 def micro_batches_on_cassandra(bench: Bench) -> Report:
-    """One node; the messages that are there are up to three days old, so they lie in many buckets."""
+    """One node; the stored messages are up to three days old, so they are in many buckets."""
     needs_pyspark()
     from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
 
@@ -162,7 +160,6 @@ def micro_batches_on_cassandra(bench: Bench) -> Report:
 
 
 def filled(bench: Bench, stack: contextlib.ExitStack, size: int) -> tuple[Store, dict[str, str]]:
-    """Makes an embedded store with so many messages in a queue; returns it, and as options of Spark."""
     directory = bench.fresh(f"micro-{size}")
     store = service.prepare(directory)
     stack.callback(store.close)
@@ -171,17 +168,17 @@ def filled(bench: Bench, stack: contextlib.ExitStack, size: int) -> tuple[Store,
 
 
 class Spark:
-    """A session that runs queries, one after another; it is started for the first of them."""
+    """A Spark session that runs queries one by one; it starts with the first query."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._spark: SparkSession | None = None
 
     def follow(self, store: Store, options: Mapping[str, str]) -> Callable[[], float]:
-        """Starts to follow a queue; returns what sends some messages and tells how long their batch took."""
+        """Starts following a queue; returns a function that sends messages and returns the time of their batch."""
         frame = self._session().readStream.format("queuey").options(**options, subscribe="bench").load()
         checkpoint = tempfile.mkdtemp(dir=self._directory)
-        # A run for each batch: a query that goes on asks for news all the time and disturbs the other sides.
+        # One run per batch: a continuous query would poll all the time and disturb the other sides.
         writing = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         writing.start().awaitTermination()
         return partial(
@@ -189,7 +186,6 @@ class Spark:
         )
 
     def close(self) -> None:
-        """Ends Spark, if it was started."""
         if self._spark is not None:
             from tests.spark.conftest import end  # noqa: PLC0415 - needs PySpark
 
@@ -204,16 +200,16 @@ class Spark:
 
 
 def spark_batch(store: Store, queue: Queue, start: Callable[[], StreamingQuery]) -> float:
-    """Sends messages and returns how long Spark took over their batch (ms).
+    """Sends messages; returns the milliseconds that Spark took for their batch.
 
     Raises:
-        Void: They were not one batch.
+        Void: Spark did not process them in one batch.
     """
     send(store, queue)
     query = start()
     query.awaitTermination()
-    batches: list[dict[str, Any]] = [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
-    if [one["numInputRows"] for one in batches] != [BATCH]:
-        raise Void(f"Spark had batches of {[one['numInputRows'] for one in batches]} rows")
-    took: float = batches[0]["durationMs"]["triggerExecution"]
-    return took
+    batches: list[dict[str, Any]] = [json.loads(p.json) for p in query.recentProgress if p.numInputRows]
+    if [batch["numInputRows"] for batch in batches] != [BATCH]:
+        raise Void(f"Spark had batches of {[batch['numInputRows'] for batch in batches]} rows")
+    milliseconds: float = batches[0]["durationMs"]["triggerExecution"]
+    return milliseconds
