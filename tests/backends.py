@@ -1,15 +1,15 @@
 """The stores that the suite runs on: where each keeps its data, how it is opened, and what it can do.
 
-A difference between stores is a named capability. A test that needs one says so with ``@pytest.mark.needs(name)`` and
-is skipped, visibly, on stores without it:
+A difference between stores is a named capability. A test that needs one is marked ``@pytest.mark.needs(name)`` and is
+visibly skipped on stores without it:
 
-* ``clock``: the store reads the clock it is given, so tests move time by hand.
+* ``clock``: the store reads a given clock, so tests move time by hand.
 * ``one_generator``: ids ascend over all Store objects on the same data, not only within one.
-* ``exact_horizon``: without a read delay, what was acknowledged is below the horizon of every later read.
-* ``ordered_begins``: appends that one thread begins one after another, without waiting, get ids in that order. (Those
-  that a caller waited for do on every store, and ``after`` makes sure of it over all processes.)
-* ``whole_puts``: a ``put`` at several ids that fails has written none of them.
-* ``counts_deletes``: ``delete`` knows how many of the messages were there.
+* ``exact_horizon``: without a read delay, an acknowledged message is below the horizon of every later read.
+* ``ordered_begins``: appends that one thread begins one after another, without waiting, get ids in that order. (Ids of
+  appends that the caller waited for ascend on every store, and ``after`` extends that over all processes.)
+* ``whole_puts``: a failed ``put`` at several ids has written none of them.
+* ``counts_deletes``: ``delete`` knows how many of the messages existed.
 * ``sorted_listing``: queues are listed in the order of their names' code points.
 * ``creates_by_thousands``: a thousand queues are created in well under a second. (On Cassandra each is a lightweight
   transaction, so a million take most of an hour on one node.)
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from queuey.storage.cassandra import CassandraOptions
 
 APP = "acme"
-"""The application that every store under test has."""
+"""The application of every store under test."""
 
 
 class Clock:
@@ -44,7 +44,6 @@ class Clock:
         self.ticks = ids.now_ticks() if ticks is None else ticks
 
     def __call__(self) -> int:
-        """Gives the time in ticks."""
         return self.ticks
 
     def advance(self, seconds: float) -> None:
@@ -53,42 +52,41 @@ class Clock:
 
 
 class StoreLocation(Protocol):
-    """Where the data of a store lies. Child processes get it pickled and open it as well."""
+    """Where the data of a store is. Child processes get it pickled, and may open it as well."""
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens one more Store object on the data."""
+        """Opens another Store object on the data."""
 
     def fresh(self) -> StoreLocation:
-        """Makes another location, without data."""
+        pass
 
 
 UNSYNCED = ("PRAGMA synchronous = OFF",)
-"""No test cuts the power: what a process has written is there after it was killed, also if the disk does not have it.
-There are tens of thousands of writes in a run, and on some machines each would wait for the disk for milliseconds."""
+"""No test cuts the power, and data in the page cache survives a killed process. A run has tens of thousands of writes,
+and on some machines each would wait milliseconds for the disk."""
 
 
 @dataclass(frozen=True)
 class SqliteLocation:
-    """A directory of its own."""
+    """A directory."""
 
     path: Path
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the directory; with a clock moved by hand nothing is swept behind the test's back."""
-        from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415 - only who uses it needs it
+        """Opens the directory. With a clock moved by hand, sweeps are off."""
+        from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415 - imported when used
 
         if clock is None:
             return open_store(self.path, options=SqliteOptions(pragmas=UNSYNCED))
         return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None, pragmas=UNSYNCED))
 
     def fresh(self) -> StoreLocation:
-        """Makes another directory beside this one."""
         return made_ready(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
 
 
 @cache
 def _empty_store() -> bytes:
-    """Returns the file of a store without data, which is made once: its tables take longer than most tests."""
+    """Returns the file of an empty store, created once: its tables take longer than most tests."""
     with tempfile.TemporaryDirectory() as directory:
         SqliteLocation(Path(directory)).open().close()
         [file] = Path(directory).iterdir()
@@ -96,8 +94,8 @@ def _empty_store() -> bytes:
 
 
 def made_ready(directory: Path) -> SqliteLocation:
-    """Puts an empty store into a directory, as the first process that opens one there leaves it."""
-    from queuey.storage.sqlite.connection import FILE  # noqa: PLC0415 - only who uses it needs it
+    """Puts an empty store into a directory, as if a first process had opened one there."""
+    from queuey.storage.sqlite.connection import FILE  # noqa: PLC0415 - imported when used
 
     directory.mkdir(mode=0o700, exist_ok=True)
     file = directory / FILE
@@ -108,7 +106,7 @@ def made_ready(directory: Path) -> SqliteLocation:
 
 @dataclass(frozen=True)
 class Backend:
-    """One kind of store and what it can do."""
+    """One kind of store, and its capabilities."""
 
     name: str
     capabilities: frozenset[str]
@@ -117,13 +115,13 @@ class Backend:
 
 @dataclass(frozen=True)
 class CassandraLocation:
-    """A keyspace of the run, emptied for each test; its stores hold queue rows for a moment only (C)."""
+    """A keyspace of the run, emptied for each test. Its stores cache queue rows only briefly (C)."""
 
     url: str
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
-        from queuey.storage.cassandra import CassandraStore, open_store  # noqa: PLC0415 - only for who uses it
+        """Opens the keyspace. A clock moved by hand may differ from the nodes' clocks by any amount."""
+        from queuey.storage.cassandra import CassandraStore, open_store  # noqa: PLC0415 - imported when used
         from tests.servers.keyspaces import HandClock, HandedStore, LastingDriver  # noqa: PLC0415 - likewise
 
         options = cassandra_options(by_hand=clock is not None)
@@ -136,8 +134,8 @@ class CassandraLocation:
         return store
 
     def fresh(self) -> StoreLocation:
-        """Empties the keyspace: there is one for all tests of a run, because making one takes seconds."""
-        from tests.servers.keyspaces import empty  # noqa: PLC0415 - only who uses it needs the driver
+        """Empties the keyspace: all tests of a run share one, as creating one takes seconds."""
+        from tests.servers.keyspaces import empty  # noqa: PLC0415 - imported when used
 
         empty(self.url)
         return self
@@ -147,26 +145,25 @@ class SimulatedLocation:
     """A simulated Cassandra node in this process."""
 
     def __init__(self) -> None:
-        from tests.sim.cassandra.one_node import in_process  # noqa: PLC0415 - only for who uses it
+        from tests.sim.cassandra.one_node import in_process  # noqa: PLC0415 - imported when used
 
         self._cluster = in_process.make()
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the keyspace, by the options of a store on a real node."""
-        from tests.sim.cassandra.one_node.in_process import InProcessStore  # noqa: PLC0415 - only for who uses it
+        """Opens the keyspace with the options of a store on a real node."""
+        from tests.sim.cassandra.one_node.in_process import InProcessStore  # noqa: PLC0415 - imported when used
 
         store = InProcessStore(self._cluster, cassandra_options(by_hand=clock is not None), clock)
         assert store.ready(60), bridge.run(store.statistics())
         return store
 
     def fresh(self) -> StoreLocation:
-        """Makes another node."""
         return SimulatedLocation()
 
 
 def cassandra_options(*, by_hand: bool) -> CassandraOptions:
-    """Returns the options of stores under test; a clock moved by hand may differ from the nodes' as it likes."""
-    from queuey.storage.cassandra import CassandraOptions, Level  # noqa: PLC0415 - only for who uses it
+    """Returns the options of stores under test. A clock moved by hand may be wrong by any amount."""
+    from queuey.storage.cassandra import CassandraOptions, Level  # noqa: PLC0415 - imported when used
     from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
 
     difference = ANY_DIFFERENCE if by_hand else 0.7
@@ -184,25 +181,23 @@ def cassandra_options(*, by_hand: bool) -> CassandraOptions:
 ANY_DIFFERENCE = 1e10
 """Seconds."""
 PATIENCE = 60.0
-"""Seconds for which stores under test wait for Cassandra: the machine may stand still for some."""
+"""Seconds that stores under test wait for Cassandra. Long, because the machine may stand still for some."""
 PATIENT: dict[str, Any] = {"timeout": PATIENCE, "deadline": 2 * PATIENCE, "catalogue_deadline": PATIENCE}
-"""Options of the Cassandra store that say so."""
+"""Timeouts of the Cassandra store, from PATIENCE."""
 WRITING = 9.0
-"""The same for writes: messages that tests load ahead of readers are due in ten seconds."""
+"""Max seconds of a write: messages that tests post ahead of readers are due in ten seconds."""
 PROMPT = "very_strong"
-"""The consistency level at which, on the real clock, the read delay is over in seconds; a write may be too late."""
+"""A consistency level whose read delay takes only seconds on the real clock. A write may be too late."""
 ROW_AGE = 0.1
-"""Seconds (C) of the stores under test: purges, deletes and updates wait for so long."""
+"""Max age of queue rows in seconds (C). Purges, deletes and updates wait this long."""
 
 
 def sqlite_location(request: pytest.FixtureRequest) -> StoreLocation:
-    """A fresh directory for one test."""
     path: Path = request.getfixturevalue("tmp_path")
     return made_ready(path / "data")
 
 
 def cassandra_location(request: pytest.FixtureRequest) -> StoreLocation:
-    """The keyspace of the run, emptied."""
     url: str = request.getfixturevalue("contract_keyspace")
     return CassandraLocation(url).fresh()
 

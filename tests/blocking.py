@@ -1,4 +1,4 @@
-"""Claims for callers that block: as threads of a server without an event loop make them."""
+"""Claims for callers that block, as threads of a server without an event loop make them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ T = TypeVar("T")
 
 
 class BlockingClaims:
-    """Calls of :class:`~queuey.service.ClaimUseCases` that wait for their end.
+    """Blocking calls of :class:`~queuey.service.ClaimUseCases`.
 
     Args:
-        claims: What they are passed on to.
+        claims: The use cases to call.
     """
 
     def __init__(self, claims: ClaimUseCases) -> None:
         self._claims = claims
 
     def claim(self, access: QueueAccess, **asked: Any) -> list[ClaimDelivery]:  # noqa: ANN401 - as the use case has it
-        """Claims messages."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.claim(queue, **asked)))
 
     def acknowledge(
@@ -44,17 +43,14 @@ class BlockingClaims:
         receipts: Sequence[ClaimReceipt],
         results: Mapping[ClaimReceipt, JobResult] | None = None,
     ) -> list[Settlement]:
-        """Acknowledges messages."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts, results)))
 
     def job(self, access: QueueAccess, place: Location) -> JobInfo:
-        """Returns what became of a job."""
         poll = JobPoll([place])
         answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.show(queue, poll)))
         return answer.infos[0]
 
     def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        """Renews claims."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.renew(queue, receipts, ttl)))
 
     def release(
@@ -66,17 +62,14 @@ class BlockingClaims:
         *,
         retry: bool = True,
     ) -> list[Settlement]:
-        """Releases claims."""
         return self._claims.core.run(
             access.apply(lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry))
         )
 
     def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
-        """Sets states."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.set_states(queue, states)))
 
     def cancel(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        """Cancels a job."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
 
     def hasten(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
@@ -84,33 +77,30 @@ class BlockingClaims:
         return self._claims.core.run(access.apply(lambda queue: self._claims.hasten(queue, partition, position)))
 
     def release_all(self, access: QueueAccess) -> None:
-        """Releases all claims of a queue."""
         self._claims.core.run(access.apply(self._claims.release_all))
 
     def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Looks at the states of partitions."""
+        """Applies a function to the states of partitions."""
         return self._claims.core.run(self._claims.look_at(queue, look, numbers))
 
     def is_done(self, queue: Queue, location: Location) -> bool:
-        """Returns whether a message is done."""
         return self._claims.core.run(self._claims.is_done(queue, location))
 
     def supersede(self, queue: Queue, location: Location) -> None:
-        """Ends a message that was replaced."""
+        """Ends a replaced message."""
         self._claims.core.run(self._claims.supersede(queue, location))
 
     def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
-        """Takes a turn of a move."""
         return self._claims.core.run(self._claims.turn(queue, partition, order))
 
 
 class BlockingNames:
-    """Calls of :class:`~queuey.service.names.NameUseCases` that wait for their end.
+    """Blocking calls of :class:`~queuey.service.names.NameUseCases`.
 
     Args:
-        service: Whose names.
+        service: The service with the names.
     """
 
     def __init__(self, service: Service) -> None:
@@ -118,34 +108,28 @@ class BlockingNames:
         self._names = service.names
 
     def create(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
-        """Stores a message under a free name."""
         return self._core.run(access.apply(lambda queue: self._names.create(queue, name, draft)))
 
     def replace(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
-        """Stores a message in place of another one."""
         return self._core.run(access.apply(lambda queue: self._names.replace(queue, name, draft)))
 
     def delete(self, access: QueueAccess, name: str) -> None:
-        """Removes the message of a name."""
         self._core.run(access.apply(lambda queue: self._names.delete(queue, name)))
 
     def fetch(self, access: QueueAccess, name: str) -> Message | None:
-        """Returns the message of a name."""
         return self._core.run(access.apply(lambda queue: self._names.fetch(queue, name)))
 
 
 def set_apart(service: Service) -> None:
-    """Gives a service a loop of its own, so that another one's may wait for it."""
+    """Gives a service a loop of its own, so that another service's loop may wait for it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     service.core.adopt(LoopCalls(loop))
 
 
 def post(service: Service, access: QueueAccess, drafts: Sequence[Draft]) -> PostResult:
-    """Posts messages."""
     return service.core.run(access.apply(lambda queue: service.messages.post(queue, drafts)))
 
 
 def blocking(claims: ClaimUseCases) -> BlockingClaims:
-    """Returns calls that wait for their end."""
     return BlockingClaims(claims)

@@ -13,7 +13,7 @@ import pytest
 
 
 class Ended(NamedTuple):
-    """How a command ended and what it printed."""
+    """The exit code and output of a command."""
 
     code: int
     out: bytes
@@ -21,18 +21,15 @@ class Ended(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Standard output as text."""
         return self.out.decode()
 
     @property
     def json(self) -> Any:  # noqa: ANN401 - any JSON value
-        """The one JSON document on standard output."""
         (line,) = self.out.splitlines()
         return msgspec.json.decode(line)
 
     @property
     def json_lines(self) -> list[Any]:
-        """The JSON documents on standard output, one a line."""
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
 
@@ -40,13 +37,13 @@ Run = Callable[..., Ended]
 
 
 def runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Returns what runs a command line: ``name`` with the arguments that it is called with."""
+    """Returns a function that runs the command ``name`` with its arguments."""
 
     def run_command(*arguments: str, stdin: bytes = b"") -> Ended:
         out, err = io.BytesIO(), io.BytesIO()
         with monkeypatch.context() as patched:
             for variable in [each for each in os.environ if each.startswith("QUEUEY_TEST_")]:
-                patched.delenv(variable)  # of the tests' servers; a command would refuse it as an unknown setting
+                patched.delenv(variable)  # a command would refuse the variables of the test servers as unknown settings
             patched.setattr(sys, "argv", [name, *arguments])
             patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
             patched.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))

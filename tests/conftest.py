@@ -1,4 +1,4 @@
-"""Fixtures that all rooms of the suite share."""
+"""Fixtures for the whole suite."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytest_plugins = (
     "tests.servers.plugin",
 )
 
-# A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
-# The same examples at every run: a test that fails does so because of what was changed, and again when it is repeated.
+# All examples of a property test share a fixture on purpose: each example creates queues of its own.
+# Every run has the same examples: a test fails because of a change, and fails again when it is repeated.
 settings.register_profile(
     "quick",
     deadline=None,
@@ -36,25 +36,25 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-# Others at every run, and many; a failure prints how to have its example again.
+# Each run has other and more examples; a failure prints how to repeat its example.
 settings.register_profile("deep", settings.get_profile("quick"), max_examples=100, derandomize=False, print_blob=True)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 settings.load_profile(PROFILE)
 
 SLOW_ENDS = 7200
-"""Seconds after which a slow test is given up, or any of a run with many examples; the others have ``timeout`` of
+"""Timeout in seconds of slow tests, and of any test in a run with many examples. Others have the ``timeout`` of
 pyproject.toml."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the markers by which tests name stores; readies what tests start."""
+    """Declares the markers for stores, and prepares signals for the programs that tests start."""
     hear_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
     config.addinivalue_line("markers", "slow_on(*backends): slow on these stores, where other tests cover what differs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests slow on the stores that their closest ``slow_on`` names; gives slow tests the time that they need."""
+    """Marks tests slow on the stores of their closest ``slow_on``, and sets the timeout of slow tests."""
     for item in items:
         on = item.get_closest_marker("slow_on")
         if on and getattr(item, "callspec", None) and item.callspec.params.get("backend") in on.args:  # type: ignore[attr-defined]
@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def contract_keyspace(cassandra: Cassandra) -> Iterator[str]:
-    """The URL of a keyspace for the contract suite; each test finds it emptied."""
-    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    """The URL of a keyspace for the contract suite. It is emptied for each test."""
+    from tests.servers import keyspaces  # noqa: PLC0415 - most tests do not need the driver
 
     yield keyspaces.make(cassandra)
     keyspaces.close()
@@ -74,13 +74,13 @@ def contract_keyspace(cassandra: Cassandra) -> Iterator[str]:
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn; skips what it cannot do."""
-    found = BACKENDS[request.param]
-    wanted = {name for mark in request.node.iter_markers("needs") for name in mark.args}
-    assert wanted <= CAPABILITIES, f"no store claims to have {wanted - CAPABILITIES}"
-    if missing := wanted - found.capabilities:
-        pytest.skip(f"{found.name} has no {', '.join(sorted(missing))}")
-    return found
+    """Each backend in turn. Skips the test if a needed capability is missing."""
+    backend_ = BACKENDS[request.param]
+    needed = {name for mark in request.node.iter_markers("needs") for name in mark.args}
+    assert needed <= CAPABILITIES, f"no store claims to have {needed - CAPABILITIES}"
+    if missing := needed - backend_.capabilities:
+        pytest.skip(f"{backend_.name} has no {', '.join(sorted(missing))}")
+    return backend_
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def location(backend: Backend, request: pytest.FixtureRequest) -> StoreLocation:
 
 @pytest.fixture
 def clock(backend: Backend) -> Clock:
-    """A clock moved by hand; a test that asks for it gets stores that run on it."""
+    """A clock moved by hand. A test that requests it gets stores with this clock."""
     if "clock" not in backend.capabilities:
         pytest.skip(f"{backend.name} has no clock")
     return Clock()
@@ -99,7 +99,7 @@ def clock(backend: Backend) -> Clock:
 
 @pytest.fixture
 def open_store(location: StoreLocation, request: pytest.FixtureRequest) -> Iterator[Callable[[], Store]]:
-    """Opens further Store objects on the test's data and closes them at its end."""
+    """Opens further Store objects on the test's data, and closes them after the test."""
     clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
     with contextlib.ExitStack() as opened:
 
@@ -122,13 +122,13 @@ def store(open_store: Callable[[], Store]) -> Store:
 
 @pytest.fixture
 def other(open_store: Callable[[], Store], store: Store) -> Store:
-    """A second Store object on the same data, as another process would have it."""
+    """A second Store object on the same data, as in another process."""
     return open_store()
 
 
 @pytest.fixture
 def open_with_clock(location: StoreLocation) -> Iterator[Callable[[Clock], Store]]:
-    """Opens Store objects on the test's data, each with a clock of its own; one application is there."""
+    """Opens Store objects with one application on the test's data, each with a clock of its own."""
     with contextlib.ExitStack() as opened:
 
         def open_one(clock: Clock) -> Store:

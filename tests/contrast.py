@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TEXT, LARGE = 4.5, 3.0
-"""Least ratio, at level AA, of text, and of large text and the borders of controls, to what is behind it."""
+"""Min contrast with the background at level AA: of text, and of large text and the borders of controls."""
 
 
 class Colour(NamedTuple):
-    """A colour in sRGB, each part from 0 to 1."""
+    """A colour in sRGB, each component from 0 to 1."""
 
     red: float
     green: float
@@ -17,23 +17,21 @@ class Colour(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Colour:
-        """Reads ``#fff`` and ``#ffffff``."""
+        """Parses ``#fff`` and ``#ffffff``."""
         digits = text[1:] if len(text) == 7 else "".join(digit * 2 for digit in text[1:])
         return cls(*(int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)))
 
     def mixed(self, percent: float, other: Colour) -> Colour:
-        """Returns what ``color-mix(in srgb, …)`` does."""
+        """Returns the result of ``color-mix(in srgb, …)``."""
         part = percent / 100
         return Colour(*(part * mine + (1 - part) * theirs for mine, theirs in zip(self, other, strict=True)))
 
     @property
     def luminance(self) -> float:
-        """Relative luminance as WCAG defines it."""
         linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in self]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def ratio(one: Colour, other: Colour) -> float:
-    """Returns the contrast of two colours."""
     dark, light = sorted((one.luminance, other.luminance))
     return (light + 0.05) / (dark + 0.05)

@@ -1,4 +1,4 @@
-"""A transport of httpx2 that reaches an application in this process, through the gateway."""
+"""A transport for httpx2 that calls an application in this process, through the gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class InProcess(httpx2.BaseTransport):
         self._served = Served(app)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Has a request answered."""
         path, _, query = request.url.raw_path.decode().partition("?")
         sent = Request(request.method, path, request.read(), query=query)
         sent.headers = [(name.decode().lower(), value.decode()) for name, value in request.headers.raw]
@@ -27,5 +26,4 @@ class InProcess(httpx2.BaseTransport):
         return httpx2.Response(reply.status, headers=sent.answer_headers, content=reply.body)
 
     def close(self) -> None:
-        """Ends the gateway."""
         self._served.stop()

@@ -1,4 +1,4 @@
-"""Stands between the service and its store, so that a test can fail, hold or watch calls of the store."""
+"""A wrapper around a store, so that a test can fail, hold or watch calls of the store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from queuey.storage import Store
 from queuey.storage.calls import in_thread
 
 CONTRACTS = {str(field.type): field.name for field in dataclasses.fields(Store)}
-"""The attribute of a store that has each contract, by the name of its class."""
+"""The attribute of a store for each contract, by the name of the contract's class."""
 
 
 class InterposedStore:
-    """Passes everything on to a store, except what a test puts in the place of a method.
+    """Forwards all calls to a store, except of methods that a test replaces.
 
     Args:
-        store: The real one.
+        store: The real store.
 
     Attributes:
-        waits_for_network, ids_follow_clocks: What the service is told instead of the store's own word.
+        waits_for_network, ids_follow_clocks: Override those of the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -33,18 +33,18 @@ class InterposedStore:
 
     @property
     def store(self) -> Store:
-        """The store to hand to the service."""
+        """This object, typed as a store."""
         return cast("Store", self)
 
     def instead(self, method: Callable[..., Any], by: Callable[..., Any]) -> None:
-        """Calls ``by`` in the place of a method of a contract, from now on: ``instead(Messages.append, fail)``.
+        """Replaces a method of a contract from now on: ``instead(Messages.append, fail)``.
 
-        In the place of a coroutine it may be one, or block: then it is called in a thread that may wait.
+        The replacement of a coroutine function may be one, or block: then it is called in a thread that may wait.
         """
         self._instead[method.__qualname__] = _awaited(by) if inspect.iscoroutinefunction(method) else by
 
     def before(self, method: Callable[..., Any], first: Callable[[], object]) -> None:
-        """Calls ``first``, which may be a coroutine, each time before a method does its work, and where it does it."""
+        """Calls ``first``, which may be a coroutine function, before each call of a method, in the same thread."""
         owner, _, name = method.__qualname__.partition(".")
         contract: Any = getattr(self._store, CONTRACTS[owner]) if owner in CONTRACTS else self._store
         real = getattr(contract, name)
@@ -61,7 +61,6 @@ class InterposedStore:
         self._instead[method.__qualname__] = both if inspect.iscoroutinefunction(method) else at_once
 
     def passing(self, method: Callable[..., Any]) -> None:
-        """Calls the method itself again."""
         del self._instead[method.__qualname__]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the store
@@ -73,7 +72,7 @@ class InterposedStore:
 
 
 class _Contract:
-    """One contract of a store, some of whose methods are replaced."""
+    """One contract of a store, with some methods replaced."""
 
     def __init__(self, name: str, contract: object, instead: dict[str, Callable[..., Any]]) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Pages of the documentation, their blocks, and somebody who types what they say.
+"""Pages of the documentation, their blocks, and a reader who types what they say.
 
 A block begins with three backticks, its language and perhaps one of :data:`REASONS`: why no test runs it. Blocks of
 programs and commands without a reason are run by the test that :data:`RUN_BY` names. A block with a title,
@@ -39,13 +39,13 @@ REASONS = {
     "long": "takes minutes, or goes on until it is stopped",
     "fragment": "needs what only the reader has: names, files, addresses, tokens",
 }
-"""Why a program is not run."""
+"""Reasons for not running a program."""
 TEXTS = {
     "picture": "drawn with letters",
     "sample": "the form of something whose values differ each time",
     "output": "what a program prints, which a test compares",
 }
-"""What a block of the language ``text`` is."""
+"""Marks of blocks of the language ``text``, with their meanings."""
 TYPED = "tests/acceptance/test_commands_of_pages.py"
 RUN_BY = {
     "README.md": {
@@ -101,16 +101,16 @@ RUN_BY = {
     "docs/tutorial.md": {"": "tests/acceptance/test_docs.py"},
     "docs/users.md": {"": "tests/acceptance/test_docs.py"},
 }
-"""Which tests run the programs and commands of a page: by the page's sections, or "" for the whole page."""
+"""The tests that run the programs and commands of a page, by section, or "" for the whole page."""
 LISTED = {"docs/operations.md", "docs/qdo.md"}
-"""Pages with lists of commands. Of those that no test runs, ``tests/test_docs_links.py`` sees that commands and options
+"""Pages with lists of commands that no test runs. ``tests/test_docs_links.py`` checks that the commands and options
 exist."""
 TITLE = re.compile(r'title="([^"]+)"')
 FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """One fenced block of a page: language, text, the line that the text begins at, section, mark, and its title."""
+    """One fenced block of a page: language, text, first line of the text, section, mark, and title."""
 
     language: str
     text: str
@@ -120,44 +120,43 @@ class Block(NamedTuple):
     title: str = ""
 
     def save(self, directory: Path) -> None:
-        """Writes the block to the file that its title names."""
         (directory / self.title).write_text(self.text)
 
 
 def blocks(page: str, *, below: str = "") -> list[Block]:
-    """The fenced blocks of a page, or of one of its sections."""
+    """Returns the fenced blocks of a page, or of one of its sections."""
     text = (ROOT / page).read_text()
-    found = []
+    fenced = []
     for match in FENCE.finditer(text):
         language, _, rest = match[2].partition(" ")
         title = "".join(TITLE.findall(rest))
         mark = TITLE.sub("", rest).strip()
         section = re.findall(r"^## (.+)$", text[: match.start()], re.MULTILINE)[-1:]
         line = text[: match.start()].count("\n") + 2
-        found.append(Block(language or "text", textwrap.dedent(match[3]), line, "".join(section), mark, title))
-    return [block for block in found if below in {"", block.section}]
+        fenced.append(Block(language or "text", textwrap.dedent(match[3]), line, "".join(section), mark, title))
+    return [block for block in fenced if below in {"", block.section}]
 
 
 def to_run(page: str, *, below: str = "", languages: Container[str] = PROGRAMS) -> list[Block]:
-    """The programs, commands and files of a page, or of one of its sections, that are not marked with a reason."""
-    found = (block for block in blocks(page, below=below) if not block.mark)
-    return [block for block in found if block.title or block.language in languages]
+    """Returns the programs, commands and files of a page, or of one of its sections, without a mark."""
+    unmarked = (block for block in blocks(page, below=below) if not block.mark)
+    return [block for block in unmarked if block.title or block.language in languages]
 
 
 def examples(thing: object) -> list[Block]:
-    """The examples in the docstring of a class or function: the indented texts after ``::``."""
-    found = re.finditer(r"^::\n\n((?:    .*\n|\n)+)", (inspect.getdoc(thing) or "") + "\n", re.MULTILINE)
-    return [Block("python", textwrap.dedent(match[1]), 1) for match in found]
+    """Returns the examples in the docstring of a class or function: the indented texts after ``::``."""
+    matches = re.finditer(r"^::\n\n((?:    .*\n|\n)+)", (inspect.getdoc(thing) or "") + "\n", re.MULTILINE)
+    return [Block("python", textwrap.dedent(match[1]), 1) for match in matches]
 
 
 class Reader:
-    """Somebody who types what a page says, beside a service that runs already.
+    """A reader who types what a page says, next to a running service.
 
     Args:
         served: The service.
-        directory: Where they work.
-        names: What their programs have already.
-        variables: What they have set beside the profile and the data directory.
+        directory: The working directory.
+        names: Predefined names of the programs.
+        variables: Environment variables besides the profile and the data directory.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class Reader:
         )
 
     def run(self, page: str, block: Block) -> str:
-        """Runs a block, or writes its file; returns what a command printed."""
+        """Runs a block, or writes its file. Returns the output of a command."""
         if block.title:
             block.save(self._directory)
             return ""

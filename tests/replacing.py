@@ -1,10 +1,10 @@
-"""Puts something in the place of a part of the product while a test runs.
+"""Replaces a part of the product while a test runs.
 
-The part is given as itself, never by a string, so a tool that renames it renames it here, and mypy misses it when it is
+The part is passed as an object, never as a string, so refactoring tools rename it here, and mypy reports it when it is
 gone::
 
     with replace(Writer._judge, judge_nothing): ...
-    with replace_in(writer, Fence, endless): ...  # the name under which the module writer has imported it
+    with replace_in(writer, Fence, endless): ...  # under the name by which the module writer has imported it
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from typing import Any
 
 @contextmanager
 def replace(function: object, by: object) -> Iterator[None]:
-    """Replaces a part where it is defined, for everybody who looks it up there.
+    """Replaces a part where it is defined, for all code that looks it up there.
 
     Args:
         function: A function or class of a module, or a method, staticmethod, classmethod or property of a class.
-        by: Is there instead. A plain function in the place of one of the latter three becomes one as well.
+        by: The replacement. A plain function becomes a property, staticmethod or classmethod if the original is one.
 
     Raises:
-        TypeError: It cannot be found where it says that it is, or something else is there.
+        TypeError: The part is not where its names say that it is defined.
     """
-    found = _plain(function)
-    module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
-    if module is None or path is None or isinstance(found, MethodType):
+    plain = _plain(function)
+    module, path = getattr(plain, "__module__", None), getattr(plain, "__qualname__", None)
+    if module is None or path is None or isinstance(plain, MethodType):
         raise TypeError(f"{function!r} does not say where it is defined: give the function itself, as Class.method")
     *outer, name = path.split(".")
     owner: Any = sys.modules.get(module)
-    for each in outer:
-        owner = None if owner is None else vars(owner).get(each)
-    there = None if owner is None else vars(owner).get(name)
-    if there is None or _plain(there) is not found:
-        raise TypeError(f"{module}.{path} is {there!r}, not {function!r}")
-    with _put(owner, [name], _like(there, by)):
+    for outer_name in outer:
+        owner = None if owner is None else vars(owner).get(outer_name)
+    present = None if owner is None else vars(owner).get(name)
+    if present is None or _plain(present) is not plain:
+        raise TypeError(f"{module}.{path} is {present!r}, not {function!r}")
+    with _put(owner, [name], _like(present, by)):
         yield
 
 
 @contextmanager
 def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterator[None]:
-    """Replaces a part under every name that a module or class has for it, for everybody who looks it up there.
+    """Replaces a part under every name that a module or class has for it.
 
     Raises:
-        TypeError: There is no such name.
+        TypeError: The module or class has no name for it.
     """
     names = [name for name, there in vars(owner).items() if there is function]
     if not names:
@@ -70,7 +70,7 @@ def _put(owner: ModuleType | type, names: list[str], by: object) -> Iterator[Non
 
 
 def _plain(part: Any) -> object:  # noqa: ANN401 - anything
-    """Returns the function inside of what a class has, or gives, for a method of some kind."""
+    """Returns the function within a property, staticmethod, classmethod or bound class method."""
     if isinstance(part, property):
         return part.fget
     if isinstance(part, cached_property):
@@ -83,7 +83,7 @@ def _plain(part: Any) -> object:  # noqa: ANN401 - anything
 
 
 def _like(there: object, by: Any) -> object:  # noqa: ANN401 - anything
-    """Returns the replacement in the form of what it replaces."""
+    """Wraps the replacement as the original is."""
     if isinstance(there, property | staticmethod | classmethod) and not isinstance(by, type(there)):
         return type(there)(by)
     return by

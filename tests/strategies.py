@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the nouns."""
+"""Hypothesis strategies for the basic types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.ids import Position
 
 ON_STORES = settings(max_examples=20 if settings().derandomize else settings().max_examples)
-"""For tests whose every example is a queue on a store: in ``make test`` a third of what others have."""
+"""For tests whose examples each create a queue on a store: fewer examples in ``make test``."""
 CORNER_TICKS = (
     0,
     1,
@@ -27,17 +27,16 @@ CORNER_LOWS = (ids.LOW_MIN, ids.LOW_MIN + 1, -1, 0, 1, 0x7F, 0x80, 0xFF, 0x100, 
 
 
 def ticks() -> st.SearchStrategy[int]:
-    """Every 60-bit time, with those at the edges of the UUID's three time fields often."""
+    """Every 60-bit time, often one at the edges of the UUID's three time fields."""
     return st.sampled_from(CORNER_TICKS) | st.integers(0, ids.TICKS_MAX)
 
 
 def lows() -> st.SearchStrategy[int]:
-    """Every signed 64-bit integer, with those whose bytes change sign often."""
+    """Every signed 64-bit integer, often one whose bytes change sign."""
     return st.sampled_from(CORNER_LOWS) | st.integers(ids.LOW_MIN, ids.LOW_MAX)
 
 
 def positions() -> st.SearchStrategy[Position]:
-    """Every position."""
     return st.tuples(ticks(), lows())
 
 
@@ -66,10 +65,9 @@ def time_uuids() -> st.SearchStrategy[uuid.UUID]:
 
 
 def text_bodies(max_size: int = 200) -> st.SearchStrategy[str]:
-    """Text that can be written as UTF-8 and is not empty: NUL, line ends and emoji included."""
+    """Non-empty text that UTF-8 can encode, including NUL, line ends and emoji."""
     return st.text(st.characters(codec="utf-8"), min_size=1, max_size=max_size)
 
 
 def bodies() -> st.SearchStrategy[str | bytes]:
-    """Every kind of body."""
     return text_bodies() | st.binary(min_size=1, max_size=200)

@@ -1,4 +1,4 @@
-"""What tests may not do, so that the product can change without them: looked for in their source."""
+"""Source checks: what tests may not do, so that the product can change without them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ROOT = Path(__file__).parents[1]
 SOURCES = [path for room in ("bench", "tests") for path in sorted((ROOT / room).rglob("*.py"))]
 PRODUCT = {"queuey", "qdo", "deploy"}
 ALLOWED = {"tests/replacing.py", "tests/unit/test_messages.py"}
-"""The one way that there is, and a test that fields cannot be set."""
+"""The helper for replacements, and a test that fields cannot be set."""
 SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__"}
 PATCHERS = {"object", "multiple", "dict"}
-"""What ``mock.patch`` has besides being called itself."""
+"""The attributes of ``mock.patch`` that patch, besides the call itself."""
 
 
 def named_by_string(source: str) -> Iterator[int]:
-    """Gives the lines in which a part of the product is replaced by its name as a string.
+    """Yields the lines in which a part of the product is replaced by its name as a string.
 
-    Whatever was not imported from elsewhere, or made in the file as a class, is taken for a part of the product:
-    fixtures and variables mostly hold its objects.
+    Everything that is neither imported from elsewhere nor a class of the file counts as a part of the product: fixtures
+    and variables mostly hold its objects.
     """
     if not any(word in source for word in (*SETTERS, "patch", "vars", "__dict__")):
-        return  # Most files; parsing them all takes seconds.
+        return  # saves parsing most files
     tree = ast.parse(source)
     others = _of_others(tree)
     for node in ast.walk(tree):
@@ -40,16 +40,16 @@ def named_by_string(source: str) -> Iterator[int]:
 
 
 def _of_others(tree: ast.AST) -> set[str]:
-    """Returns the names that stand for something that is not the product's."""
-    found = set()
+    """Returns the names that do not stand for a part of the product."""
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Import):
-            found |= {one.asname or _top(one.name) for one in node.names if _top(one.name) not in PRODUCT}
+            names |= {one.asname or _top(one.name) for one in node.names if _top(one.name) not in PRODUCT}
         elif isinstance(node, ast.ImportFrom) and _top(node.module or "") not in PRODUCT:
-            found |= {one.asname or one.name for one in node.names}
-    return found
+            names |= {one.asname or one.name for one in node.names}
+    return names
 
 
 def _top(module: str) -> str:
@@ -57,7 +57,7 @@ def _top(module: str) -> str:
 
 
 def _replaces(function: ast.expr) -> bool:
-    """Tells whether a call of this replaces what its first argument says."""
+    """Returns whether a call of this function replaces what its first argument names."""
     name = _name(function)
     if isinstance(function, ast.Attribute) and function.attr in PATCHERS:
         return _name(function.value) == "patch"
@@ -71,7 +71,7 @@ def _name(node: ast.expr) -> str | None:
 
 
 def _whose_names(node: ast.expr) -> ast.expr | None:
-    """Returns what ``vars(x)`` and ``x.__dict__`` are the names of."""
+    """Returns ``x`` of ``vars(x)`` and ``x.__dict__``."""
     if isinstance(node, ast.Call) and node.args and _name(node.func) == "vars":
         return node.args[0]
     return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
@@ -87,7 +87,7 @@ def _is_product(target: ast.expr, others: set[str]) -> bool:
 
 
 def _root(node: ast.expr) -> str | None:
-    """Returns the name that an expression begins with: ``a`` of ``a.b[c].d()``, and of ``type(a)``."""
+    """Returns the name at the start of an expression: ``a`` of ``a.b[c].d()``, and of ``type(a)``."""
     while True:
         if isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
@@ -120,7 +120,7 @@ def _root(node: ast.expr) -> str | None:
     ],
 )
 def test_it_is_found(line: str) -> None:
-    """Each way to replace a part of the product by a string is found, whatever the part is reached by."""
+    """Each way to replace a part of the product by a string is found, however the part is reached."""
     imports = (
         "import sys\nfrom unittest import mock\nfrom queuey.storage.cassandra import fences\nimport qdo.a as renamed\n"
     )
@@ -144,30 +144,30 @@ def test_it_is_found(line: str) -> None:
     ],
 )
 def test_the_rest_is_not(line: str) -> None:
-    """Whatever is not the product's may be replaced by a string, and the product's by itself."""
+    """Parts of others may be replaced by a string, and parts of the product by themselves."""
     imports = "import sys, time, requests\nfrom unittest import mock\nfrom tests import commands\nclass Own: ...\n"
     assert list(named_by_string(imports + line)) == []
 
 
 def test_no_test_names_a_private_part_of_the_product_by_string() -> None:
     """A test replaces parts of the product by a seam or by ``tests.replacing``, so that renaming a part is enough."""
-    found = [
+    lines = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
         if str(path.relative_to(ROOT)) not in ALLOWED
         for line in named_by_string(path.read_text("utf-8"))
     ]
-    assert not found, f"use a seam, or tests.replacing: {', '.join(found)}"
+    assert not lines, f"use a seam, or tests.replacing: {', '.join(lines)}"
 
 
 CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "uuid1", "now_ticks", "gmtime", "localtime"}
-"""Functions that tell what time it is; clocks that count from anywhere are none."""
+"""Functions that return the time of day. Clocks with an arbitrary origin are not in the list."""
 
 
 def timed_at_import(source: str) -> Iterator[int]:
-    """Gives the lines in which a file asks for the time while it is imported: in itself, a class or a decorator.
+    """Yields the lines in which a file reads the time during its import: at top level, in a class or in a decorator.
 
-    A function of the same file that is called there is looked into as well.
+    A function of the same file that is called there is searched as well.
     """
     if not any(f"{clock}(" in source for clock in CLOCKS):
         return
@@ -182,7 +182,7 @@ def timed_at_import(source: str) -> Iterator[int]:
 
 
 def _at_once(node: ast.AST) -> Iterator[ast.AST]:
-    """Gives what is evaluated when the node is: all of it but for the bodies of functions and of programs."""
+    """Yields the nodes evaluated with a node: all but bodies of functions and of ``if __name__`` blocks."""
     if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
         return
     yield node
@@ -204,7 +204,7 @@ def _at_once(node: ast.AST) -> Iterator[ast.AST]:
     ],
 )
 def test_the_time_of_an_import_is_found(lines: str) -> None:
-    """Each way to ask for it before a test runs is found."""
+    """Each way to read the time before a test runs is found."""
     assert list(timed_at_import(lines))
 
 
@@ -221,16 +221,16 @@ def test_the_time_of_an_import_is_found(lines: str) -> None:
     ],
 )
 def test_the_time_of_a_test_is_not(lines: str) -> None:
-    """A test may ask for it when it runs, and anybody for what shows no time of day."""
+    """A test may read the time when it runs, and any code may read clocks that do not show the time of day."""
     assert list(timed_at_import(lines)) == []
 
 
 def test_no_test_is_made_of_the_time_of_its_import() -> None:
-    """A suite may run for an hour after it was collected, and its tests are the same in each of its processes."""
-    found = [
+    """Tests do not depend on the time of their import: a suite may run for an hour, in several processes."""
+    lines = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
         for line in timed_at_import(path.read_text("utf-8"))
         if path.name != "__main__.py"
     ]
-    assert not found, f"ask for the time when the test runs: {', '.join(found)}"
+    assert not lines, f"ask for the time when the test runs: {', '.join(lines)}"

@@ -1,4 +1,4 @@
-"""What the documentation names exists: pages, sections, files, commands, options, settings, variables and metrics."""
+"""Everything that the documentation names exists: pages, files, commands, options, settings, variables and metrics."""
 
 from __future__ import annotations
 
@@ -62,60 +62,50 @@ PROGRAMS = {
 
 @cache
 def text_of(page: str) -> str:
-    """A page."""
     return (ROOT / page).read_text()
 
 
 @cache
 def prose_of(page: str) -> str:
-    """A page without its blocks."""
     return pages.FENCE.sub("", text_of(page))
 
 
 @cache
 def inline_code(page: str) -> frozenset[str]:
-    """What stands between backticks in a page's prose."""
     return frozenset(re.findall(r"`([^`\n]+)`", prose_of(page)))
 
 
 def options_in(page: str) -> set[str]:
-    """The options that a page's prose names."""
     return {code.split()[0].partition("=")[0] for code in inline_code(page) if code.startswith("--")}
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The page's blocks in a language."""
     return [block.text for block in pages.blocks(page) if block.language == language]
 
 
 @cache
 def anchors(page: str) -> frozenset[str]:
-    """The names that a page's headings can be linked by."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
     return frozenset(plain)
 
 
 def options_of(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
-    """The options of one command, and the one that all have."""
     named = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return named | {"--help"}
 
 
 def part_of(group: Any, name: str) -> Any:  # noqa: ANN401 - commands of typer's
-    """A command of a group, loaded where the group only lists it."""
     return group.load(name) if hasattr(group, "load") else group.commands[name]
 
 
 def with_parts(command: Any) -> list[Any]:  # noqa: ANN401 - a command of typer's
-    """A command, and everything below it if it is a group."""
     parts = (part_of(command, name) for name in getattr(command, "commands", ()))
     return [command, *(below for part in parts for below in with_parts(part))]
 
 
 @cache
 def options() -> frozenset[str]:
-    """The options of all commands."""
     commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
     everything = (options_of(below) for command in commands for below in with_parts(command))
     others = {"--install-completion", "--version", *fault_runs.parser()._option_string_actions}
@@ -124,7 +114,7 @@ def options() -> frozenset[str]:
 
 @cache
 def words() -> frozenset[str]:
-    """Every word of the sources, the benchmarks, the tables and the samples included."""
+    """Returns every word of the sources, including benchmarks, tables and samples."""
     sources = (
         *(path for room in ("queuey", "qdo", "bench", "deploy") for path in (ROOT / room).rglob("*.py")),
         *(ROOT / "deploy").rglob("*.yaml"),
@@ -137,21 +127,21 @@ def words() -> frozenset[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links(page: str) -> None:
-    """Every relative link leads to a file of the project, and to a heading of it where it names one."""
+    """Every relative link leads to a file of the project, and to a heading of it if it names one."""
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
         path = ((ROOT / page).parent / name).resolve() if name else ROOT / page
-        there = path.exists() and path.is_relative_to(ROOT)
-        if not there or (anchor and anchor not in anchors(str(path.relative_to(ROOT)))):
+        exists = path.exists() and path.is_relative_to(ROOT)
+        if not exists or (anchor and anchor not in anchors(str(path.relative_to(ROOT)))):
             broken.append(target)
     assert broken == []
 
 
 def test_every_page_can_be_reached() -> None:
-    """One page leads to every other page of the documentation, and to decisions through their own index."""
+    """One page links to every other page of the documentation, and to decisions through their own index."""
     linked = {
         (ROOT / page / ".." / target).resolve()
         for page in INDEXES
@@ -170,7 +160,7 @@ def test_glossary() -> None:
 
 
 def command_of(line: str) -> tuple[Any, list[str]] | None:
-    """The command of ours that a shell line calls, and what follows it."""
+    """Returns the command of ours that a shell line calls, and its arguments."""
     typed = shlex.split(line, comments=True)
     tokens = [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), typed), ""]
     for index, (token, after) in enumerate(pairwise(tokens)):
@@ -184,15 +174,15 @@ def command_of(line: str) -> tuple[Any, list[str]] | None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands(page: str) -> None:
-    """Every command of ours in an example or in the text exists, with the options it is shown with."""
+    """Every command of ours in an example or in the text exists, with the options shown."""
     lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
     lines = [line for line in lines if re.search(r"\b(queuey|qdo)\b", line) and "import" not in line]
     lines += [code for code in inline_code(page) if code.startswith(("queuey ", "qdo "))]
     for piece in (piece for line in lines for piece in re.split(r" [|<>&] |; ", line)):
-        found = command_of(piece) if piece.count("'") % 2 == 0 and piece.count('"') % 2 == 0 else None
-        if found is None:
+        parsed = command_of(piece) if piece.count("'") % 2 == 0 and piece.count('"') % 2 == 0 else None
+        if parsed is None:
             continue
-        command, rest = found
+        command, rest = parsed
         while hasattr(command, "commands") and rest and rest[0] != "--help":
             assert rest[0] in command.commands, piece
             command = part_of(command, rest.pop(0))
@@ -202,7 +192,7 @@ def test_commands(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_options_and_variables(page: str) -> None:
-    """Every option that the text names is one of some command, every variable of ours is read by something."""
+    """Every option that the text names belongs to some command, and every variable of ours is read somewhere."""
     if page == "deploy/local/README.md":
         assert options_in(page) - {*servers.parser()._option_string_actions, "--without-servers"} == set()
     elif page not in {"docs/measurements/sqlite.md", "docs/decisions/libraries.md"}:
@@ -211,13 +201,12 @@ def test_options_and_variables(page: str) -> None:
 
 
 def write(path: Path, text: str) -> Path:
-    """Writes a file."""
     path.write_text(text)
     return path
 
 
 def mistake_in(block: pages.Block) -> str:
-    """What is wrong with a block's language, mark or text; empty: nothing."""
+    """Returns what is wrong with a block's language, mark or text, or an empty text."""
     marks = pages.TEXTS if block.language == "text" else pages.REASONS if block.language in pages.PROGRAMS else {"": ""}
     if block.language not in {"text"} | pages.PROGRAMS | pages.DATA:
         return f"has the language {block.language!r}, not one of tests/pages.py"
@@ -240,23 +229,23 @@ PARSERS: dict[str, Callable[[str], object]] = {
 @pytest.mark.needs_programs
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks(page: str) -> None:
-    """Every block has a known language. It is run, parsed or compared by a test, or marked with why not."""
-    found = pages.blocks(page)
-    assert len(found) * 2 == len(re.findall(r"^ *```", text_of(page), re.MULTILINE))
-    mistakes = [f"{page}:{block.line} {mistake}" for block in found if (mistake := mistake_in(block))]
+    """Every block has a known language, and is run, parsed or compared by a test, or marked with a reason why not."""
+    page_blocks = pages.blocks(page)
+    assert len(page_blocks) * 2 == len(re.findall(r"^ *```", text_of(page), re.MULTILINE))
+    mistakes = [f"{page}:{block.line} {mistake}" for block in page_blocks if (mistake := mistake_in(block))]
     assert mistakes == []
-    shell = "\n".join(block.text for block in found if block.language == "sh")
+    shell = "\n".join(block.text for block in page_blocks if block.language == "sh")
     parsed = subprocess.run(["/bin/sh", "-n"], input=shell, text=True, capture_output=True, check=False)
     assert parsed.returncode == 0, parsed.stderr
     run_by = pages.RUN_BY.get(page, {})
     listed = {"sh"} if page in pages.LISTED else set()
-    left = [block for block in pages.to_run(page) if block.language not in listed and "pip install" not in block.text]
-    nobody = {block.section for block in left if "" not in run_by and block.section not in run_by}
-    assert nobody == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
+    to_run = [block for block in pages.to_run(page) if block.language not in listed and "pip install" not in block.text]
+    not_run = {block.section for block in to_run if "" not in run_by and block.section not in run_by}
+    assert not_run == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
 
 
 def typed(program: str) -> None:
-    """Compiles a program as the interactive interpreter does, statement after statement."""
+    """Compiles a program as the interactive interpreter does, statement by statement."""
     statement: list[str] = []
     for line in program.splitlines():
         statement.append(line)
@@ -266,7 +255,7 @@ def typed(program: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in PROGRAM_FILES])
 def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
-    """A blank line ends each loop, function and class that a statement follows, and no other blank line is in them."""
+    """A blank line ends each loop, function and class that a statement follows, and they have no other blank line."""
     for block in pages.blocks(page):
         if block.language == "python" and not block.title:
             typed(block.text)
@@ -274,14 +263,14 @@ def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_are_blocks_of_their_own(page: str) -> None:
-    """A program stands in a block of its language, which names its file, and not within a command of a shell."""
+    """A program is in a block of its language, which names its file, and not within a shell command."""
     assert [block for block in blocks(page, "sh") if re.search(r"<<\s*\W?\w+", block)] == []
     titles = [block.title for block in pages.blocks(page) if block.title]
     assert [title for title in titles if text_of(page).count(f"`{title}`") == 0] == []
 
 
 def test_who_runs_blocks() -> None:
-    """Each page and section that a test is said to run has something to run, and the test names the page."""
+    """Each page and section listed with a test has something to run, and the test names the page."""
     for page, sections in pages.RUN_BY.items():
         for section, names in sections.items():
             assert pages.to_run(page, below=section), (page, section)
@@ -290,14 +279,14 @@ def test_who_runs_blocks() -> None:
 
 
 def test_marks() -> None:
-    """Each mark is used, so that the list stays as short as it can be."""
+    """Each mark is used."""
     used = {block.mark for page in PAGES for block in pages.blocks(page)} - {""}
     assert used == {*pages.REASONS, *pages.TEXTS}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
 def test_settings_files(page: str, tmp_path: Path) -> None:
-    """A settings file that is shown would be accepted."""
+    """A settings file in a page is accepted."""
     for block in blocks(page, "toml"):
         if page.startswith("docs/qdo"):
             qdo_settings.load({}, {}, write(tmp_path / "qdo.toml", block))
@@ -307,24 +296,24 @@ def test_settings_files(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_names(page: str) -> None:
-    """Every setting, field, function, module and file that the text names in code letters is there."""
+    """Every setting, field, function, module and file that the text names in code letters exists."""
     missing = set()
     for code in inline_code(page):
         if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) and not code.startswith(("queuey_", "qdo_")):
-            known = code in words()
+            exists = code in words()
         elif re.fullmatch(r"(queuey|qdo|tests)(\.[a-z_0-9]+)+", code) and not code.startswith("queuey.sqlite3"):
-            known = find_spec(code) is not None or code in {"queuey.storage.cassandra", "queuey.toml"}
+            exists = find_spec(code) is not None or code in {"queuey.storage.cassandra", "queuey.toml"}
         elif re.fullmatch(r"(queuey|qdo|tests|docs|deploy)/[\w./]+", code) and code != "queuey/profile.toml":
-            known = (ROOT / code).exists()
+            exists = (ROOT / code).exists()
         else:
             continue
-        if not known:
+        if not exists:
             missing.add(code)
     assert missing == set()
 
 
 def test_metrics(tmp_path: Path) -> None:
-    """The page about operations names exactly the metrics that there are."""
+    """The page about operations names exactly the existing metrics."""
     metrics = Metrics()
     metrics.observe("v1.queue", 200, 0.001)
     store = open_store(tmp_path / "data")
@@ -335,13 +324,13 @@ def test_metrics(tmp_path: Path) -> None:
 
 
 def test_metrics_of_workers() -> None:
-    """The page about workers names exactly the metrics that a worker has."""
+    """The page about workers names exactly the metrics of a worker."""
     families = {family.name + "_total" * (family.type == "counter") for family in WorkerMetrics(None).collect()}
     assert set(re.findall(r"`(qdo_[a-z_]+)`", text_of("docs/qdo.md"))) == families
 
 
 def test_picture() -> None:
-    """The picture of the architecture has every part of the storage contract, and calls nothing later that is there."""
+    """The picture of the architecture has every part of the storage contract, and marks nothing existing as later."""
     shown = set(re.findall(r">([^<>]*)</text>", text_of("docs/architecture.svg")))
     assert {str(part.type) for part in fields(Store)} - shown == set()
     assert not any("later" in text for text in shown)
@@ -364,7 +353,7 @@ def test_pictures_fit_dark_pages(picture: str) -> None:
 
 
 def test_services_of_the_readme_run_side_by_side() -> None:
-    """Each service that the README starts listens on a port of its own, and what follows asks that one."""
+    """Each service that the README starts listens on a port of its own, and later commands use that port."""
     starts = re.findall(r"^\S*queuey serve\b(.*)", text_of("README.md"), re.MULTILINE)
     ports = [re.sub(r".*--port (\d+).*", r"\1", options) if "--port" in options else "5000" for options in starts]
     assert sorted(ports) == sorted(set(ports))
@@ -372,7 +361,7 @@ def test_services_of_the_readme_run_side_by_side() -> None:
 
 
 def sections(page: str) -> dict[str, str]:
-    """The sections of a page by their headings, with the targets of links as paths from the root."""
+    """Returns the sections of a page by heading, with link targets as paths from the root."""
     folder = Path(page).parent
     text = re.sub(r"\]\((?![a-z]+:)([^)#]+)", lambda found: f"]({normpath(folder / found[1])}", text_of(page))
     _, *parts = re.split(r"^##? (.+)$", text, flags=re.MULTILINE)
@@ -380,14 +369,14 @@ def sections(page: str) -> dict[str, str]:
 
 
 def test_the_landing_page_says_what_the_readme_says() -> None:
-    """docs/index.md and the README have the same guarantees and figures, word for word."""
+    """The landing page and the README have the same guarantees and figures, word for word."""
     readme, landing = sections("README.md"), sections("docs/index.md")
     for name in ("Guarantees", "How fast it is"):
         assert landing[name] == readme[name]
 
 
 def test_the_landing_page() -> None:
-    """It opens with one sentence, two links, and three cards of five lines of code each."""
+    """The landing page opens with one sentence, two links, and three cards of five lines of code each."""
     hero, _, rest = text_of("docs/index.md").partition("</div>")
     assert re.fullmatch(r"<div class=\"hero\" markdown>\n\n# [^.\n]+\n\n(?:\[[^]]+\]\([^)]+\)\n){2}\n", hero)
     cards = rest.split('<div class="card" markdown>')[1:]
@@ -396,7 +385,7 @@ def test_the_landing_page() -> None:
 
 
 def test_figures_of_the_landing_page_were_measured() -> None:
-    """Each figure stands in the pages about performance, with the commit or the day that the landing page gives."""
+    """Each figure is in the pages about performance, with the commit or the day that the landing page gives."""
     section = sections("docs/index.md")["How fast it is"]
     figures = re.findall(r"^\| \*\*([\d,]+)\*\* ", section, re.MULTILINE)
     measured = "".join(text_of(page) for page in PAGES if page.startswith("docs/performance"))
@@ -411,7 +400,7 @@ WRITES = re.compile(r"(?:> |--to )(\w[\w./]*)")
 
 
 def test_the_readme_leaves_nothing_in_the_clone() -> None:
-    """What blocks of the README write into the directory of the clone is ignored by git, so nothing is untracked."""
+    """Everything that blocks of the README write into the clone is ignored by git."""
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     written = {name for block in pages.blocks("README.md") for name in WRITES.findall(block.text)}
     assert written == {"archive", "handlers.py"}

@@ -1,4 +1,4 @@
-"""The project's own promises: dependencies, version, sizes, import contracts and make targets."""
+"""The project's own rules: dependencies, version, sizes, import contracts and make targets."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ MOST_MODULES = 15
 
 
 def requirements() -> list[Requirement]:
-    """What the project asks for, extras included."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [Requirement(x) for x in chain(table["dependencies"], *table["optional-dependencies"].values())]
 
 
 def pins() -> dict[str, Version]:
-    """The pinned versions by normalised name."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return {canonicalize_name(name): Version(version) for name, version in (x.split("==") for x in lines)}
 
 
 def sources() -> list[Path]:
-    """Every Python file of the project."""
     return sorted(
         path for room in ("queuey", "qdo", "bench", "tests", "deploy") for path in (ROOT / room).rglob("*.py")
     )
@@ -53,21 +50,21 @@ def test_constraints_are_plain_pins() -> None:
 
 
 def test_direct_dependencies_are_pinned() -> None:
-    """Whatever the project asks for is pinned to a version that it accepts."""
+    """Every requirement is pinned to a version that it accepts."""
     pinned = pins()
-    wanted = {canonicalize_name(requirement.name): requirement.specifier for requirement in requirements()}
-    assert wanted.keys() - pinned.keys() == set()
-    assert {name for name, specifier in wanted.items() if not specifier.contains(pinned[name])} == set()
+    specifiers = {canonicalize_name(requirement.name): requirement.specifier for requirement in requirements()}
+    assert specifiers.keys() - pinned.keys() == set()
+    assert {name for name, specifier in specifiers.items() if not specifier.contains(pinned[name])} == set()
 
 
 def test_dependencies_are_bounded() -> None:
-    """A new major version of a dependency never arrives unasked."""
+    """Every requirement has an upper bound, so that a new major version never arrives unasked."""
     operators = {str(x): {clause.operator for clause in x.specifier} for x in requirements()}
     assert {name for name, found in operators.items() if found != {">=", "<"}} == set()
 
 
 def test_changelog_names_the_version() -> None:
-    """A release has its own dated section; what is being worked on is under Unreleased."""
+    """A release has a dated section of its own; unreleased changes are under Unreleased."""
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     version = Version(queuey.__version__)
     assert headings[0] == "[Unreleased]"
@@ -76,19 +73,19 @@ def test_changelog_names_the_version() -> None:
 
 
 def test_files_stay_small() -> None:
-    """No file grows past the length at which it holds a second subject."""
+    """No file is longer than 600 lines."""
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
 def test_folders_stay_small() -> None:
-    """No folder holds more modules than a reader can take in; ``__init__.py`` does not count."""
+    """No folder holds more than 15 modules; ``__init__.py`` does not count."""
     modules = Counter(str(path.parent.relative_to(ROOT)) for path in sources() if path.name != "__init__.py")
     assert {name: count for name, count in modules.items() if count > MOST_MODULES} == {}
 
 
 def test_functions_stay_small() -> None:
-    """No function grows past a screenful."""
+    """No function is longer than 80 lines."""
     long = {}
     for path in sources():
         for function in functions(ast.parse(path.read_text())):
@@ -99,7 +96,7 @@ def test_functions_stay_small() -> None:
 
 
 def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Finds the functions below a node, without a look at expressions, of which there are ten times as many."""
+    """Yields the functions below a node. Skips expressions, of which there are ten times as many."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
             yield inner
@@ -119,7 +116,7 @@ def test_import_contracts_hold() -> None:
 
 @pytest.mark.parametrize("package", ["queuey", "qdo"])
 def test_packages_are_typed(package: str) -> None:
-    """Type checkers of programs that import a package of ours see its annotations."""
+    """Each package declares its annotations to type checkers of users' programs."""
     assert (ROOT / package / "py.typed").exists()
 
 
@@ -134,7 +131,7 @@ def test_make_help_names_the_fixed_targets(target: str) -> None:
 @pytest.mark.needs_programs
 @pytest.mark.parametrize("target", ["demo", "inbox"])
 def test_demos_leave_the_environment_alone(target: str) -> None:
-    """A service that runs from ``.venv`` goes on: demos have an environment of their own."""
+    """Demos have an environment of their own, so a service that runs from ``.venv`` keeps running."""
     result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "build/demo/bin/" in result.stdout
     assert ".venv" not in result.stdout
@@ -142,6 +139,6 @@ def test_demos_leave_the_environment_alone(target: str) -> None:
 
 @pytest.mark.needs_programs
 def test_start_without_warnings() -> None:
-    """What Pyramid imports does not warn whoever starts the service of something that only Pyramid can change."""
+    """The start of the service does not warn about imports that only Pyramid can change."""
     command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.web.app"]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -1,7 +1,7 @@
 """Every public class and function of the client, of Qdo and of the Spark source has an example in its docstring.
 
-The examples of the client and of Qdo run here, on a service. In those that begin with ``>>>`` the name ``client`` is a
-client, and the queue ``orders`` has the messages ``one apple`` and ``two eggs``. Those after ``::`` need nothing.
+The examples of the client and of Qdo run here, on a service. In examples with ``>>>`` the name ``client`` is a client,
+and the queue ``orders`` has the messages ``one apple`` and ``two eggs``. Examples after ``::`` need nothing.
 The examples of the Spark source run in ``tests/spark/test_docs.py``.
 """
 
@@ -26,17 +26,17 @@ from tests.servers.served import Served
 
 
 def public(module: ModuleType) -> dict[str, Any]:
-    """The public classes and functions of a package by name, without exceptions."""
-    found = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
+    """Returns the public classes and functions of a package by name, without exceptions."""
+    exports = {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
     return {
         name: thing
-        for name, thing in found.items()
+        for name, thing in exports.items()
         if inspect.isroutine(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception))
     }
 
 
 def doctests(thing: Any, name: str) -> list[doctest.DocTest]:  # noqa: ANN401 - a class or a function
-    """The examples with ``>>>`` of a class and its methods, or of a function."""
+    """Returns the examples with ``>>>`` of a class and its methods, or of a function."""
     return [test for test in doctest.DocTestFinder().find(thing, name, module=False) if test.examples]
 
 
@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of a service without queues. Groups meet in a directory of the test's own."""
+    """A client of a service without queues. Local groups use a directory of the test."""
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with Client() as client:
@@ -65,7 +65,7 @@ def client(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.mark.parametrize("module", [queuey.client, queuey.embedded, qdo, queuey.spark])
 def test_everything_public_has_an_example(module: ModuleType) -> None:
-    """A reader of a docstring sees how the class or function is used."""
+    """Every public class and function shows in its docstring how it is used."""
     assert public(module)
     missing = [
         name
@@ -77,11 +77,11 @@ def test_everything_public_has_an_example(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", WITH_DOCTESTS)
 def test_examples_show_what_happens(client: Client, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each example with ``>>>`` prints what it shows. Files that it makes are not left behind."""
+    """Each example with ``>>>`` prints what it shows. Its files are not left behind."""
     monkeypatch.chdir(tmp_path)
     for test in doctests(RUN[name], name):
-        for left in list(client.queue_names()):
-            client.delete_queue(left)
+        for queue in list(client.queue_names()):
+            client.delete_queue(queue)
         client.create_queue("orders")
         client.send_many("orders", ["one apple", "two eggs"])
         test.globs = {"client": client}

@@ -1,4 +1,4 @@
-"""Waiting for a condition in tests: always with a limit, and over at once when what is waited for has ended."""
+"""Waiting for a condition in tests: always with a limit, and over at once when the awaited process has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from queuey.storage.calls import Call
 
 PATIENCE_SECONDS = 100.0
-"""Limit of one wait. Only a failure lasts so long; a busy machine delays a thread by seconds."""
+"""Default limit of a wait. Only a failure takes that long; a busy machine delays a thread by seconds."""
 POLL_SECONDS = 0.01
 
 
@@ -26,7 +26,7 @@ def until(
     """Waits until a condition is true.
 
     Args:
-        condition: Is called again and again.
+        condition: Called repeatedly.
         seconds: Limit of the wait.
         every: Interval between two calls, in seconds.
         process: The process that makes the condition true. When it ends, the condition is called once more.
@@ -50,7 +50,7 @@ def join(*threads: threading.Thread, seconds: float = PATIENCE_SECONDS) -> None:
     """Waits until threads have ended.
 
     Raises:
-        AssertionError: One is still alive after this time.
+        AssertionError: A thread is still alive after ``seconds``.
     """
     deadline = time.monotonic() + seconds
     for thread in threads:
@@ -64,7 +64,7 @@ async def until_async(
     """Waits on the event loop until a condition is true.
 
     Args:
-        condition: Is called again and again; a coroutine function is awaited.
+        condition: Called repeatedly. A coroutine function is awaited.
         seconds: Limit of the wait.
         every: Interval between two calls, in seconds.
 
@@ -84,7 +84,7 @@ async def until_async(
 
 
 def call_until(ends: float) -> Call:
-    """Returns a call of a store that ends at a moment of the store's clock."""
+    """Returns a call of a store that ends at an instant of the store's clock."""
     call = Call()
     call.ends = ends
     return call

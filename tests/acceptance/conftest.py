@@ -28,14 +28,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def wire(served: Served) -> Iterator[Wire]:
-    """A fresh connection."""
-    with Wire(served) as found:
-        yield found
+    with Wire(served) as connection:
+        yield connection
 
 
 @pytest.fixture
 def queue(served: Served) -> str:
-    """A queue of the test's own, which the service's process knows already."""
+    """A queue of the test's own, which the service's process has in its cache."""
     with served.client() as client:
         name = client.create_queue().name
         client.send(name, "known")

@@ -22,8 +22,8 @@ class Site:
     """A store, and services on it.
 
     Args:
-        directory: For what they keep.
-        url: Of a keyspace; None: an embedded store in the directory.
+        directory: Directory for their files.
+        url: URL of a keyspace, or None for an embedded store in the directory.
     """
 
     def __init__(self, directory: Path, url: str | None) -> None:
@@ -39,7 +39,6 @@ class Site:
 
     @contextlib.contextmanager
     def service(self) -> Iterator[tuple[Served, Client]]:
-        """Runs a service, and a client of it alone."""
         with Served(self._directory, [] if self._url is None else ["--store", self._url]) as served:
             self._key = self._key or served.profile.key
             with Client(f"http://127.0.0.1:{served.port}", key=self._key, timeout=30) as client:
@@ -48,7 +47,6 @@ class Site:
 
 @pytest.fixture(params=["sqlite", "cassandra"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    """A store of each kind."""
     if request.param == "sqlite":
         return Site(tmp_path, None)
     url = request.getfixturevalue("contract_keyspace")
@@ -57,15 +55,15 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 def emptied(jobs: JobQueue) -> list[str]:
-    """Claims everything that there is to claim now, for long, and says of which bodies."""
-    found: list[str] = []
+    """Claims everything available for a long time, and returns the bodies."""
+    bodies: list[str] = []
     while claimed := jobs.receive(100, ttl=600):
-        found += [each.message.body for each in claimed]
-    return found
+        bodies += [each.message.body for each in claimed]
+    return bodies
 
 
 def test_claims_survive_a_kill_of_every_process(site: Site) -> None:
-    """What was claimed stays claimed when no process is left that knows of it, and its receipts go on working."""
+    """Claims outlast every process that knows of them, and their receipts still work."""
     with site.service() as (served, client):
         jobs = client.job_queue(client.create_queue("jobs", partitions=2).name)
         client.send_many("jobs", [f"{number}" for number in range(10)])
@@ -77,17 +75,17 @@ def test_claims_survive_a_kill_of_every_process(site: Site) -> None:
         served.kill()
     with site.service() as (served, client):
         jobs = client.job_queue("jobs")
-        others = emptied(jobs)
+        claimed_later = emptied(jobs)
         mine = {each.message.body for each in (*done, *held)}
-        assert sorted(others, key=int) == [f"{n}" for n in range(10) if f"{n}" not in mine]
-        assert given_back[0].message.body in others
+        assert sorted(claimed_later, key=int) == [f"{n}" for n in range(10) if f"{n}" not in mine]
+        assert given_back[0].message.body in claimed_later
         assert jobs.renew(held, ttl=600) == []
         served.kill()
     with site.service() as (_, client):
         jobs = client.job_queue("jobs")
         assert jobs.ack(held) == []
-        assert jobs.size().size == len(others)
-        assert jobs.counts().claimed == len(others)
+        assert jobs.size().size == len(claimed_later)
+        assert jobs.counts().claimed == len(claimed_later)
 
 
 def test_two_services_share_one_queue(site: Site) -> None:
@@ -104,14 +102,14 @@ def test_two_services_share_one_queue(site: Site) -> None:
         assert done == {f"{number}": 1 for number in range(100)}
         assert two.job_queue("jobs").size().size == 0
 
-        here, there = one.job_queue("jobs"), two.job_queue("jobs")
+        first_jobs, second_jobs = one.job_queue("jobs"), two.job_queue("jobs")
         one.send_many("jobs", ["a", "b"], after=None)
-        held = [each for _ in range(2) for each in here.receive(10, ttl=600)]
+        held = [each for _ in range(2) for each in first_jobs.receive(10, ttl=600)]
         assert sorted(each.message.body for each in held) == ["a", "b"]
         first = next(each for each in held if each.message.body == "a")
-        assert there.release([first]) == []
-        again = there.receive(10, wait=20)
+        assert second_jobs.release([first]) == []
+        again = second_jobs.receive(10, wait=20)
         assert [(each.message.body, each.deliveries) for each in again] == [("a", 2)]
-        assert [each.receipt for each in here.ack(held)] == [first.receipt]
-        assert here.ack(again) == []
-        assert there.size().size == 0
+        assert [each.receipt for each in first_jobs.ack(held)] == [first.receipt]
+        assert first_jobs.ack(again) == []
+        assert second_jobs.size().size == 0

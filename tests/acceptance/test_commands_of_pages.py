@@ -1,4 +1,4 @@
-"""The commands of the pages that list them, typed one after another beside a service: each ends as the page says."""
+"""The commands on pages, typed one after another beside a service: each ends as the page says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.servers.served import Served, free_port
 pytestmark = pytest.mark.slow
 
 ENDLESS = re.compile(r"queuey tail |queuey claim .* -- |qdo work |qdo status .*--watch")
-"""Commands that go on until Ctrl-C, which comes after some seconds here."""
+"""Commands that run until Ctrl-C, which is sent after some seconds here."""
 SECONDS = 8
 FOR_A_SHELL = re.compile(r"[|<>&;$]")
 ORDERS = ("queuey queue create orders --partitions 4", "queuey send orders 1 2 3")
@@ -42,7 +42,7 @@ GIVEN = {
     ("docs/moves.md", "queuey queue move"): (*ORDERS, "queuey queue create orders-2025"),
     ("docs/qdo-cli.md", "qdo work"): REPORTS,
 }
-"""What is typed before a block of a page, by how the block begins."""
+"""What is typed before a block of a page, by the beginning of the block."""
 MODULE = """
 from contextlib import contextmanager
 
@@ -79,9 +79,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Typist:
-    """Somebody at that desk who types commands.
+    """A user in that directory who types commands.
 
-    Plain commands run in this process, because most of a command is its start; the others in a shell.
+    Plain commands run in this process, because most of a command's time is its start; others run in a shell.
 
     Args:
         reader: Runs programs and what needs a shell.
@@ -93,7 +93,7 @@ class Typist:
         self._run = run
 
     def type(self, page: str, line: str, number: int) -> Ended | None:
-        """Types a line, with ids that there are and a port that is free; fails unless it ends well."""
+        """Types a line, with existing ids and a free port; fails unless it ends well."""
         for shown, real in self._ids().items():
             line = line.replace(shown, real()) if shown in line else line
         line = line.replace("127.0.0.1:9400", f"127.0.0.1:{free_port()}").replace("jq -r", "./jq -r")
@@ -104,7 +104,7 @@ class Typist:
             ended = self._run[words[0]](*words[1:])
             given_up = time.monotonic() + 60
             while "stop its members first" in ended.err and time.monotonic() < given_up:
-                # A worker that was stopped while it was joining is a member until its session ends.
+                # A worker that was stopped while joining stays a member until its session ends.
                 time.sleep(0.5)
                 ended = self._run[words[0]](*words[1:])
             assert ended.code == 0, f"{page}:{number} {line}\n{ended.text}{ended.err}"
@@ -113,7 +113,6 @@ class Typist:
         return None
 
     def do(self, page: str, block: Block) -> None:
-        """Types a block line by line, or runs a program."""
         if block.language == "python":
             self._reader.run(page, block)
             return
@@ -122,7 +121,7 @@ class Typist:
                 self.type(page, line, block.line + offset)
 
     def _ids(self) -> dict[str, Callable[[], str]]:
-        """What stands on pages for ids of the reader's own, and how they find theirs."""
+        """Yields the placeholders of ids on pages, and the functions that return the user's own."""
         return {
             "01f1e5fcaf55cfbe": lambda: self._found("move", "queue", "moves"),
             "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d": lambda: self._found(
@@ -138,14 +137,14 @@ class Typist:
         }
 
     def _found(self, field: str, *words: str) -> str:
-        """A field of the first thing that a command prints as JSON."""
+        """Returns a field of the first JSON value that a command prints."""
         first = self._run["queuey"](*words, "--json").json_lines[0]
         return str((first[0] if isinstance(first, list) else first)[field])
 
 
 @pytest.fixture
 def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
-    """Somebody at that desk, beside a service whose workers meet in a directory of the test's own."""
+    """A user in that directory, beside a service whose workers meet in a directory of the test's own."""
     variables = {"XDG_STATE_HOME": str(desk / "state"), "QDO_SESSION_TIMEOUT": "20", "PYTHONUNBUFFERED": "1"}
     with Served(desk) as served, served.client() as client:
         places = {"QUEUEY_PROFILE": str(served.profile_path), "QUEUEY_DATA": str(served.data)}
@@ -164,13 +163,13 @@ def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
     ],
 )
 def test_commands(typist: Typist, page: str) -> None:
-    """Every command and program of the page ends well, in their order; those that follow something are stopped."""
+    """Every command and program of the page ends well, in order; those that follow something are stopped."""
     page, _, section = page.partition("#")
-    found = to_run(page, below=section)
-    given = {start: lines for (name, start), lines in GIVEN.items() if name == page}
-    assert [start for start in given if not any(block.text.startswith(start) for block in found)] == []
-    for block in found:
-        for start, lines in given.items():
+    page_blocks = to_run(page, below=section)
+    typed_before = {start: lines for (name, start), lines in GIVEN.items() if name == page}
+    assert [start for start in typed_before if not any(block.text.startswith(start) for block in page_blocks)] == []
+    for block in page_blocks:
+        for start, lines in typed_before.items():
             if block.text.startswith(start):
                 for line in lines:
                     typist.type(page, line, block.line)

@@ -1,4 +1,4 @@
-"""``make demo`` ends by itself, says whether all was well, and leaves nothing behind."""
+"""``make demo`` ends by itself, reports success, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.servers.served import environment
 
 DEMO = Path(__file__).parents[2] / "deploy" / "demo"
 LOSE = "parts.PARTS.insert({}, ('Lose', lambda stage: stage.client.{} or parts.Account('Lost')))"
-"""A further part at this place that loses messages."""
+"""A further part at this position that loses messages."""
 BACKWARDS = """
 whole = parts.Workers.handled
 parts.Workers.handled = lambda self: list({one.id: one for one in whole(self)}.values())[::-1]
 del parts.PARTS[1:10]
 """
-"""Has the workers' record tell of a wrong order; the parts before them are left out."""
+"""Makes the workers' record report a wrong order; the parts before them are left out."""
 
 
 def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -39,7 +39,7 @@ def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Po
 
 
 def nothing_left(directory: Path) -> bool:
-    """Whether neither a file nor a process is left of a demo."""
+    """Returns whether a demo has left no file and no process."""
     named = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(directory) in _read(path)]
     return not named and not list(directory.iterdir())
 
@@ -52,7 +52,7 @@ def _read(path: Path) -> str:
 
 
 def varied(change: str) -> tuple[str, str]:
-    """A command that runs the demo with one of its parts replaced."""
+    """Returns a command that runs the demo with one of its parts replaced."""
     return "-c", f"import sys, parts, run\n{change}\nsys.exit(run.main())"
 
 
@@ -76,7 +76,7 @@ def test_demo_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def accounts_for_the_parts(out: str) -> None:
-    """Demands a figure or a sentence of each part before Spark's."""
+    """Checks for a figure or a sentence of each part before Spark's."""
     for words in ("1,707 notices", "quakes-ak", "newest first", "Three windows", "Deleted", "integrity check"):
         assert words in out
     assert "acknowledged before the kill" in out
@@ -96,7 +96,7 @@ def accounts_for_the_parts(out: str) -> None:
     ids=["no feed", "lost before", "lost in the crash", "not in order"],
 )
 def test_demo_fails_aloud(tmp_path: Path, change: str, words: str) -> None:
-    """When something is lost it ends with another code than 0 and says what, and still cleans up."""
+    """When a message is lost it ends with another code than 0, says what is lost, and still cleans up."""
     with demo(tmp_path, *varied(change)) as process:
         out, err = process.communicate(timeout=500)
     assert process.returncode == 1, out

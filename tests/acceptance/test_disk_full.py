@@ -1,4 +1,4 @@
-"""A process whose disk is full goes on once there is space again."""
+"""A process whose disk is full continues once there is space again."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.waiting import PATIENCE_SECONDS
 
 APP = "acme"
 ROOM = 400_000
-"""Bytes that a file may grow to while the disk is full."""
+"""Max bytes of a file while the disk is full."""
 
 
 def limit(size: int) -> None:
-    """Sets how large any file of this process may become."""
+    """Limits the size of any file of this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
 
 def fill(store: SqliteStore, queue: Queue, prefix: str) -> tuple[list[str], list[str]]:
-    """Appends until it fails; returns the bodies that were acknowledged and those whose outcome is unknown."""
+    """Appends until it fails; returns the acknowledged bodies and those whose outcome is unknown."""
     kept: list[str] = []
     for number in range(10_000):
         body = f"{prefix}{number}:" + "x" * 2000
@@ -38,10 +38,10 @@ def fill(store: SqliteStore, queue: Queue, prefix: str) -> tuple[list[str], list
 
 
 def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
-    """Fills the disk, asks for more in vain, makes room and goes on, all with one store object.
+    """Fills the disk, fails to write more, makes room and continues, all with one store object.
 
     Returns:
-        The bodies acknowledged, those whose outcome is unknown, and those that are read in the end.
+        The acknowledged bodies, those whose outcome is unknown, and those read in the end.
     """
     store = open_store(directory, options=SqliteOptions(sweep_interval=None))
     bridge.run(store.applications.create_application(APP))
@@ -69,9 +69,9 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
 def test_full_disk(tmp_path: Path) -> None:
     """What was acknowledged is there, what was refused is not, readers go on, and space is all it takes to recover."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        kept, unknown, found = pool.submit(use, tmp_path / "data").result(PATIENCE_SECONDS)
+        kept, unknown, stored = pool.submit(use, tmp_path / "data").result(PATIENCE_SECONDS)
     assert len(kept) > 50
-    assert [body for body in kept if body not in found] == []
-    assert set(found) - set(kept) <= set(unknown)
-    assert len(found) == len(set(found))
+    assert [body for body in kept if body not in stored] == []
+    assert set(stored) - set(kept) <= set(unknown)
+    assert len(stored) == len(set(stored))
     assert check(tmp_path / "data") == []

@@ -71,10 +71,10 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             reader = Reader(served, tmp_path)
             printed = ""
             for block in to_run(page):
-                here = block._replace(
+                adapted = block._replace(
                     text=block.text.replace("http://127.0.0.1:5000/", f"http://127.0.0.1:{served.port}/")
                 )
-                printed += reader.run(page, here)
+                printed += reader.run(page, adapted)
             assert printed.count("Your parcel arrives today.") == 2
             assert '\nratelimit: "user";r=' in printed.lower()
 
@@ -95,16 +95,16 @@ def test_curl_of_the_readme(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_groups_with_curl(tmp_path: Path) -> None:
-    """A second terminal takes over from one that stands still, whose next commit is refused; answers are as shown."""
+    """A second terminal takes over from a stopped one, whose next commit is refused; answers are as shown."""
     page, end = "docs/groups.md", "----"
-    found = [block for block in blocks(page) if block.language in {"sh", "json"} and not block.mark]
+    examples = [block for block in blocks(page) if block.language in {"sh", "json"} and not block.mark]
     (tmp_path / ".curlrc").write_text("silent\nshow-error\n")
     with Served(tmp_path) as served:
-        script = "".join(f"{block.text}echo; echo {end}\n" for block in found if block.language == "sh")
+        script = "".join(f"{block.text}echo; echo {end}\n" for block in examples if block.language == "sh")
         script = script.replace("http://127.0.0.1:5000", served.profile.url)
         printed = Reader(served, tmp_path, CURL_HOME=str(tmp_path)).run(page, Block("sh", script, 1)).split(end)
     number = -1
-    for block in found:
+    for block in examples:
         if block.language == "sh":
             number += 1
             continue

@@ -1,4 +1,4 @@
-"""Real servers here: they start, break as told, come back with their data, and are gone with who started them."""
+"""Real servers on this machine: they start, fail on demand, come back with their data, and end with their starter."""
 
 from __future__ import annotations
 
@@ -37,17 +37,16 @@ time.sleep(300)
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process exists and runs."""
     try:
         os.kill(pid, 0)
         status = Path(f"/proc/{pid}/stat").read_text()
-    except (ProcessLookupError, FileNotFoundError):  # gone, or while it was looked at
+    except (ProcessLookupError, FileNotFoundError):  # ended, or while it was read
         return False
     return "Z" not in status.rpartition(")")[2].split()[0]
 
 
 def test_paused_and_resumed(servers: ExitStack) -> None:
-    """A paused server is there and silent until it is resumed; a killed or stopped one comes back with its data."""
+    """A paused server is silent until it is resumed; a killed or stopped one comes back with its data."""
     with start_zookeeper(1) as ensemble:
         node = ensemble.nodes[0]
         client = KazooClient(ensemble.connect_string)
@@ -58,7 +57,7 @@ def test_paused_and_resumed(servers: ExitStack) -> None:
         node.pause()
         assert node.pid is not None
         assert is_there(node.pid)
-        until(lambda: not node.answers())  # A thread that runs when the signal comes may still finish an answer.
+        until(lambda: not node.answers())  # A thread that runs when the signal arrives may still finish an answer.
         node.resume()
         until(node.answers)
         for end in (node.kill, node.stop):
@@ -77,11 +76,11 @@ def test_paused_and_resumed(servers: ExitStack) -> None:
 
 def test_clusters_side_by_side(zookeeper: ZooKeeper, servers: ExitStack) -> None:
     """Two clusters at once have different addresses and both answer; nothing of a closed one stays."""
-    with start_zookeeper(1) as one, start_zookeeper(1) as two:
-        assert len({zookeeper.connect_string, one.connect_string, two.connect_string}) == 3
-        assert one.nodes[0].answers()
-        assert two.nodes[0].answers()
-        pid, home = one.nodes[0].pid, one.home.path
+    with start_zookeeper(1) as first, start_zookeeper(1) as second:
+        assert len({zookeeper.connect_string, first.connect_string, second.connect_string}) == 3
+        assert first.nodes[0].answers()
+        assert second.nodes[0].answers()
+        pid, home = first.nodes[0].pid, first.home.path
     assert pid is not None
     assert not is_there(pid)
     assert not home.exists()
@@ -95,7 +94,7 @@ def test_broken_settings(servers: ExitStack) -> None:
 
 
 def test_killed_parent(servers: ExitStack) -> None:
-    """When who started servers is killed, they end and their directory goes, even if a fork of it lives on."""
+    """When the starter of servers is killed, they end and their directory is removed, even if a fork of it lives on."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], env=environment, stdout=subprocess.PIPE, text=True, process_group=0
@@ -129,9 +128,9 @@ def test_killed_keeper(servers: ExitStack) -> None:
     ],
 )
 def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: Path, servers: ExitStack) -> None:
-    """Run in the foreground, servers answer where they say, stop when told, and leave what was to be kept."""
+    """Run in the foreground, servers answer at their addresses, stop when told, and leave what was to be kept."""
     command = [sys.executable, "-m", "deploy.local", "--zookeeper", "1", "--cassandra", str(nodes), "--heap", "512m"]
-    # These nodes compile well and therefore slowly, as they do for those who use them for longer.
+    # These nodes compile well and therefore slowly, as they do for longer use.
     variables = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     command += ["--keep", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as process:

@@ -24,7 +24,7 @@ PARTITIONS = 2
 
 
 def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """Starts a pipe over the store of this place, in a process group of its own."""
+    """Starts a pipe over the store in this directory, in a process group of its own."""
     command = ["pipeline", "pipe", "orders", "--to", "copies", "--create", "--from", "earliest", "--lead", "5s"]
     command += ["--sql", "SELECT upper(string(value)) AS value, partition FROM messages", "--every", "0s"]
     command += ["--data", str(place / "data"), "--checkpoint", str(place / "checkpoint"), "--master", "local[2,4]"]
@@ -41,18 +41,18 @@ def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[st
 
 
 def wait_for_batches(process: subprocess.Popen[str]) -> None:
-    """Waits until the process says that it has moved messages."""
+    """Waits until the process reports that it has moved messages."""
     assert process.stderr is not None
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if "micro-batches" in line:
             return
-    pytest.fail("".join(said))
+    pytest.fail("".join(lines))
 
 
 def bodies(store: Store, name: str) -> Counter[tuple[int, str]]:
-    """What is in a queue, ids that are ahead of the clock included."""
+    """Returns the bodies in a queue, ids ahead of the clock included."""
     queue = bridge.run(store.catalogue.queue(APP, name, fresh=True))
     ends = (info.newest for info in bridge.run(store.messages.inspect(queue))[1])
     latest = max(end for end in ends if end is not None)

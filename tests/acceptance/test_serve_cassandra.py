@@ -31,7 +31,7 @@ POSTS = 16
 
 
 class Reply(NamedTuple):
-    """What an address of the service answered."""
+    """The answer of a URL of the service."""
 
     status: int
     body: str
@@ -39,7 +39,7 @@ class Reply(NamedTuple):
 
 
 def look(served: Served, path: str) -> Reply:
-    """Gets an address without a credential."""
+    """Gets a URL without a credential."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{served.port}{path}", timeout=30) as reply:
             return Reply(reply.status, reply.read().decode(), reply.headers["Retry-After"])
@@ -48,7 +48,7 @@ def look(served: Served, path: str) -> Reply:
 
 
 def until(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
-    """Looks at the heartbeat until it is as wanted, and returns what it said last."""
+    """Polls the heartbeat until it is as expected, and returns its last answer."""
     end = time.monotonic() + PATIENCE
     while not wanted(reply := look(served, "/__heartbeat__")) and time.monotonic() < end:
         time.sleep(0.1)
@@ -56,7 +56,6 @@ def until(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
 
 
 def command(*arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a command of ours."""
     return subprocess.run(
         [sys.executable, "-m", "queuey", *arguments],
         env=environment(**(variables or {})),
@@ -68,20 +67,19 @@ def command(*arguments: str, variables: dict[str, str] | None = None) -> subproc
 
 
 def findings(ended: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
-    """The last finding of each check of ``doctor --json``."""
-    found: Any = json.loads(ended.stdout)
-    return {finding["check"]: finding for finding in found["findings"]}
+    """Returns the last finding of each check of ``doctor --json``."""
+    report: Any = json.loads(ended.stdout)
+    return {finding["check"]: finding for finding in report["findings"]}
 
 
 @pytest.fixture(scope="module")
 def url(cassandra: Cassandra) -> str:
-    """A keyspace with all tables."""
     return keyspaces.make(cassandra)
 
 
 @pytest.fixture(scope="module")
 def served(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service on that keyspace, whose user's directories are its own."""
+    """A service on that keyspace, with user directories of its own."""
     directory = tmp_path_factory.mktemp("on-cassandra")
     variables = {"HOME": str(directory / "home"), "XDG_DATA_HOME": str(directory / "home" / "data")}
     with Served(directory, ["--store", url, "--consistency-strong", "delay=1"], variables=variables) as running:
@@ -150,20 +148,20 @@ def test_an_application_made_beside_it_works(served: Served, url: str) -> None:
 def test_the_doctor_on_a_cluster(url: str) -> None:
     """On a cluster that works every check has its line; what a test cluster lacks is a warning, not a failure."""
     ended = command("doctor", "--store", url, "--json")
-    found = findings(ended)
+    states = findings(ended)
     assert ended.returncode == 0, ended.stdout
-    assert found.keys() == {
+    assert states.keys() == {
         *("nodes", "access", "version", "clocks", "acknowledged", "paxos"),
         *("replication", "levels", "schema", "gc_grace", "read_repair", "timing", "store"),
     }
-    assert (found["replication"]["state"], found["schema"]["state"], found["store"]["state"]) == ("warn", "ok", "ok")
-    assert found["read_repair"]["state"] == "ok"
+    assert (states["replication"]["state"], states["schema"]["state"], states["store"]["state"]) == ("warn", "ok", "ok")
+    assert states["read_repair"]["state"] == "ok"
     lines = command("doctor", "--store", url).stdout.splitlines()
     assert {line[:4].strip() for line in lines} == {"ok", "warn", ""}
 
 
 def test_the_doctor_names_the_data_centres(url: str) -> None:
-    """A data centre that is not there is said to be missing, with those that are there."""
+    """A missing data centre is reported, with the existing ones."""
     ended = command("doctor", "--store", url, "--cassandra-local-dc", "no-such-centre")
     assert (ended.returncode, "'no-such-centre' (but " in ended.stdout) == (1, True), ended.stdout
 
@@ -193,7 +191,7 @@ def test_a_service_without_cassandra(tmp_path: Path) -> None:
             client.create_queue("q")
         assert served.end(signal.SIGTERM) == 0
     reasons = [line for line in served.lines if "Connection refused" in line]
-    assert len(reasons) == 2, served.output  # one for whoever started it, one in the worker's log
+    assert len(reasons) == 2, served.output  # one for the user who started it, one in the worker's log
     assert "Traceback" not in served.output
     assert not served.data.exists()
 
@@ -230,9 +228,9 @@ def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> 
         trust = ["--cassandra-tls-ca", str(TLS / "cert.pem")]
         works = [*access, *trust, "--cassandra-tls-hostname", "off"]
         assert command("migrate", *works, "--replication", "1").returncode == 0
-        found = findings(command("doctor", *works, "--json"))
-        states = {check: found[check]["state"] for check in ("access", "acknowledged", "paxos", "store")}
-        assert states == {"access": "ok", "acknowledged": "ok", "paxos": "ok", "store": "ok"}, found
+        outcome = findings(command("doctor", *works, "--json"))
+        states = {check: outcome[check]["state"] for check in ("access", "acknowledged", "paxos", "store")}
+        assert states == {"access": "ok", "acknowledged": "ok", "paxos": "ok", "store": "ok"}, outcome
         assert "certificate" in command("doctor", *access, *trust).stdout
         assert "certificate" in command("doctor", *access, "--cassandra-tls", "on").stdout
         wrong = [*works, "--cassandra-password", "env:WRONG"]

@@ -42,8 +42,8 @@ def test_first_start_needs_nothing(tmp_path: Path) -> None:
     """One command on an empty directory: a client with the written profile sends and reads at once."""
     with Served(tmp_path) as served:
         line = served.lines[0]
-        for part in (f"http://127.0.0.1:{served.port}", str(served.data), str(served.profile_path), "fsync"):
-            assert part in line
+        for text in (f"http://127.0.0.1:{served.port}", str(served.data), str(served.profile_path), "fsync"):
+            assert text in line
         assert stat.S_IMODE(served.profile_path.stat().st_mode) == 0o600
         assert served.profile.key not in served.output
         with served.client() as client:
@@ -71,7 +71,7 @@ def test_settings_reach_the_workers(tmp_path: Path) -> None:
 
 
 def test_environment_is_not_a_request(tmp_path: Path) -> None:
-    """A variable that looks like a request header lends nobody a key."""
+    """A variable that looks like a request header gives no caller a key."""
     with Served(tmp_path) as served:
         key = served.profile.key
         served.end(signal.SIGTERM)
@@ -81,7 +81,7 @@ def test_environment_is_not_a_request(tmp_path: Path) -> None:
 
 
 def test_tls(tmp_path: Path) -> None:
-    """With certificate and key the service speaks https, and the profile says so."""
+    """With certificate and key the service serves https, and the profile says so."""
     options = ["--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(TLS / "key.pem")]
     with Served(tmp_path, options) as served:
         profile = served.profile
@@ -110,7 +110,7 @@ def test_port_of_another_service(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
 def test_address_of_elsewhere(host: str) -> None:
-    """A host name that nobody knows, or one of another machine, is reported."""
+    """An unknown host name, or one of another machine, is reported."""
     code, line = refused("--host", host, "--port", "0")
     assert (code, host in line) == (3, True)
 

@@ -1,4 +1,4 @@
-"""How a running service ends, and what ends it not."""
+"""How a running service ends, and what does not end it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.waiting import until
 
 
 def workers(served: Served) -> list[int]:
-    """The service's worker processes: the children that serve."""
-    found = []
+    """Returns the service's worker processes: the children that serve."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
@@ -26,12 +26,12 @@ def workers(served: Served) -> list[int]:
         except OSError:
             continue
         if int(fields[1]) == served.process.pid and b"spawn_main" in command:
-            found.append(int(path.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids
 
 
 def gone(process: int) -> bool:
-    """Whether a process has ended, reaped or not."""
+    """Returns whether a process has ended, reaped or not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -39,7 +39,7 @@ def gone(process: int) -> bool:
 
 
 class HalfRequest:
-    """A POST whose body is only half there."""
+    """A POST whose body is only half sent."""
 
     def __init__(self, served: Served, queue: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", served.port), timeout=100)
@@ -47,7 +47,6 @@ class HalfRequest:
         self.socket.sendall(f"{head}Authorization: Application {served.profile.key}\r\n\r\nhello".encode())
 
     def finish(self) -> bytes:
-        """Sends the other half and returns the answer."""
         self.socket.sendall(b"world")
         return self.answer()
 
@@ -60,19 +59,19 @@ class HalfRequest:
 def test_sigterm_when_idle(tmp_path: Path) -> None:
     """SIGTERM ends an idle service with 0, closes its store, and leaves no process behind."""
     with Served(tmp_path) as served:
-        found = workers(served)
+        pids = workers(served)
         with served.client() as client:
             client.create_queue("q")
             client.send("q", "x")
             assert served.end(signal.SIGTERM) == 0
-        assert len(found) == 1
-        assert gone(found[0])
+        assert len(pids) == 1
+        assert gone(pids[0])
     assert check(served.data) == []
     assert not list(served.data.glob("*-wal"))
 
 
 def hindered(directory: Path, code: str) -> dict[str, str]:
-    """Variables with which each Python process runs some code at its start."""
+    """Returns variables with which each Python process runs some code at its start."""
     path = directory / "hindered"
     path.mkdir()
     (path / "sitecustomize.py").write_text(code)
@@ -94,10 +93,10 @@ SqliteStore.close = hang
 def test_a_store_that_does_not_close_does_not_hold_it_up(tmp_path: Path) -> None:
     """A worker whose store's driver hangs at the end still ends within the shutdown timeout; the exit code is 0."""
     with Served(tmp_path, ["--shutdown-timeout", "1"], variables=hindered(tmp_path, HANGS)) as served:
-        found = workers(served)
+        pids = workers(served)
         assert served.end(signal.SIGTERM) == 0
         assert "Killing" not in served.output
-        assert all(gone(process) for process in found)
+        assert all(gone(process) for process in pids)
 
 
 def test_sigint_of_a_terminal(tmp_path: Path) -> None:
@@ -133,36 +132,36 @@ def test_hanging_client_does_not_hold_it_up(tmp_path: Path) -> None:
         half = HalfRequest(served, "q")
         with served.client() as client:
             client.heartbeat()
-        found = workers(served)
+        pids = workers(served)
         assert served.end(signal.SIGTERM) == 0
         assert "did not finish within the shutdown timeout" in served.output
-        assert all(gone(process) for process in found)
+        assert all(gone(process) for process in pids)
         assert half.answer() == b""
     assert check(served.data) == []
 
 
 def test_second_signal_stops_at_once(tmp_path: Path) -> None:
-    """Whoever cannot wait sends a second signal; no process stays."""
+    """A second signal ends the service at once; no process stays."""
     with Served(tmp_path, ["--shutdown-timeout", "600"]) as served:
         with served.client() as client:
             client.create_queue("q")
         half = HalfRequest(served, "q")
-        found = workers(served)
+        pids = workers(served)
         served.process.send_signal(signal.SIGTERM)
         served.wait_for("Stopping")
         assert served.end(signal.SIGTERM) == 128 + signal.SIGTERM
-        until(lambda: all(gone(process) for process in found))
+        until(lambda: all(gone(process) for process in pids))
         half.socket.close()
 
 
 def test_hangup_is_ignored(tmp_path: Path) -> None:
     """Closing the terminal stops neither the service nor its workers."""
     with Served(tmp_path) as served:
-        found = workers(served)
+        pids = workers(served)
         os.killpg(served.process.pid, signal.SIGHUP)
         with served.client() as client:
             client.heartbeat()
-        assert workers(served) == found
+        assert workers(served) == pids
         assert served.end(signal.SIGTERM) == 0
 
 
@@ -189,9 +188,9 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     """When the parent is killed, its workers stop in order and free the port for the next start."""
     with Served(tmp_path) as served:
-        found = workers(served)
+        pids = workers(served)
         assert served.end(signal.SIGKILL) == -signal.SIGKILL
-        until(lambda: all(gone(process) for process in found))
+        until(lambda: all(gone(process) for process in pids))
         with Served(tmp_path, port=served.port) as again, again.client() as client:
             client.heartbeat()
 
@@ -200,12 +199,12 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 def test_signals_in_a_burst(tmp_path: Path, count: int) -> None:
     """However many SIGTERMs a supervisor sends to the whole group, nothing hangs and nothing stays."""
     with Served(tmp_path) as served:
-        found = workers(served)
+        pids = workers(served)
         for _ in range(count):
-            for process in found:
+            for process in pids:
                 with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
                     os.kill(process, signal.SIGTERM)
-        until(lambda: all(gone(process) for process in found) or workers(served) != found)
+        until(lambda: all(gone(process) for process in pids) or workers(served) != pids)
         assert served.end(signal.SIGTERM) in {0, 1}
 
 

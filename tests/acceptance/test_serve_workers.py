@@ -1,4 +1,4 @@
-"""Several worker processes: they share connections, and whatever becomes of one the port is there."""
+"""Several worker processes: they share connections, and the port stays open whatever happens to one of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.waiting import until
 
 CONNECTIONS = 400
 HASTE = "from queuey.web.http import processes\nprocesses.STALL = 3.0\n"
-"""Has a worker that stands still for three seconds be replaced."""
+"""Replaces a worker that stands still for three seconds."""
 
 
 def _sockets(process: int) -> int:
-    found = 0
+    count = 0
     for path in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):  # It was closed meanwhile.
-            found += path.readlink().name.startswith("socket:")
-    return found
+            count += path.readlink().name.startswith("socket:")
+    return count
 
 
 def test_connections_are_shared(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def _counts(served: Served) -> Counter[int]:
 
 
 def test_the_port_takes_connections_while_a_worker_is_replaced(tmp_path: Path) -> None:
-    """Whoever comes when no worker is there waits for the next one, and is not refused."""
+    """A client that connects when no worker runs waits for the next one, and is not refused."""
     with Served(tmp_path) as served:
         [first] = workers(served)
         os.kill(first, signal.SIGKILL)
@@ -53,7 +53,7 @@ def test_the_port_takes_connections_while_a_worker_is_replaced(tmp_path: Path) -
 
 
 def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
-    """The others serve meanwhile; that it stood still is no crash, so the service goes on."""
+    """The others serve meanwhile; a worker that stood still does not count as a crash, so the service goes on."""
     with Served(tmp_path, variables=hindered(tmp_path, HASTE)) as served:
         [first] = workers(served)
         os.kill(first, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Users of a service that is a process of its own: tokens over HTTP, good ones and others."""
+"""Users of a service in its own process: valid and invalid tokens over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANGING = "https://slow.example.org"
 
 @pytest.fixture(scope="module")
 def issuer() -> Issuer:
-    """Whom the application trusts."""
+    """The issuer that the application trusts."""
     return Issuer()
 
 
@@ -43,25 +43,22 @@ def service(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, slow: KeyS
         usual = {"audience": AUDIENCE, "queues": {PATTERN: ["read", "delete"]}}
         users = [usual | {"issuer": issuer.name, "keys": keys.url}, usual | {"issuer": HANGING, "keys": slow.url}]
         options = ["--users", json.dumps({"queuey": users}), "--log-level", "debug"]
-        with Served(tmp_path_factory.mktemp("users"), options) as found:
-            until(lambda: ask(found, "none", f"Bearer {issuer.token('ann')}")[0] != 503)  # The keys are loaded.
-            yield found
+        with Served(tmp_path_factory.mktemp("users"), options) as served:
+            until(lambda: ask(served, "none", f"Bearer {issuer.token('ann')}")[0] != 503)  # The keys are loaded.
+            yield served
 
 
 @pytest.fixture
 def owner(service: Served) -> Iterator[Client]:
-    """The application."""
     with service.client() as client:
         yield client
 
 
 def inbox(issuer: str, user: str) -> str:
-    """The name of a user's queue."""
     return queue_name(PATTERN, user_name(issuer, user))
 
 
 def ask(service: Served, queue: str, credential: str) -> tuple[int, dict[str, str], str]:
-    """Reads a queue with a credential."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request("GET", f"/v1/queuey/{queue}", headers={"Authorization": credential})
@@ -83,7 +80,7 @@ def test_a_user_reads_the_own_queue(service: Served, owner: Client, issuer: Issu
 
 
 def test_wrong_tokens_let_nobody_in(service: Served, owner: Client, issuer: Issuer) -> None:
-    """Each answer is a 401 with a reason; neither answers nor logs have anything of a token."""
+    """Each answer is a 401 with a reason; neither answers nor logs contain anything of a token."""
     queue = inbox(issuer.name, "ann")
     owner.create_queue(queue)
     for name, (make, words) in ATTACKS.items():

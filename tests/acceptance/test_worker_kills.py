@@ -1,4 +1,4 @@
-"""Workers that are killed at any moment of their life, or cannot start: the service answers as long as one can."""
+"""Workers that are killed at any moment of their life, or cannot start: the service answers while one of them can."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ fate = pathlib.Path(__file__).with_name("fate")
 if fate.exists() and any("spawn_main" in each for each in sys.orig_argv):
     os.kill(os.getpid(), 9) if fate.read_text() == "killed" else os._exit(3)
 """
-"""Ends each worker before it is up, while the file ``fate`` is there."""
+"""Ends each worker before it is up, while the file ``fate`` exists."""
 
 
 class Writer:
@@ -62,8 +62,8 @@ def test_workers_are_killed_at_random_moments(tmp_path: Path, count: int) -> Non
         with Writer(served) as writer:
             for number in range(KILLS):
                 time.sleep(draw.uniform(0.0, LONGEST_LIFE))
-                found = workers(served)
-                for process in found if number % 4 == 0 else found[:1]:
+                pids = workers(served)
+                for process in pids if number % 4 == 0 else pids[:1]:
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             before = len(writer.acknowledged)

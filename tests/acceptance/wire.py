@@ -1,4 +1,4 @@
-"""Bare connections to a running service, for what no HTTP client would send."""
+"""Bare connections to a running service, for requests that no HTTP client would send."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = "Content-Type: application/json"
 
 
 class Reply(NamedTuple):
-    """An answer off the wire."""
+    """An answer from the wire."""
 
     status: int
     body: bytes
@@ -22,13 +22,12 @@ class Reply(NamedTuple):
 
     @property
     def errors(self) -> dict[str, str]:
-        """The texts of a refusal."""
-        found: dict[str, str] = json.loads(self.body)["error_msg"]
-        return found
+        texts: dict[str, str] = json.loads(self.body)["error_msg"]
+        return texts
 
 
 class Wire:
-    """One connection. What was read ahead of an answer is kept for the next one."""
+    """One connection. Bytes read beyond an answer are kept for the next one."""
 
     def __init__(self, served: Served) -> None:
         self.key = served.profile.key
@@ -42,18 +41,16 @@ class Wire:
         self.close()
 
     def close(self) -> None:
-        """Leaves."""
         self._file.close()
         self.socket.close()
 
     def send(self, head: str, body: bytes = b"", *headers: str) -> Self:
-        """Sends a request line with headers and whatever follows."""
+        """Sends a request line with headers and any further bytes."""
         lines = [f"{head} HTTP/1.1", "Host: x", f"Authorization: Application {self.key}", *headers, "", ""]
         self.socket.sendall("\r\n".join(lines).encode("latin-1") + body)
         return self
 
     def answer(self, method: str = "POST") -> Reply:
-        """Reads one answer."""
         line = self._file.readline()
         if not line:
             raise ConnectionResetError("closed without an answer")
@@ -62,30 +59,26 @@ class Wire:
         return Reply(int(line.split()[1]), body, headers)
 
     def ask(self, head: str, body: bytes = b"", *headers: str) -> Reply:
-        """Sends a request and reads its answer."""
         return self.send(head, body, *headers).answer(head.partition(" ")[0])
 
     def is_usable(self) -> bool:
-        """Tells whether the connection takes another request."""
+        """Returns whether the connection accepts another request."""
         return self.ask("GET /__lbheartbeat__").body == b"OK"
 
 
 def bodies(served: Served, queue: str) -> list[Any]:
-    """What has been stored beyond the first message."""
+    """Returns the bodies stored after the first message."""
     with served.client() as client:
         return [message.body for message in client.read(queue, limit=1000).messages][1:]
 
 
 def chunks(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
-    """A chunked body."""
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + end
 
 
 def post(queue: str) -> str:
-    """The request line of a post."""
     return f"POST /v1/queuey/{queue}"
 
 
 def credential(served: Served) -> dict[str, str]:
-    """The credential as a header."""
     return {"Authorization": f"Application {served.profile.key}"}

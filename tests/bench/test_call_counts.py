@@ -51,7 +51,7 @@ ROW = re.compile(r"(?m)^\|[^|\n]*\| `([\w/.]+\.py)` \| (.*) \|$")
 
 
 def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns the files of a walk, and the classes and functions named beside each."""
+    """Returns the files of a walk, with the classes and functions named beside each."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     first, _, second = text.partition("## On Cassandra")
     return [
@@ -61,7 +61,7 @@ def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]
 
 
 def strays(calls: Mapping[str, Counter[str]]) -> list[str]:
-    """Returns what is wrong in the walks: files that an operation does not cross, and files that are missing."""
+    """Returns the errors in the walks: files that an operation does not cross, and files that are missing."""
     problems = []
     for (page, folder), operation in WALKS.items():
         named = {file for file, _ in rows_of_walk(page, folder)}
@@ -138,17 +138,16 @@ def test_another_python_does_not_lower_the_record(tmp_path: Path) -> None:
 
 @pytest.fixture
 def profiler() -> Iterator[Profiler]:
-    """A profiler of this process."""
     before = sys.getprofile()
-    found = Profiler()
-    found.install()
-    yield found
-    found.remove()
+    counter = Profiler()
+    counter.install()
+    yield counter
+    counter.remove()
     sys.setprofile(before)
 
 
 def test_calls_are_counted_in_every_thread_and_only_while_counting(profiler: Profiler) -> None:
-    """Functions of the product count wherever they run; what is called before and after does not count."""
+    """Functions of the product count in every thread; calls before and after do not count."""
 
     def call() -> None:
         ids.to_hex((1, 2))
@@ -178,5 +177,5 @@ def test_each_resumption_of_a_generator_counts(profiler: Profiler) -> None:
 
 
 def test_code_lines_leave_out_docstrings_comments_and_blank_lines() -> None:
-    """A text that is no docstring counts with each of its lines."""
+    """A string that is not a docstring counts with each of its lines."""
     assert code_lines(SOURCE) == 8

@@ -1,4 +1,4 @@
-"""The measures on Cassandra: that the baselines do the work they stand for, and that equals are compared."""
+"""The measures on Cassandra: the baselines do the work that they stand for, and equal things are compared."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.servers.plugin import Cassandra
 
 @pytest.fixture
 def address(cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch) -> cassandra_table.Address:
-    """A node with the baselines' table, named in the environment."""
-    found = cassandra_table.Address(tuple(cassandra.contact_points), cassandra.port)
-    monkeypatch.setenv("BENCH_CASSANDRA", found.text)
-    cassandra_table.prepare(found)
-    return found
+    """Address of a node with the baselines' table, in the environment."""
+    node = cassandra_table.Address(tuple(cassandra.contact_points), cassandra.port)
+    monkeypatch.setenv("BENCH_CASSANDRA", node.text)
+    cassandra_table.prepare(node)
+    return node
 
 
 def test_the_rows_of_the_driver_are_written_and_read(address: cassandra_table.Address) -> None:

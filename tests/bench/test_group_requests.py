@@ -1,4 +1,4 @@
-"""A group's requests of its coordination service: no step costs the square of members."""
+"""A group's requests to its coordination service: no step costs the square of members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qdo.coordination import Session
 from tests.replacing import replace
 
 MEMBERS, QUEUES = 16, 64
-"""Of the smaller of two groups."""
+"""Sizes of the smaller of two groups."""
 
 
 def test_requests_and_bytes_grow_no_faster_than_members_and_queues() -> None:

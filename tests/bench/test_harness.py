@@ -23,7 +23,6 @@ JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A bare view on granian."""
     with processes.granian("bench.baselines.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
         yield server
 
@@ -38,13 +37,13 @@ def test_a_counted_run_ends_with_its_count(bare: Process) -> None:
 
 
 def test_a_wrong_status_voids_the_run(bare: Process) -> None:
-    """One answer with another status than expected, and there is no figure."""
+    """One answer with an unexpected status voids the run."""
     with pytest.raises(Void, match="201 Created"):
         traffic.run(bare, replace(JOB, status=200), seconds=30, connections=2, warm=0, count=10)
 
 
 def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:
-    """The error says what the process wrote."""
+    """The error has the output of the process."""
     with pytest.raises(Void, match="no_such_module"), processes.granian("no_such_module:app", tmp_path, threads=1):
         pass
 
@@ -141,7 +140,7 @@ def test_what_wrk_says_is_read() -> None:
 
 @pytest.mark.parametrize("more", ["  Non-2xx or 3xx responses: 1\n", "  Socket errors: connect 0, read 3\n"])
 def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
-    """A run of wrk with one bad answer or connection is no measurement."""
+    """A run of wrk with one bad answer or connection is not a measurement."""
     with pytest.raises(Void, match="complaint"):
         wrk.read(WRK + more, 1.0, "complaint", JOB)
 
@@ -150,7 +149,7 @@ CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
 
 
 def test_cycles_of_wrk_are_read() -> None:
-    """A message counts when its claim was ended, but for those that may not have been answered."""
+    """A message counts when its claim ended, except for those that may not have been answered."""
     sample = wrk.read_cycles(WRK + CYCLES, 1.9308, "", 32)
     assert (sample.rate, sample.cpu) == (9654.0, 100.0)
 
@@ -159,6 +158,6 @@ def test_cycles_of_wrk_are_read() -> None:
     ("told", "found"), [("wrong: 0", "wrong: 1"), ("found: 19360", "found: 19000"), ("settled: 19340", "settled: 32")]
 )
 def test_cycles_that_found_nothing_void_a_run(told: str, found: str) -> None:
-    """A queue that ran dry, or claims that were lost, are no measurement."""
+    """A queue that ran dry, or claims that were lost, void the measurement."""
     with pytest.raises(Void, match="complaint"):
         wrk.read_cycles(WRK + CYCLES.replace(told, found), 1.0, "complaint", 32)

@@ -1,4 +1,4 @@
-"""The measure of job queues: that jobs are counted and timed rightly, and that a system that is missing is left out."""
+"""The measure of job queues: jobs are counted and timed correctly, and a missing system is left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from bench.started import other_python, river
 
 @pytest.fixture
 def ear() -> Iterator[Ear]:
-    """Hears what jobs tell."""
     with contextlib.closing(Ear()) as ear:
         yield ear
 
@@ -49,11 +48,11 @@ def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytes
     bench = Bench(tmp_path, quick=True)
     with contextlib.ExitStack() as stack:
         ours = jobs.ours_embedded(bench) if name == "embedded" else jobs.ours(bench, stack, 1, name)
-        found = jobs.taken(bench, ours)
-    assert found.many is not None
-    assert min(found.one, found.many, found.done) > 0
-    assert 0 < found.p50 <= found.slowest
-    assert found.p50 <= found.p99
+        result = jobs.taken(bench, ours)
+    assert result.many is not None
+    assert min(result.one, result.many, result.done) > 0
+    assert 0 < result.p50 <= result.slowest
+    assert result.p50 <= result.p99
 
 
 def test_an_interpreter_without_a_system_skips_it() -> None:

@@ -1,4 +1,4 @@
-"""Every measure runs to its end: otherwise figures stay on the pages that nobody can take again."""
+"""Every measure runs to its end: otherwise pages keep figures that cannot be measured again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.servers.plugin import Cassandra
 def test_a_measure_gives_a_report(name: str, cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each measure, taken quickly, ends with rows; one that needs another tree gets this one."""
     for variable in [variable for variable in os.environ if variable.startswith("QUEUEY_")]:
-        monkeypatch.delenv(variable)  # also those of the tests, which the service does not know
+        monkeypatch.delenv(variable)  # also variables of the tests, which the service does not know
     monkeypatch.setenv(measures.before.BEFORE, str(ROOT))
     report = take(REGISTRY[name], quick=True, seed=1, node=cassandra)
     if report.skipped:

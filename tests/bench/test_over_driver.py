@@ -1,4 +1,4 @@
-"""The measures of bulk reads and loads: that both sides move what they count."""
+"""The measures of bulk reads and loads: both sides move what they count."""
 
 from __future__ import annotations
 

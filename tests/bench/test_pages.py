@@ -1,4 +1,4 @@
-"""The page of figures: its lines, its charts, and what results change on it."""
+"""The page of figures: its lines, its charts, and what new results change on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_charts_show_the_figures(name: str) -> None:
 
 @pytest.mark.parametrize("name", charts.CHARTS)
 def test_charts_fit(name: str) -> None:
-    """Every part of a chart lies inside of its edges, and there is a colour for the dark."""
+    """Every part of a chart lies inside its edges, and it has a colour for dark mode."""
     chart = ET.fromstring((charts.DOCS / name).read_text())
     _, _, width, height = map(float, chart.attrib["viewBox"].split())
     for part in chart.iter():
@@ -38,9 +38,9 @@ def test_charts_fit(name: str) -> None:
 
 def test_charts_have_one_run_each() -> None:
     """A chart leaves out lines that were measured at another time than the first."""
-    found = charts.lines(PAGE, "SQLite")
-    assert {line.run for line in found} == {found[0].run}
-    assert len(found) < len(re.findall(r"`(?!cassandra|spark)[\w-]+`", PAGE))
+    lines = charts.lines(PAGE, "SQLite")
+    assert {line.run for line in lines} == {lines[0].run}
+    assert len(lines) < len(re.findall(r"`(?!cassandra|spark)[\w-]+`", PAGE))
 
 
 def test_results_fill_the_pages(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The measures of Qdo: workers are started and counted rightly."""
+"""The measures of Qdo: workers are started and counted correctly."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 
 def wait_until_handled(one: Process, count: int) -> None:
-    """Waits until a worker has handled so many messages; it may give no count while the machine is very busy."""
+    """Waits until a worker has handled this many messages; it may report no count while the machine is very busy."""
     deadline = time.monotonic() + 60
-    found = None
-    while found != count:
+    handled = None
+    while handled != count:
         assert one.child.poll() is None, one.log_tail()
-        assert time.monotonic() < deadline, f"{found} messages handled of {count}"
+        assert time.monotonic() < deadline, f"{handled} messages handled of {count}"
         with contextlib.suppress(Void):
-            found = workers.counts([one])[0]
+            handled = workers.counts([one])[0]
 
 
 def test_a_worker_is_started_behind_its_gate(served: Process, tmp_path: Path) -> None:
     """It serves its metrics before the gate is open, and joins and handles everything afterwards."""
-    with workers.worker(served, tmp_path, handler="plain") as one:
-        wait_until_handled(one, 0)
+    with workers.worker(served, tmp_path, handler="plain") as process:
+        wait_until_handled(process, 0)
         (tmp_path / workers.OPEN).touch()
-        wait_until_handled(one, COUNT + 3)
+        wait_until_handled(process, COUNT + 3)

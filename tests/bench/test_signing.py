@@ -1,4 +1,4 @@
-"""The load generator signs as clients of Amazon do: otherwise the service would be measured by what it refuses."""
+"""The load generator signs as Amazon's clients do: otherwise the benchmark would measure refusals."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_signatures_are_those_of_botocore() -> None:
         headers = dict(line.split(": ", 1) for line in lines)
         assert (first, sent) == (f"POST {path} HTTP/1.1", body)
         assert int(headers.pop("Content-Length")) == len(body)
-        said = headers.pop("Authorization")
+        authorization = headers.pop("Authorization")
         request = AWSRequest("POST", f"http://{signing.HOST}{path}", headers, body)
         request.context["timestamp"] = headers["X-Amz-Date"]
         signer = SigV4Auth(Credentials(KEY["id"], KEY["secret"]), signing.SERVICE, signing.REGION)
-        found = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
-        assert said.endswith(f"SignedHeaders={signing.COVERED}, Signature={found}")
+        computed = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
+        assert authorization.endswith(f"SignedHeaders={signing.COVERED}, Signature={computed}")

@@ -1,1 +1,1 @@
-"""What only the Cassandra store has: its own parts, on a real server where they need one."""
+"""Tests of parts that only the Cassandra store has, on a real server where they need one."""

@@ -1,4 +1,4 @@
-"""Reading on an event loop, as the service does."""
+"""Reads on an event loop, as the service does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from queuey.storage import Store
 from tests.contract.samples import begin
 
 PATIENCE = 60.0
-"""Seconds for which an answer is waited for."""
+"""Timeout for an answer, in seconds."""
 
 
 def page_of(store: Store, queue: Queue, part: Slice) -> Page:
-    """Reads a slice."""
     [page] = begin(store.messages.read(queue, [part])).result(PATIENCE)
     return page

@@ -1,4 +1,4 @@
-"""The same requests to a real node and to the simulated cluster, whose answers must be equal."""
+"""Sends the same requests to a real node and to the simulated cluster, whose answers must be equal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.sim.cassandra.values import CQL_TYPES
 from tests.sim.world import Process, World
 
 TIMEOUT = 60.0
-"""Seconds in which each of the two must answer."""
+"""Timeout for each of the two to answer, in seconds."""
 STEP = 0.001
-"""Seconds of simulated time between two looks for an answer."""
+"""Simulated seconds between two checks for an answer."""
 NEWER = 5 * 10**15
-"""A timestamp that is later than that of any write without one."""
+"""A timestamp later than that of any write without an explicit one."""
 TICKS = 139_000_000_000_000_000
 POOLS: dict[str, tuple[Any, ...]] = {
     "bigint": (1, -5, 300),
@@ -41,7 +41,7 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "blob": (b"\1", b"\xff\0", b""),
     "timeuuid": tuple(uuid_of((TICKS + more, low)) for more, low in ((0, 5), (0, ids.LOW_MIN), (0, -1), (1 << 32, 0))),
 }
-"""Values of each type, few, so that writes meet; the first two can be the key of a partition."""
+"""Values of each type, few, so that writes collide. The first two can be partition keys."""
 NEW_VALUES: dict[str, Any] = {
     "bigint": 7777,
     "int": 7,
@@ -50,13 +50,13 @@ NEW_VALUES: dict[str, Any] = {
     "blob": b"new",
     "timeuuid": uuid_of((TICKS + 7, 0)),
 }
-"""Values that are not among these."""
+"""Values that are not among those above."""
 TIMESTAMPS = (1, 2, NEWER, NEWER + 1)
 LIMITS = (1, 2, 100)
 
 
 class Both:
-    """A real node and the simulated cluster, which have been sent the same requests.
+    """A real node and the simulated cluster, which receive the same requests.
 
     Args:
         real: The driver of the real node.
@@ -70,20 +70,20 @@ class Both:
         process = Process(self.world, 0.0)
         cluster = Cluster(self.world, self.weather)
         self.simulated = SimulatedDriver(cluster, process, Machine(process), Deadline(math.inf), TIMEOUT)
-        # Before its client is connected, the driver would be asked in its place, which gives other rows.
+        # Until its client is connected, requests would go through the driver, which returns other row types.
         self.simulated.loop.call(lambda: None)
         while self.simulated._client is None or not self.simulated._client.is_usable:
             self.world.run(self.world.now + STEP)
 
     def ask(self, request: Request | Encoded) -> Rows:
-        """Sends a request to both, and returns their answer. That of a frequent write is when it came."""
-        expected, found = self.of_real(request), self.of_simulated(request)
+        """Sends a request to both, and returns their answer. For a frequent write that is the time of receipt."""
+        expected, actual = self.of_real(request), self.of_simulated(request)
         if not request.statement.reads and (isinstance(request, Encoded) or request.statement.frequent):
-            assert len(expected) == len(found) == 1
+            assert len(expected) == len(actual) == 1
             return expected
         if command(request.statement.cql).scans:  # Cassandra orders partitions by the hashes of their keys.
-            expected, found = sorted(expected), sorted(found)
-        assert found == expected, f"{found} is not the answer of Cassandra, {expected}: {request}"
+            expected, actual = sorted(expected), sorted(actual)
+        assert actual == expected, f"{actual} is not the answer of Cassandra, {expected}: {request}"
         return expected
 
     def wait(self, seconds: float) -> None:
@@ -92,19 +92,19 @@ class Both:
         self.world.run(self.world.now + seconds)
 
     def ask_roughly(self, request: Request) -> Rows:
-        """Sends a request to both, whose answers have lifetimes among their numbers: these are not compared exactly."""
-        expected, found = ([_rough(row) for row in ask(request)] for ask in (self.of_real, self.of_simulated))
-        assert found == expected, f"{found} is not the answer of Cassandra, {expected}: {request}"
+        """Sends a request to both. Lifetimes in the answers are not compared exactly."""
+        expected, actual = ([_rough(row) for row in ask(request)] for ask in (self.of_real, self.of_simulated))
+        assert actual == expected, f"{actual} is not the answer of Cassandra, {expected}: {request}"
         return expected
 
     def of_real(self, request: Request | Encoded) -> Rows:
-        """Returns the answer of the real node; raises the error of its driver."""
+        """Returns the answer of the real node, or raises the error of its driver."""
         answers: queue.SimpleQueue[tuple[Rows | None, StoreUnavailable | None]] = queue.SimpleQueue()
         self.real.send(request, lambda rows, error: answers.put((rows, error)))
         return _rows(*answers.get(timeout=TIMEOUT))
 
     def of_simulated(self, request: Request | Encoded) -> Rows:
-        """Returns the answer of the simulated cluster; raises the error of its driver."""
+        """Returns the answer of the simulated cluster, or raises the error of its driver."""
         world = self.world
         world.run(max(world.now, time.time()))
         answers: list[tuple[Rows | None, StoreUnavailable | None]] = []
@@ -130,24 +130,24 @@ def _rough(row: Sequence[Any]) -> list[Any]:
 
 @cache
 def product_statements() -> tuple[Statement, ...]:
-    """Returns the statements that the modules of the product hold, but for those about Cassandra's own tables."""
-    found: dict[str, Statement] = {}
+    """Returns all statements in the product's modules, except those about Cassandra's own tables."""
+    statements: dict[str, Statement] = {}
     for module in pkgutil.walk_packages(store.__path__, f"{store.__name__}."):
         held = vars(importlib.import_module(module.name)).values()
-        found |= {one.cql: one for one in _statements(held)}
-    return tuple(one for cql, one in sorted(found.items()) if " FROM system" not in cql)
+        statements |= {one.cql: one for one in _statements(held)}
+    return tuple(one for cql, one in sorted(statements.items()) if " FROM system" not in cql)
 
 
 def _statements(some: Iterable[Any]) -> Iterator[Statement]:
-    for one in some:
-        if isinstance(one, Statement):
-            yield one
-        elif isinstance(one, tuple | list):
-            yield from _statements(one)
-        elif isinstance(one, dict):
-            yield from _statements(one.values())
-        elif isinstance(one, RowStatements):
-            yield from (one.find, one.change)
+    for value in some:
+        if isinstance(value, Statement):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _statements(value)
+        elif isinstance(value, dict):
+            yield from _statements(value.values())
+        elif isinstance(value, RowStatements):
+            yield from (value.find, value.change)
 
 
 class TableStatements:
@@ -155,14 +155,14 @@ class TableStatements:
 
     Attributes:
         all: All of them.
-        reads: Those that select.
-        conditional: Those with a condition.
-        further: Those that are sent in one batch with one of them, and only so.
-        plain: Other writes.
+        reads: Selects.
+        conditional: Statements with a condition.
+        further: Statements that are only sent in a batch with a conditional one.
+        plain: All other writes.
     """
 
     def __init__(self, table: str) -> None:
-        self.all = [one for one in product_statements() if command(one.cql).table.name == table]
+        self.all = [statement for statement in product_statements() if command(statement.cql).table.name == table]
         self.reads = [one for one in self.all if one.reads]
         self.conditional = [one for one in self.all if command(one.cql).conditional]
         others = [one for one in self.all if one not in {*self.reads, *self.conditional}]
@@ -177,7 +177,7 @@ class Values:
     """Random values for the markers of statements.
 
     Args:
-        seed: Of all chance.
+        seed: Seed of the random values.
     """
 
     def __init__(self, seed: str) -> None:
@@ -185,15 +185,13 @@ class Values:
         self._lifetimes = iter(range(1000, 10**7, 100))
 
     def partition(self, one: Command) -> dict[str, Any]:
-        """Returns values for the key of a partition."""
         return {name: self.rng.choice(POOLS[one.table.types[name]][:2]) for name in one.table.partition}
 
     def of(self, one: Command, partition: Mapping[str, Any]) -> list[Any]:
-        """Returns values for all markers."""
         return [self._value(one, name, kind, partition) for name, kind in one.markers]
 
     def _value(self, one: Command, name: str, kind: str, partition: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        if name == "TTL":  # No two are equal, so that it does not matter in which second a row was written.
+        if name == "TTL":  # All values differ, so the second in which a row was written does not matter.
             return next(self._lifetimes)
         if kind.startswith("list "):
             return self.rng.sample(POOLS[kind.removeprefix("list ")], 2)
@@ -206,7 +204,7 @@ class Values:
 
 
 def encoded(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encoded:
-    """Returns a request as bytes, whose answer is given as bytes, too: all behind its flags."""
+    """Returns an encoded request, which gives its answer as bytes, without the flags at the front."""
     kinds = [kind for _, kind in command(statement.cql).markers]
     packed = [b"".join(map(_sized, kinds, row)) for row in rows]
     decode = (lambda body: [body[8:]]) if statement.reads else None

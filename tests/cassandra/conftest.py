@@ -1,4 +1,4 @@
-"""Stores with other options than the contract suite's, on its keyspace; each test makes an application of its own."""
+"""Stores with other options than the contract suite's, on its keyspace. Each test makes its own application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 class OpenStore(Protocol):
-    """Opens a store with these options, whose requests go by a wire if one is given."""
+    """Opens a store with these options, whose requests go through a wire if one is given."""
 
     def __call__(self, wire: Wire | None = None, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
         """See the class."""
@@ -35,13 +35,13 @@ class OpenStore(Protocol):
 
 @pytest.fixture
 def application() -> str:
-    """The name of an application that no other test uses."""
+    """Returns the name of an application that no other test uses."""
     return unique_name("app")
 
 
 @pytest.fixture
 def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
-    """Opens stores on the keyspace, the first of which makes the application; closes them at the end."""
+    """Opens stores on the keyspace and closes them at the end. The first one makes the application."""
     with contextlib.ExitStack() as opened:
 
         def open_one(wire: Wire | None = None, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
@@ -61,11 +61,10 @@ def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def store(open_with: OpenStore) -> CassandraStore:
-    """One store."""
     return open_with()
 
 
 @pytest.fixture
 def scene(contract_keyspace: str, application: str) -> Iterator[Scene]:
-    """Processes whose time and requests are moved by hand."""
+    """Processes whose time and requests the test controls."""
     yield from playing(contract_keyspace, application)

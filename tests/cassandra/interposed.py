@@ -1,17 +1,17 @@
-"""Stands between a store and the real node it talks to: requests are held, lost, failed or late when a test says so.
+"""Stands between a store and its real node: a test can hold, lose, fail or delay requests.
 
-A rule is for statements, takes effect on the next so many requests of them, and is done by events, never by time::
+A rule applies to the next matching requests. It is driven by events, never by time::
 
-    gate = wire.hold(INSERTS)            # they wait before they are sent
-    gate = wire.hold(INSERTS, answered=True)   # they are sent, their answers wait
-    wire.fail(INSERTS)                   # they are not sent, and it is said that nothing was written
-    wire.lose(INSERTS)                   # they are sent, their answers are lost
-    wire.stumble(INSERTS)                # beginning them raises what a driver never should
-    wire.meanwhile(INSERTS, meddle)      # when Cassandra has answered them, something is done first
+    gate = wire.hold(INSERTS)            # requests wait before they are sent
+    gate = wire.hold(INSERTS, answered=True)   # requests are sent, their answers wait
+    wire.fail(INSERTS)                   # requests are not sent and fail with outcome "none"
+    wire.lose(INSERTS)                   # requests are sent, their answers are lost
+    wire.stumble(INSERTS)                # beginning a request raises an error that no driver should raise
+    wire.meanwhile(INSERTS, meddle)      # meddle() runs after Cassandra has answered, before the caller hears
 
-The wire is handed in where a store makes its driver: ``open_store(url, driver=wire.driver)``. Everything that a rule
-does not name goes to Cassandra as it is. Cassandra's answers about its time are those of the test's world, if it has
-one (see :mod:`tests.cassandra.scene`).
+Pass the wire where a store makes its driver: ``open_store(url, driver=wire.driver)``. Requests without a rule go to
+Cassandra unchanged. Cassandra's answers about its time are replaced by the time of the test's world, if it has one
+(see :mod:`tests.cassandra.scene`).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ QUEUES = (queue_cache.FIND,)
 APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
 
 ALWAYS = math.inf
-"""How often a rule takes effect that stays."""
+"""The count of a rule that is permanent."""
 PATIENCE = 60.0
-"""Seconds that anything waits for anything at most: a test that went wrong must end."""
+"""Timeout of every wait, in seconds, so that a failed test ends."""
 
 Answer = tuple[Any, StoreUnavailable | None]
 Done = Callable[[Any, StoreUnavailable | None], None]
 Which = Iterable[Statement] | Callable[[Statement], bool]
-"""The requests that a rule is for: by their statements, or by what it says of each."""
+"""The requests that a rule applies to: their statements, or a predicate."""
 
 
 class Gate:
-    """Where requests wait for the test, and the test for requests."""
+    """Holds requests until the test opens it, and lets the test wait for requests."""
 
     def __init__(self) -> None:
         self._reached = threading.Semaphore(0)
@@ -67,7 +67,6 @@ class Gate:
         assert self._reached.acquire(timeout=PATIENCE), "no request has come"
 
     def open(self) -> None:
-        """Lets all requests pass from now on."""
         self._opened.set()
 
     def passed(self) -> None:
@@ -75,27 +74,27 @@ class Gate:
         assert self._passed.acquire(timeout=PATIENCE), "no request has passed"
 
     def stop_request(self) -> None:
-        """Is called by a request, which waits here until the gate is open."""
+        """Blocks the calling request until the gate is open."""
         self._reached.release()
         self._opened.wait(PATIENCE)
 
     def note(self) -> None:
-        """Is called when a request has been answered."""
         self._passed.release()
 
 
 @dataclass
 class Rule:
-    """What happens to requests.
+    """What happens to matching requests.
 
     Attributes:
-        concerns: Tells of a request whether the rule is for it.
-        times: How many of them.
-        before, after: Where they wait before they are sent, and their answers after.
-        sent: They are.
-        error: Is told instead of the answer.
-        stumbles: Nothing of this happens: the call that was to begin the request fails.
-        then: Is done when they are answered, or are not to be sent, before that is told.
+        concerns: Returns whether the rule applies to a statement.
+        times: How many requests it applies to.
+        before: Holds requests before they are sent.
+        after: Holds the answers.
+        sent: Whether requests are sent.
+        error: Replaces the answer.
+        stumbles: The call that begins the request raises; nothing else of the rule applies.
+        then: Called when the request is answered, or would be sent, before its caller gets the end.
     """
 
     concerns: Callable[[Statement], bool]
@@ -108,11 +107,11 @@ class Rule:
     then: Callable[[], object] | None = None
 
     def play(self, ask: Callable[[], Answer], tell: Done) -> None:
-        """Does it to one request.
+        """Applies the rule to one request.
 
         Args:
-            ask: Sends it and waits for the answer.
-            tell: Takes the answer.
+            ask: Sends the request and waits for the answer.
+            tell: Receives the answer.
         """
         if self.before is not None:
             self.before.stop_request()
@@ -129,9 +128,9 @@ class Rule:
 
 @dataclass
 class Log:
-    """Which statements were sent, in order; how many side by side each time that some were.
+    """The statements that were sent, in order, and the sizes of concurrent batches.
 
-    Also the rows and bytes of the answers that messages and rows of names were read by.
+    Also the rows and bytes of answers to reads of messages and of rows of names.
     """
 
     statements: list[Statement] = field(default_factory=list)
@@ -140,22 +139,20 @@ class Log:
     rows: int = 0
 
     def clear(self) -> None:
-        """Forgets all of it."""
         for what in (self.statements, self.rounds):
             what.clear()
         self.bytes = self.rows = 0
 
     def count(self, wanted: Iterable[Statement]) -> int:
-        """Returns how many of these were sent."""
         names = set(wanted)
         return sum(statement in names for statement in self.statements)
 
 
 class Wire:
-    """The way of one process to Cassandra.
+    """One process's connection to Cassandra.
 
     Args:
-        now: The time of the nodes, as the id of a message; None: their own.
+        now: Returns the time of the nodes, as the id of a message. None: the nodes' own time.
     """
 
     def __init__(self, now: Callable[[], UUID] | None = None) -> None:
@@ -165,13 +162,12 @@ class Wire:
         self.log = Log()
 
     def driver(self, *arguments: Any, **options: Any) -> Driver:  # noqa: ANN401 - the driver's
-        """Makes a driver whose requests go this way."""
         return _Interposed(self, *arguments, **options)
 
     # For tests
 
     def hold(self, which: Which, times: float = 1, *, answered: bool = False) -> Gate:
-        """Lets requests wait before they are sent, or their answers."""
+        """Holds requests before they are sent, or their answers."""
         gate = Gate()
         self._add(Rule(_chosen(which), times, None if answered else gate, gate if answered else None))
         return gate
@@ -183,24 +179,23 @@ class Wire:
         error: StoreUnavailable | None = None,
         then: Callable[[], object] | None = None,
     ) -> None:
-        """Sends nothing; unless an error is given, says that nothing was written."""
+        """Fails requests without sending them; by default the error says that nothing was written."""
         error = error or StoreUnavailable("too few replicas")
         self._add(Rule(_chosen(which), times, sent=False, error=error, then=then))
 
     def lose(self, which: Which, times: float = 1, then: Callable[[], object] | None = None) -> None:
-        """Loses the answers."""
+        """Sends requests and loses their answers."""
         self._add(Rule(_chosen(which), times, error=InDoubt("the answer was lost"), then=then))
 
     def stumble(self, which: Which, times: float = 1) -> None:
-        """Raises an error that no driver should from the calls that begin requests."""
+        """Makes the calls that begin requests raise an error that no driver should raise."""
         self._add(Rule(_chosen(which), times, stumbles=True))
 
     def meanwhile(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
-        """Does something else when Cassandra has answered requests, before whoever sent them hears of it."""
+        """Calls a function after Cassandra has answered, before the caller gets the answer."""
         self._add(Rule(_chosen(which), times, then=then))
 
     def clear(self) -> None:
-        """Lets everything pass from now on, what waits included."""
         with self._lock:
             for rule in self._rules:
                 for gate in (rule.before, rule.after):
@@ -211,7 +206,7 @@ class Wire:
     # For its drivers
 
     def start(self, request: Request | Encoded, done: Done, send: Callable[[Done], None]) -> None:
-        """Sends a request, or does to it what a rule says."""
+        """Sends a request, or applies the first matching rule."""
         statement = request.statement
         if self._now is not None and statement in CLOCKS:
             send = self._telling_time(request, send, self._now)
@@ -251,10 +246,10 @@ class Wire:
 
 
 class _Interposed(LastingDriver):
-    """A driver whose requests a wire decides about.
+    """A driver whose requests go through a wire.
 
     Args:
-        wire: Decides.
+        wire: Decides what happens to requests.
         arguments, options: The driver's.
     """
 
@@ -263,7 +258,7 @@ class _Interposed(LastingDriver):
         super().__init__(*arguments, **options)
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """See the driver. The store's clock says which write is too late; the driver waits as long as it takes."""
+        """The store's clock decides whether a write is too late; the driver waits without a timeout."""
         send = super().send
         if isinstance(request, Encoded):
             done = partial(self._tell_in_loop, done)
@@ -280,7 +275,6 @@ class _Interposed(LastingDriver):
         self._wire.start(request, done, partial(self._within, self._deadline.call, send, request))
 
     async def ask_all(self, requests: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
-        """See the driver."""
         self._wire.log.rounds.append(len(requests))
         return await super().ask_all(requests, **options)
 
@@ -289,10 +283,10 @@ class _Interposed(LastingDriver):
             self.loop.call(done, rows, error)
 
     def _weighed(self, decode: Decode, body: bytes) -> Rows:
-        found = decode(body)
+        decoded = decode(body)
         self._wire.log.bytes += len(body)
-        self._wire.log.rows += len(found)
-        return found
+        self._wire.log.rows += len(decoded)
+        return decoded
 
 
 def _chosen(which: Which) -> Callable[[Statement], bool]:
@@ -308,5 +302,5 @@ def _awaited(send: Callable[[Done], None]) -> Answer:
         answered.set()
 
     send(done)
-    # Nothing is answered that was under way when a test closed its store.
+    # Requests in flight get no answer when a test closes its store.
     return answer[0] if answered.wait(PATIENCE) else (None, StoreUnavailable("Cassandra did not answer"))

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 WRITES_PER_TABLE = 25
 EXAMPLES = 40
 SHORT = 1
-"""A lifetime that ends in the test (seconds)."""
+"""A TTL that ends within the test, in seconds."""
 LONGER = 3.5
-"""Seconds after which it has ended, by the clock of each."""
+"""Seconds after which that TTL has ended, by either clock."""
 
 
 @pytest.fixture(scope="module")
 def both(cassandra: Cassandra) -> Iterator[Both]:
-    """A node and the simulated cluster, both without any data at first."""
+    """A node and the simulated cluster, both empty at first."""
     real = Driver(parse_url(keyspaces.make(cassandra)), keyspaces.OPTIONS)
     try:
         assert real.ready(60), real.problem()
@@ -60,11 +60,11 @@ class Play:
     """Random requests about one table, made of the product's statements.
 
     Args:
-        both: Where they are sent.
-        table: Its name.
+        both: Where requests are sent.
+        table: The name of the table.
 
     Attributes:
-        answers: Of each statement: whether some rows came, or the write was applied.
+        answers: Per statement, whether it returned rows or its write was applied.
     """
 
     def __init__(self, both: Both, table: str) -> None:
@@ -75,48 +75,47 @@ class Play:
         self.answers: defaultdict[Statement, set[bool]] = defaultdict(set)
 
     def not_met(self) -> list[str]:
-        """Returns the statements of which no answer had anything in it, or no write was applied, or none refused."""
+        """Returns statements that never returned rows, never were applied, or never were refused."""
         never = [one for one in self.statements.all if True not in self.answers[one]]
         return [
             one.cql for one in never + [one for one in self.statements.conditional if False not in self.answers[one]]
         ]
 
     def write(self) -> None:
-        """Sends a write; a conditional one that is refused is sometimes sent again, with the values that were told."""
+        """Sends a write. A refused conditional write is sometimes sent again, with the values of the refusal."""
         statement = self._rng.choice([*self.statements.conditional, *self.statements.plain])
-        one = command(statement.cql)
-        partition = self._values.partition(one)
-        if not one.conditional:
-            rows = [self._values.of(one, partition) for _ in range(self._rng.choice((1, 1, 3)))]
+        parsed = command(statement.cql)
+        partition = self._values.partition(parsed)
+        if not parsed.conditional:
+            rows = [self._values.of(parsed, partition) for _ in range(self._rng.choice((1, 1, 3)))]
             as_bytes = self._rng.random() < 0.5 and " IN (" not in statement.cql
             self._both.ask(encoded(statement, rows) if as_bytes else Request(statement, rows[0]))
             self.answers[statement] |= {True}
             return
         further = self._rng.sample(self.statements.further, self._rng.randrange(len(self.statements.further) + 1))
         calls = [(each, self._values.of(command(each.cql), partition)) for each in further]
-        values, demands = self._values.of(one, partition), len(one.demands)
+        values, demands = self._values.of(parsed, partition), len(parsed.demands)
         for _ in range(2):
             [(applied, *seen)] = self._both.ask(Request(statement, values, serial="SERIAL", further=calls))
-            for each in (statement, *further):
-                self.answers[each].add(applied)
+            for part_statement in (statement, *further):
+                self.answers[part_statement].add(applied)
             if applied or not demands or self._rng.random() < 0.5:
                 return
             values = values[:-demands] + (seen[-demands:] or [None] * demands)
 
     def read(self, statement: Statement) -> None:
-        """Sends a read, with Python values and as bytes."""
-        one = command(statement.cql)
-        values = self._values.of(one, self._values.partition(one))
+        parsed = command(statement.cql)
+        values = self._values.of(parsed, self._values.partition(parsed))
         level = "SERIAL" if self.statements.conditional and " IN (" not in statement.cql else "QUORUM"
         rows = self._both.ask(Request(statement, values, level))
         self.answers[statement].add(any(value is not None and value != 0 for row in rows for value in row))
-        if not one.scans:
+        if not parsed.scans:
             self._both.ask(encoded(statement, [values]))
 
 
 @pytest.mark.parametrize("table", sorted({command(one.cql).table.name for one in product_statements()}))
 def test_statements(both: Both, table: str) -> None:
-    """Each statement about a table gives, writes and refuses what it does on a real node; each of it happens."""
+    """Each statement about a table returns, writes and refuses the same as on a real node, and each case occurs."""
     play = Play(both, table)
     for number in range(10 * WRITES_PER_TABLE):
         if number >= WRITES_PER_TABLE and not play.not_met():
@@ -128,16 +127,16 @@ def test_statements(both: Both, table: str) -> None:
 
 
 def test_all_statements_are_found() -> None:
-    """No statement of the product is made where this suite does not see it: in a function."""
+    """Every statement of the product is module-level, so this suite sees it; none is made in a function."""
     sources = {path.name: path.read_text() for path in Path(store.__file__).parent.rglob("*.py")}
-    found = set()
+    functions = set()
     for name, source in sources.items():
         outers = ast.walk(ast.parse(source)) if "Statement(" in source else ()
         for outer in outers:
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 called = [one.func for one in ast.walk(outer) if isinstance(one, ast.Call)]
-                found |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
-    assert found == {"row_changes.py"}  # Those of RowStatements, whose objects are asked.
+                functions |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
+    assert functions == {"row_changes.py"}  # Statements of RowStatements, whose objects are asked.
     assert {*store.PREPARED} - {*product_statements()} == {clock_watch.NOW}
 
 
@@ -145,33 +144,33 @@ def test_all_statements_are_found() -> None:
 
 
 def test_lifetimes(both: Both) -> None:
-    """What was written for a second is gone after it, for those who read and for those who compare."""
-    some = [one for one in product_statements() if "TTL ?" in one.cql]
+    """What was written for a second is gone after it, for reads and for comparisons."""
+    statements = [one for one in product_statements() if "TTL ?" in one.cql]
 
     def send(statement: Statement, expected: object) -> Rows:
-        one = command(statement.cql)
-        values = [{"TTL": SHORT, "TIMESTAMP": 1}.get(name, NEW_VALUES.get(kind)) for name, kind in one.markers]
-        if not one.conditional:
+        parsed = command(statement.cql)
+        values = [{"TTL": SHORT, "TIMESTAMP": 1}.get(name, NEW_VALUES.get(kind)) for name, kind in parsed.markers]
+        if not parsed.conditional:
             return both.ask(Request(statement, values))
         return both.ask(Request(statement, [*values[:-1], expected], serial="SERIAL"))
 
-    for statement in some:
+    for statement in statements:
         rows = send(statement, None)
-        if rows and not rows[0][0]:  # It was written before, as the lock of migrations is.
+        if rows and not rows[0][0]:  # It was written before, as the migration lock is.
             assert send(statement, rows[0][-1]) == [(True,)]
     both.wait(LONGER)
-    for table in sorted({command(one.cql).table.name for one in some}):
-        for each in TableStatements(table).reads:
-            values = [NEW_VALUES[kind] for _, kind in command(each.cql).markers]
-            if "singleton" not in each.cql and "count(" not in each.cql:
-                assert both.ask(Request(each, values)) == []
-    for statement in some:
+    for table in sorted({command(one.cql).table.name for one in statements}):
+        for read in TableStatements(table).reads:
+            values = [NEW_VALUES[kind] for _, kind in command(read.cql).markers]
+            if "singleton" not in read.cql and "count(" not in read.cql:
+                assert both.ask(Request(read, values)) == []
+    for statement in statements:
         assert send(statement, None) in ([], [(True,)])
-    assert len(some) >= 8
+    assert len(statements) >= 8
 
 
 def test_lifetime_of_a_table(both: Both) -> None:
-    """What is written without a lifetime has that of its table, but not what is written for ever."""
+    """A write without a TTL has its table's default, but not a write that is to stay for ever."""
     read = Statement("SELECT process, ttl(tails) FROM heartbeats WHERE process = ?")
     for process, using in (("ends", ""), ("stays", " USING TTL 0"), ("ends later", " USING TTL 9000")):
         both.ask(Request(Statement(f"INSERT INTO heartbeats (process, tails) VALUES (?, ?){using}"), (process, "x")))
@@ -212,7 +211,7 @@ CHOICES: dict[str, st.SearchStrategy[Any]] = {
     "body": st.sampled_from((b"", b"\0", b"a", b"\xff", None, UNSET)),
     "last_number": st.sampled_from((-1, 0, 1, 256, None)),
     "TIMESTAMP": st.integers(1, 3),
-    # Those of one sequence differ, or it would matter in which second of the node's clock each was written.
+    # Timestamps of one sequence differ; otherwise the second of the node's clock would matter.
     "TTL": st.sampled_from((0, SHORT, 1000, 90_000)),
 }
 
@@ -228,22 +227,22 @@ TIES: list[tuple[Statement, list[Any]]] = [
     *((_REMOVE_DOWN, [1, None, first, first + 1]) for first in (0, 1)),
     (_REMOVE_FROM, [1, None, 1]),
 ]
-"""Writes of one timestamp."""
+"""Writes with one timestamp."""
 
 
 @st.composite
 def writes(draw: st.DrawFn) -> tuple[Statement, list[Any]]:
-    """A write, with None in place of the partition's number."""
+    """Returns a write, with None in place of the partition's number."""
     statement = draw(st.sampled_from(WRITES))
     names = [name for name, _ in command(statement.cql).markers]
     return statement, [draw(CHOICES[name]) if name in CHOICES else None for name in names]
 
 
 def _send(both: Both, partition: int, number: int, statement: Statement, values: Sequence[Any]) -> bool:
-    """Sends a write; returns whether it ends within the test."""
+    """Sends a write; returns whether it expires within the test."""
     names = [name for name, _ in command(statement.cql).markers]
-    given = dict(zip(names, values, strict=True))
-    ttl: int = given.get("TTL", 0)
+    values_by_name = dict(zip(names, values, strict=True))
+    ttl: int = values_by_name.get("TTL", 0)
     others = {"partition": partition, "TTL": ttl + 100 * number if ttl > SHORT else ttl}
     both.ask(Request(statement, [others.get(name, value) for name, value in zip(names, values, strict=True)]))
     return ttl == SHORT
@@ -255,15 +254,15 @@ def _read(both: Both, partition: int) -> None:
 
 
 def test_ties(both: Both) -> None:
-    """The same one of any two writes and deletes with equal timestamps stands, with its lifetime."""
+    """Both systems keep the same one of any two writes and deletes with equal timestamps, with its TTL."""
     for partition, pair in enumerate(itertools.combinations(TIES, 2), 10_000):
-        for number, one in enumerate(pair):
-            _send(both, partition, number, *one)
+        for number, write in enumerate(pair):
+            _send(both, partition, number, *write)
         both.ask_roughly(Request(Statement(TIMES), (partition,)))
 
 
 def test_timestamps(both: Both) -> None:
-    """The same stands after writes and deletes in any order of their timestamps, and ends with its lifetime."""
+    """After writes and deletes in any timestamp order both systems keep the same one, which ends with its TTL."""
     partitions, ending = itertools.count(1), []
 
     @settings(max_examples=EXAMPLES)
@@ -271,7 +270,7 @@ def test_timestamps(both: Both) -> None:
     def equal(some: list[tuple[Statement, list[Any]]]) -> None:
         partition = next(partitions)
         ends = [_send(both, partition, number, *one) for number, one in enumerate(some)]
-        if any(ends):  # What is read before that depends on the second.
+        if any(ends):  # Earlier reads depend on the second.
             ending.append(partition)
             return
         _read(both, partition)
@@ -288,7 +287,7 @@ def test_timestamps(both: Both) -> None:
 
 
 def test_doubt(both: Both) -> None:
-    """A conditional write in doubt was made or not; sent again it is decided, and leaves the same either way."""
+    """A conditional write in doubt was applied or not; sending it again decides, with the same result either way."""
     [change] = TableStatements("ledger").conditional
     [find] = TableStatements("ledger").reads
     doubts = 0
@@ -309,11 +308,11 @@ def test_doubt(both: Both) -> None:
             assert ask(request) in ([(True,)], [(False, 2)])
         assert both.ask(Request(find, where, "SERIAL")) == [(2, b"after")]
         assert both.ask(request) == [(False, 2)]
-    assert doubts > 8  # All those of the simulated cluster, and some of the node.
+    assert doubts > 8  # All outcomes of the simulated cluster, and some of the node.
 
 
 def test_clocks(both: Both) -> None:
-    """A node that is asked by name tells its time, as a value and as bytes."""
+    """A node that is asked by name returns its time, as a value and as bytes."""
     both.real.await_pools(60)
     for driver, ask in ((both.real, both.of_real), (both.simulated, both.of_simulated)):
         [first, *_] = driver.hosts()

@@ -1,4 +1,4 @@
-"""The client for an event loop against a real node."""
+"""Tests of the event loop's CQL client against a real node."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ from tests.waiting import PATIENCE_SECONDS, until_async
 
 
 def blob(data: bytes) -> bytes:
-    """A value behind its length."""
+    """Returns a value with its length before it."""
     return struct.pack(">i", len(data)) + data
 
 
 def decode(body: bytes) -> Rows:
-    """The rows of an answer with one column."""
     (count,) = struct.unpack_from(">i", body, 12)
-    rows, at = [], 16
+    rows, offset = [], 16
     for _ in range(count):
-        (size,) = struct.unpack_from(">i", body, at)
-        rows.append((body[at + 4 : at + 4 + size],))
-        at += 4 + size
+        (size,) = struct.unpack_from(">i", body, offset)
+        rows.append((body[offset + 4 : offset + 4 + size],))
+        offset += 4 + size
     return rows
 
 
 class Table:
-    """A table of its own, and requests to it from the loop's thread.
+    """A test table, and requests to it from the loop's thread.
 
     Args:
-        driver: Is connected, and has adopted the loop.
+        driver: A connected driver that has adopted the loop.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -55,23 +54,20 @@ class Table:
 
     @property
     def client(self) -> CqlClient:
-        """The client of the loop."""
         client = self.driver._client
         assert client is not None
         return client
 
     def run(self, text: str) -> None:
-        """Changes the schema."""
         self.driver.run(Statement.unprepared(text), timeout=60.0)
 
     def make(self) -> None:
-        """Makes the table, and prepares what is asked of it."""
         keyspace = self.driver.target.keyspace
         self.run(f"CREATE TABLE {keyspace}.{self.name} (k blob, n int, v blob, PRIMARY KEY (k, n))")
         self.driver.prepare([self.insert, self.select, self.change, self.remove])
 
     async def ask(self, request: Request | Encoded) -> Rows | None:
-        """Sends a request from the loop's thread; returns the rows, which are told in it."""
+        """Sends a request from the loop's thread; returns its rows, which arrive in that thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Rows | None] = loop.create_future()
 
@@ -86,25 +82,22 @@ class Table:
         return await asyncio.wait_for(future, PATIENCE_SECONDS)
 
     async def write(self, rows: Sequence[tuple[int, bytes]]) -> None:
-        """Writes rows of one partition."""
         encoded = [blob(b"key") + blob(struct.pack(">i", number)) + blob(value) for number, value in rows]
         await self.ask(Encoded(self.insert, 3, encoded, b"key", "QUORUM"))
 
     async def read(self) -> list[bytes]:
-        """Reads the values of the partition."""
         rows = await self.ask(Encoded(self.select, 1, [blob(b"key")], b"key", "QUORUM", decode))
         return [value for (value,) in rows or ()]
 
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop of the service."""
     return "asyncio", {"use_uvloop": True}
 
 
 @pytest.fixture
 async def table(contract_keyspace: str) -> AsyncIterator[Table]:
-    """A table whose driver goes over the loop, and cannot ask again by itself."""
+    """A table whose driver goes over the loop, and cannot repeat requests by itself."""
     driver = Driver(parse_url(contract_keyspace), replace(OPTIONS, speculative=0.0))
     try:
         assert await asyncio.to_thread(driver.ready, 60), driver.problem()
@@ -128,7 +121,7 @@ async def table(contract_keyspace: str) -> AsyncIterator[Table]:
 
 
 async def test_rows_are_written_and_read(table: Table) -> None:
-    """One row, many rows of a partition at once, and a page of them, over the loop."""
+    """One row, many rows of a partition at once, and a page of them are written and read over the loop."""
     await table.write([(0, b"zero")])
     await table.write([(number, b"%d" % number) for number in range(1, 100)])
     assert await table.read() == [b"zero", *(b"%d" % number for number in range(1, 100))]
@@ -137,13 +130,13 @@ async def test_rows_are_written_and_read(table: Table) -> None:
 
 
 async def test_long_bodies(table: Table) -> None:
-    """Requests and answers of a megabyte, several at once."""
+    """Several requests and answers of a megabyte each are sent at once."""
     await asyncio.gather(*(table.write([(number, bytes([number]) * (1 << 20))]) for number in range(4)))
     assert [len(value) for value in await table.read()] == [1 << 20] * 4
 
 
 async def test_conditional_batches(table: Table) -> None:
-    """Several statements of which one has a condition: all of them take effect, or none, and the answer says which."""
+    """Several statements of which one has a condition all take effect or none, and the answer says which."""
     await table.write([(1, b"old"), (2, b"other")])
 
     async def change(expected: bytes) -> bool:
@@ -161,7 +154,7 @@ async def test_conditional_batches(table: Table) -> None:
 
 
 async def test_the_schema_changes(table: Table) -> None:
-    """Nodes forget the statements of a table that is altered; they get them again, and nobody else is asked."""
+    """Statements that nodes forget after a schema change are prepared again, and the driver is not asked."""
     await table.write([(1, b"one")])
     keyspace = table.driver.target.keyspace
     await asyncio.to_thread(table.run, f"ALTER TABLE {keyspace}.{table.name} ADD more text")
@@ -175,7 +168,7 @@ async def test_the_schema_changes(table: Table) -> None:
 
 
 async def test_errors_of_the_node(table: Table) -> None:
-    """What a node refuses is the store's error, and certainly without effect."""
+    """An error of the node is the store's error, with the outcome "none"."""
     bad = Encoded(table.insert, 3, [blob(b"key") + blob(b"not an int") + blob(b"v")], b"key", "QUORUM")
     with pytest.raises(StoreUnavailable, match="refused the request") as refused:
         await table.ask(bad)
@@ -183,7 +176,7 @@ async def test_errors_of_the_node(table: Table) -> None:
 
 
 async def test_a_connection_that_breaks_is_made_anew(table: Table) -> None:
-    """The client finds its node again by itself, and the driver's list of nodes says so."""
+    """The client reconnects to its node by itself, and the driver's list of nodes shows it."""
     [node] = table.client._nodes.values()
     connection = node.connection
     assert connection is not None
@@ -197,7 +190,7 @@ async def test_a_connection_that_breaks_is_made_anew(table: Table) -> None:
 
 
 async def test_requests_to_one_node(table: Table) -> None:
-    """A node may be asked by its address, and others are not known."""
+    """A node may be asked by its address; other addresses are unknown."""
     [address] = [host.address for host in table.driver.hosts()]
     now = Encoded(table.select, 1, [blob(b"key")], b"", "ONE", decode, host=address)
     assert await table.ask(now) == []
@@ -206,7 +199,7 @@ async def test_requests_to_one_node(table: Table) -> None:
 
 
 async def test_a_store_reads_and_claims_over_the_loop(open_with: OpenStore, application: str) -> None:
-    """With the loop named, pages and entries of claim logs are asked for over it."""
+    """A store with a named loop reads pages and claim log entries over it."""
     store = open_with()
     queue, _ = await store.catalogue.create_queue(application, "q", QueueSpec())
     await store.messages.append(queue, [NewMessage(body="first", partition=1, ttl=600)])

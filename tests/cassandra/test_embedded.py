@@ -1,4 +1,4 @@
-"""A service on Cassandra inside a program."""
+"""Tests of an embedded service on Cassandra."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queuey.storage.cassandra import CassandraStore
 
 
 def test_a_url_opens_the_cluster(contract_keyspace: str, store: CassandraStore, application: str) -> None:
-    """The client of a URL works as that of a file, on an application that is there."""
+    """The client of a Cassandra URL works as that of a file, on an existing application."""
     assert bridge.run(store.applications.has_application(application))
     with embedded.open(contract_keyspace, application=application) as client:
         client.heartbeat()

@@ -22,7 +22,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served) -> Iterator[Client]:
-    """A client of the service, to look behind the command's back."""
     with served.client() as opened:
         yield opened
 
@@ -38,5 +37,4 @@ def run(served: Served, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def queue(client: Client) -> str:
-    """A new queue with three partitions."""
     return client.create_queue(partitions=3).name

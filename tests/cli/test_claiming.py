@@ -24,28 +24,27 @@ from tests.servers.served import Served
 
 @pytest.fixture
 def jobs(client: Client, queue: str) -> str:
-    """A queue with the jobs a, b and c."""
     client.send_many(queue, ["a", "b", "c"], after=None)
     return queue
 
 
 @pytest.fixture(autouse=True)
 def _hangups_count() -> Iterator[None]:
-    """The commands have not been told to ignore SIGHUP, as ``nohup`` tells the run of these tests."""
+    """Resets SIGHUP, so that commands do not ignore it if ``nohup`` runs these tests."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 def reason_of(client: Client, queue: str, message: str) -> str:
-    """Returns why a program failed in the only attempt at a message."""
+    """Returns why a program failed at the only attempt at a message."""
     [attempt] = [one.text for one in client.explain(queue, message).reasons if one.code == "attempt"]
     return attempt.partition("ProgramFailed: ")[2]
 
 
 def test_a_long_wait_takes_several_requests(run: Run, client: Client, queue: str) -> None:
     """A wait may be longer than one request may wait, and ends with the first message."""
-    assert run("claim", queue, "--wait", "0.2").err == "There is nothing to claim now.\n"
+    assert run("claim", queue, "--wait", "0.2").err == "There are no messages to claim now.\n"
     sending = Timer(1.5, client.send, (queue, "late"))
     sending.start()
     with replace_in(claiming, LONGEST_WAIT, 0.5):
@@ -74,7 +73,7 @@ def test_receipts_are_piped(run: Run, client: Client, jobs: str) -> None:
     ended = run("ack", jobs, "--json", stdin=receipts.encode())
     assert (ended.code, ended.json) == (0, {"acknowledged": 3, "refused": []})
     ended = run("claim", jobs)
-    assert (ended.code, ended.text, ended.err) == (0, "", "There is nothing to claim now.\n")
+    assert (ended.code, ended.text, ended.err) == (0, "", "There are no messages to claim now.\n")
 
 
 def test_released_jobs_come_again(run: Run, jobs: str) -> None:
@@ -96,7 +95,7 @@ def test_no_receipts_are_wrong_usage(run: Run, jobs: str, arguments: list[str]) 
 
 
 def test_bad_receipts_are_named(run: Run, jobs: str) -> None:
-    """A text that is no receipt is a failure that shows it."""
+    """A text that is not a receipt is a failure that shows it."""
     ended = run("ack", jobs, "nonsense")
     assert ended.code == 1
     assert "nonsense" in ended.err
@@ -105,24 +104,24 @@ def test_bad_receipts_are_named(run: Run, jobs: str) -> None:
 def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: Path) -> None:
     """Each message is a program's standard input; what fails is handed out again later, the rest is acknowledged."""
     script = tmp_path / "job"
-    told = "$body $JOB_DELIVERIES $JOB_PARTITION $JOB_ID"
-    work = f'read body\necho "{told}" >> {tmp_path / "done"}\n[ "$body" != b ] || {{ echo no b >&2; exit 1; }}'
+    output = "$body $JOB_DELIVERIES $JOB_PARTITION $JOB_ID"
+    work = f'read body\necho "{output}" >> {tmp_path / "done"}\n[ "$body" != b ] || {{ echo no b >&2; exit 1; }}'
     script.write_text(f"#!/bin/sh\n{work}\n")
     script.chmod(0o700)
     ended = run("claim", jobs, "--wait", "0", "--retry", "600", "--", str(script))
     assert ended.code == 1
     assert "ended with 1 for" in ended.err
     assert ", delivery 1; the message is delivered again, or becomes a dead letter" in ended.err
-    found = [line.split() for line in (tmp_path / "done").read_text().splitlines()]
-    assert sorted(words[0] for words in found) == ["a", "b", "c"]
-    assert {words[1] for words in found} == {"1"}
-    (left,) = client.job_queue(jobs).peek()
-    assert reason_of(client, jobs, left.id) == "it ended with 1: no b"
-    assert (left.body, str(left.partition), left.id) in [(words[0], words[2], words[3]) for words in found]
+    handled = [line.split() for line in (tmp_path / "done").read_text().splitlines()]
+    assert sorted(words[0] for words in handled) == ["a", "b", "c"]
+    assert {words[1] for words in handled} == {"1"}
+    (job,) = client.job_queue(jobs).peek()
+    assert reason_of(client, jobs, job.id) == "it ended with 1: no b"
+    assert (job.body, str(job.partition), job.id) in [(words[0], words[2], words[3]) for words in handled]
 
 
 def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
-    """``queuey jobs`` shows the backlog, and who has which job for how long."""
+    """``queuey jobs`` shows the backlog, and which worker has had which job for how long."""
     assert run("jobs", jobs).text.startswith(
         "3 waiting (0 failed before), 0 delayed, 0 claimed, 0 retrying, 0 dead letters; the oldest is "
     )
@@ -169,9 +168,9 @@ def test_another_queue_when_there_is_nothing(run: Run, client: Client, jobs: str
     other = client.create_queue().name
     client.send(other, "from there")
     claim = ["claim", jobs, "--then", other, "--limit", "9"]
-    found = [line.split()[0] for _ in range(4) for line in run(*claim).text.splitlines()]
-    assert sorted(found) == sorted([jobs] * 3 + [other])
-    assert found[-1] == other
+    bodies = [line.split()[0] for _ in range(4) for line in run(*claim).text.splitlines()]
+    assert sorted(bodies) == sorted([jobs] * 3 + [other])
+    assert bodies[-1] == other
 
 
 def test_a_reason_has_the_backoff_of_the_queue(run: Run, client: Client, jobs: str) -> None:
@@ -181,9 +180,9 @@ def test_a_reason_has_the_backoff_of_the_queue(run: Run, client: Client, jobs: s
     client.send(name, "x")
     [claimed] = client.job_queue(name).receive(1)
     assert run("release", name, claimed.receipt, "--reason", "no egg").code == 0
-    [left] = client.job_queue(name).outstanding()
-    assert left.expires is not None
-    assert 440 < left.expires - time.time() < 510
+    [job] = client.job_queue(name).outstanding()
+    assert job.expires is not None
+    assert 440 < job.expires - time.time() < 510
     assert run("queue", "update", name, "--reset", "backoff").code == 0
     assert client.info(name).backoff == Backoff()
 
@@ -317,14 +316,14 @@ def test_stopped_before_the_program_is_started(client: Client, queue: str) -> No
 
 
 def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None:
-    """There is time to acknowledge what it has done; a second signal ends the command at once."""
+    """The command has time to acknowledge the program's work; a second signal ends it at once."""
     client.send_many(queue, ["a", "b"], after=None)
     program = JobProgram(["true"])
     with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
         jobs = program.until_stopped(claimed)
         job = next(jobs)
         assert program.run(job) == ("", b"")
-        for _ in range(2):  # as when one comes to the command and one to its group
+        for _ in range(2):  # as when one signal goes to the command and one to its group
             program.signalled(signal.SIGTERM, None)
         job.ack()
         with pytest.raises(SystemExit, match="143"):
@@ -344,10 +343,10 @@ def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str
         client.purge_queue(jobs)
         client.send(jobs, "after")
         (tmp_path / "go").touch()
-        rest, said = process.communicate(timeout=100)
-    assert (process.returncode, rest) == (0, "after")
-    assert "the queue was purged" in said
-    assert "busy\n" in said
+        output, errors = process.communicate(timeout=100)
+    assert (process.returncode, output) == (0, "after")
+    assert "the queue was purged" in errors
+    assert "busy\n" in errors
 
 
 @pytest.mark.needs_programs
@@ -366,20 +365,20 @@ def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -
             assert process.stdout.readline() == "begun\n"
             first.kill()
             go.touch()
-            said = process.stderr.readline()
+            errors = process.stderr.readline()
             if code:
-                said += process.stderr.readline()
+                errors += process.stderr.readline()
                 assert process.wait(60) == 1
             with Served(tmp_path, port=first.port) as second, second.client() as again:
                 if not code:
                     assert process.wait(60) == 0
-                found = again.job_queue("jobs").size().size
-    assert said.startswith(f"{script} ended with 1" if code else "The service is away")
-    assert ("The release failed" in said, found) == (bool(code), code)
+                size = again.job_queue("jobs").size().size
+    assert errors.startswith(f"{script} ended with 1" if code else "The service cannot be reached")
+    assert ("The release failed" in errors, size) == (bool(code), code)
 
 
 def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:
-    """A line for each job says what it is then; the ids are those of the list, and one is to be named."""
+    """Each job has a line with its new state; the ids are those of the list, and at least one is required."""
     later = client.send(queue, "later", delay=600)
     place = f"{later.partition}:{later.id}"
     ended = run("jobs", queue, "retry", later.id)

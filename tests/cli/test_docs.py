@@ -18,19 +18,18 @@ PAGES = ["README.md", "docs/cli.md"]
 
 
 def examples(some: Iterable[Block]) -> list[list[str]]:
-    """The arguments of every ``queuey`` command in blocks."""
-    found = []
+    """Yields the arguments of every ``queuey`` command in blocks."""
+    commands = []
     for block in (block for block in some if block.language == "sh"):
         for line in block.text.splitlines():
-            for part in re.split(r"[|<]", line.partition("#")[0]):
-                words = shlex.split(part)
+            for piece in re.split(r"[|<]", line.partition("#")[0]):
+                words = shlex.split(piece)
                 if words and words[0].rpartition("/")[2] == "queuey":
-                    found.append(words[1:])
-    return found
+                    commands.append(words[1:])
+    return commands
 
 
 def options(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
-    """Every option that a command has."""
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
 
 
@@ -39,14 +38,14 @@ def test_examples_use_what_there_is(page: str) -> None:
     """Every command in an example exists and has the options used."""
     assert examples(blocks(page))
     for words in examples(blocks(page)):
-        name, *rest = words
+        name, *arguments = words
         if name.startswith("-"):
             continue
         command = load(name)
         while hasattr(command, "commands"):
-            name = rest.pop(0)
+            name = arguments.pop(0)
             command = command.load(name) if hasattr(command, "load") else command.commands[name]
-        own = rest[: rest.index("--")] if "--" in rest else rest
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
         used = {word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)}
         assert used - options(command) - {"--help"} == set(), words
 
@@ -72,7 +71,7 @@ def test_every_command_has_an_example() -> None:
 
 
 def test_quick_start_runs(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands and the program of the README do what they are there for, in their order."""
+    """The commands and the program of the README do what they say, in order."""
     monkeypatch.chdir(ROOT)
     (program,) = (block.text for block in to_run("README.md") if block.language == "python")
     printed = {}

@@ -1,4 +1,4 @@
-"""How commands end when somebody presses Ctrl-C, a pipe is closed, a disk is full, or the service goes away."""
+"""How commands end after Ctrl-C, a closed pipe, a full disk, or the loss of the service."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.servers.served import Served, environment, free_port
 
 
 def _unread(pipe: IO[bytes]) -> int:
-    """Returns how many bytes of a pipe its reader has not taken yet."""
+    """Returns how many bytes of a pipe its reader has not read yet."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _sleeps(pid: int) -> bool:
-    """Says whether a process waits. Python overlooks a signal that comes just before it begins to wait for input."""
+    """Returns whether a process waits. Python misses a signal that arrives just before it begins to wait for input."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) -> None:
-    """Ctrl-C says how many messages are stored and how to go on; going on so sends the rest once."""
+    """Ctrl-C prints how many messages are stored and how to continue; continuing sends the rest once."""
     command = [sys.executable, "-m", "queuey", "send", queue, "--from", "-", "-p", "1", "--batch", "2"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
     with ending(subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
@@ -44,7 +44,7 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
         process.stdin.write(b"1\n2\n3\n4\n")
         process.stdin.flush()
         assert eventually(lambda: client.info(queue).count == 4)
-        # The next line is read when the answers for those before it have come.
+        # The next line is read when the lines before it have been answered.
         process.stdin.write(b"5\n")
         process.stdin.flush()
         assert eventually(lambda: not _unread(standard_input) and _sleeps(process.pid))
@@ -55,8 +55,8 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
     assert "Traceback" not in err
     skip = re.search(r"--skip (\d+)", err)
     assert skip is not None
-    rest = b"1\n2\n3\n4\n5\n6\n"
-    assert run("send", queue, "--from", "-", "-p", "1", "--skip", skip[1], stdin=rest).code == 0
+    remaining = b"1\n2\n3\n4\n5\n6\n"
+    assert run("send", queue, "--from", "-", "-p", "1", "--skip", skip[1], stdin=remaining).code == 0
     assert [message.body for message in client.read_all(queue)] == [1, 2, 3, 4, 5, 6]
 
 
@@ -111,7 +111,7 @@ def test_a_signal_in_the_first_moments(first: bool, command: str, number: int, t
 
 @pytest.mark.parametrize("arguments", [["--json"], ["--raw"], []])
 def test_full_disk(served: Served, client: Client, queue: str, arguments: list[str]) -> None:
-    """A result that cannot be written is a failure, told in one line."""
+    """A result that cannot be written is a failure, reported in one line."""
     client.send(queue, "x")
     command = [sys.executable, "-m", "queuey", "read", queue, *arguments]
     with Path("/dev/full").open("wb") as full:
@@ -128,7 +128,7 @@ def test_full_disk(served: Served, client: Client, queue: str, arguments: list[s
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams(served: Served, client: Client, queue: str, closed: str) -> None:
-    """What was stored is a success, although nobody can be told of it."""
+    """Stored messages are a success, although no output can be written."""
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "queuey", "send", queue, "x"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
     ended = subprocess.run(command, env=variables, stderr=subprocess.PIPE, timeout=60, check=False)
@@ -157,7 +157,7 @@ def test_tail_says_when_the_service_is_away(tmp_path: Path) -> None:
             assert process.stderr is not None
             assert process.stdout.readline() == "before\n"
             first.kill()
-            assert process.stderr.readline().startswith("The service is away, waiting for it: http://127.0.0.1:")
+            assert process.stderr.readline().startswith("The service cannot be reached; waiting for it: http://")
             with Served(tmp_path, port=first.port) as second, second.client() as again:
                 again.send("q", "after")
                 assert process.stdout.readline() == "after\n"

@@ -1,4 +1,4 @@
-"""Every error names the thing, its value and the next step, once."""
+"""Every error names the object, its value and the next step, once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ serve --port 99999 | Setting port (from --port) is '99999'. Expected: whole numb
 send QUEUE '' | 400 InvalidParameter: body: Required
 send QUEUE x --partition 9 | 400 InvalidParameter: partition: 9 is greater than maximum value 3
 claim QUEUE --ttl 99999999 | 400 InvalidParameter: ttl: 99999999 is greater than maximum value 43200
-send QUEUE b --name taken | 'taken' names another message. Wait until that is done, or replace it: --replace
+send QUEUE b --name taken | 'taken' is the name of another message. Wait until that one is done, or replace it: \
+--replace
 queue create QUEUE --partitions 7 | 409 QueueExists: Queue 'QUEUE' exists and has partitions 3. \
 Ask for that, or change it: queuey queue update QUEUE
 queue update QUEUE --partitions 2 | 400 InvalidUpdate: Partitions can only be increased. \
@@ -48,7 +49,7 @@ Queue 'QUEUE' has 3 partitions, more than 2.
 
 @pytest.mark.parametrize(("line", "said"), [case.split(" | ") for case in ERRORS.strip().splitlines()])
 def test_errors_say_what_to_do(run: Run, client: Client, queue: str, line: str, said: str) -> None:
-    """The error names what is wrong, with the next step where there is one."""
+    """The error names what is wrong, and the next step if there is one."""
     client.named(queue).create("taken", "a")
     ended = run(*(word.replace("QUEUE", queue) for word in shlex.split(line)))
     assert ended.code in {1, 2}
@@ -56,7 +57,7 @@ def test_errors_say_what_to_do(run: Run, client: Client, queue: str, line: str, 
 
 
 def test_no_service(run: Run) -> None:
-    """If nobody answers on this machine, the error names the command that starts a service."""
+    """If no service answers on this machine, the error names the command that starts one."""
     ended = run("read", "q", "--url", "http://127.0.0.1:9", "--key", "k")
     assert ended.err.splitlines()[-1].startswith("queuey: http://127.0.0.1:9: no connection (")
     assert ended.err.endswith(". Start the service: queuey serve\n")
@@ -67,8 +68,8 @@ def test_a_name_that_is_written_wrong(run: Run, client: Client) -> None:
     client.create_queue("invoices-2026")
     hint = "did you mean invoices-2026?"
     assert run("read", "invoices-2062").err.endswith(f"queuey queue create invoices-2062; {hint}\n")
-    wanted = f"queuey: Queue 'invoices-2062' does not exist; {hint} List those that do: queuey queue list\n"
-    assert run("queue", "delete", "invoices-2062", "--yes").err == wanted
+    expected = f"queuey: Queue 'invoices-2062' does not exist; {hint} List those that do: queuey queue list\n"
+    assert run("queue", "delete", "invoices-2062", "--yes").err == expected
     assert "did you mean" not in run("read", "something else").err
 
 
@@ -84,20 +85,20 @@ def test_a_name_that_is_written_wrong(run: Run, client: Client) -> None:
         (["queue", "delete", "no-such"], 2, {"type": "Failed", "title": "Delete "}),
         (["read", "x", "--limit", "0"], 2, {"type": "InvalidArgument", "title": "Invalid value for '--limit'"}),
         (["read"], 2, {"type": "InvalidArgument", "title": "Missing argument"}),
-        (["read", "_x"], 2, {"type": "InvalidArgument", "title": "no queue can be named '_x'"}),
+        (["read", "_x"], 2, {"type": "InvalidArgument", "title": "'_x' is not a valid queue name"}),
         (
             ["read", "x", "--profile", "/no-such"],
             1,
-            {"type": "ProfileNotFound", "title": "no server is named: give its url"},
+            {"type": "ProfileNotFound", "title": "no server address: give a URL"},
         ),
     ],
 )
 def test_errors_as_json(run: Run, words: list[str], code: int, error: dict[str, str]) -> None:
     """With --json the error that ends a command is a line of JSON, whatever its cause."""
     ended = run(*words, "--json")
-    found = json.loads(ended.err)
-    assert (ended.code, ended.out, found["type"], found["exit_code"]) == (code, b"", error["type"], code)
-    assert found["title"].startswith(error["title"]), found
+    report = json.loads(ended.err)
+    assert (ended.code, ended.out, report["type"], report["exit_code"]) == (code, b"", error["type"], code)
+    assert report["title"].startswith(error["title"]), report
 
 
 def test_options_of_a_program_are_its_own(run: Run, queue: str, client: Client) -> None:
@@ -110,7 +111,7 @@ def test_a_key_of_a_message(run: Run, queue: str) -> None:
     """Where --key is not accepted by send, the option for the key of a message is named."""
     ended = run("send", queue, "a", "--key", "k")
     assert ended.code == 1
-    assert ended.err.endswith("; --key is the key of the application; that of a message is --message-key\n")
+    assert ended.err.endswith("; --key is the key of the application; for the key of a message use --message-key\n")
     assert "--message-key" not in run("read", queue, "--key", "k").err
 
 
@@ -175,5 +176,5 @@ def test_a_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         ended = run("send", "--url", "http://127.0.0.1:9", "--key", "key", "q", "x")
     waits = ended.err.splitlines()[:-1]
     assert (ended.code, len(slept), len(waits)) == (1, 4, 4)
-    assert all(line.startswith("The request failed, and is sent again in 1") for line in waits)
+    assert all(line.startswith("The request failed. Retrying in 1") for line in waits)
     assert all(line.endswith("The disk is full.") for line in ended.err.splitlines())

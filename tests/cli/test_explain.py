@@ -19,10 +19,10 @@ def test_a_message(run: Run, client: Client, queue: str) -> None:
     assert "  Range reads show it." in lines
     assert any(line.startswith("  It expires at 20") for line in lines)
     assert "  Group billing has handled it." in lines
-    assert "  Group reports has not come to it yet." in lines
-    found = run("explain", queue, f"2:{receipt.id}", "--json").json
-    assert (found["stored"], found["readable"], found["dead_letter"]) == (True, True, None)
-    assert found["groups"] == {"billing": True, "reports": False}
+    assert "  Group reports has not reached it yet." in lines
+    explanation = run("explain", queue, f"2:{receipt.id}", "--json").json
+    assert (explanation["stored"], explanation["readable"], explanation["dead_letter"]) == (True, True, None)
+    assert explanation["groups"] == {"billing": True, "reports": False}
     assert run("explain", queue, f"1:{receipt.id}", "--json").json["stored"] is False
 
 
@@ -36,13 +36,13 @@ def test_a_dead_letter(run: Run, client: Client, queue: str) -> None:
     jobs.release([claimed.receipt])
     assert jobs.receive(1) == []
     ended = run("explain", queue, receipt.id)
-    assert f"  It lies in queue {queue}.dead as a dead letter: attempts 1, error TooManyDeliveries." in ended.text
+    assert f"  It is a dead letter in queue {queue}.dead: attempts 1, error TooManyDeliveries." in ended.text
     place = run("explain", queue, receipt.id, "--json").json["dead_letter"]
     assert place == {"queue": f"{queue}.dead", "partition": 3}
 
 
 def test_a_queue(run: Run, client: Client, queue: str) -> None:
-    """What decides over reads is said, and for each partition what is there, shown and claimed."""
+    """It shows what decides over reads, and the stored, visible and claimed messages of each partition."""
     client.update_queue(queue, ttl=172_800, max_deliveries=4)
     receipt = client.send(queue, "a", partition=1)
     client.send(queue, "b", partition=2, delay=600)
@@ -53,15 +53,15 @@ def test_a_queue(run: Run, client: Client, queue: str) -> None:
         f"Queue {queue} of queuey: 3 partitions, user.",
         "Consistency strong, store sqlite, created 20",
         "Messages live 2 d, unless one has a TTL of its own.",
-        "Range reads show a message as soon as it is stored, or due.",
+        "Range reads show a message as soon as it is stored and due.",
         f"After 4 deliveries without an acknowledgement a message becomes a dead letter in {queue}.dead.",
-        "Group billing has 0 messages left.",
+        "Group billing is 0 messages behind.",
         "nothing: it is empty",
         "nothing, all from ",
     ):
         assert words in ended.text
-    found = run("explain", queue, "--json").json
-    assert found["queue"]["count"] == 2
-    assert found["claims"]["claimed"] == 0
-    assert found["claims_refused"] is None
-    assert [group["group"] for group in found["groups"]] == ["billing"]
+    explanation = run("explain", queue, "--json").json
+    assert explanation["queue"]["count"] == 2
+    assert explanation["claims"]["claimed"] == 0
+    assert explanation["claims_refused"] is None
+    assert [group["group"] for group in explanation["groups"]] == ["billing"]

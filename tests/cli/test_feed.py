@@ -16,7 +16,6 @@ QUEUES = st.sampled_from(["a", "b", "c"])
 
 
 def value(message: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """What a reader of the message gets."""
     return msgspec.json.decode(message.json)
 
 
@@ -25,9 +24,9 @@ def test_every_line_once_and_in_order(names: list[str], size: int, room: int) ->
     """Whatever the sizes, each queue gets exactly its lines in their order, in batches of the size asked for."""
     lines = [(number, msgspec.json.encode({"q": name, "n": number})) for number, name in enumerate(names, 1)]
     got: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for part in batches(lines, Route("{}", queue_field="q"), size=size, room=room):
-        assert 1 <= len(part.messages) <= size
-        got[part.queue] += [value(message)["n"] for message in part.messages]
+    for batch in batches(lines, Route("{}", queue_field="q"), size=size, room=room):
+        assert 1 <= len(batch.messages) <= size
+        got[batch.queue] += [value(message)["n"] for message in batch.messages]
     assert got == {name: [n for n, q in enumerate(names, 1) if q == name] for name in got}
 
 
@@ -78,7 +77,7 @@ def test_missing_fields_are_errors(line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"{", b"plain", b'"\xff"', b"NaN", b"[" * 100_000])
 def test_bad_json_names_its_line(line: bytes) -> None:
-    """What is no JSON stops the feed at its line; everything before has been handed out."""
+    """A line that is not JSON stops the feed; all lines before it have been yielded."""
     parts = batches([(1, b"1"), (2, b"2"), (3, line)], Route("q"))
     assert [value(message) for message in next(parts).messages] == [1, 2]
     with pytest.raises(BadLine, match=r"^line 3: it is not JSON"):
@@ -86,7 +85,7 @@ def test_bad_json_names_its_line(line: bytes) -> None:
 
 
 def test_raw_lines_are_texts_or_bytes() -> None:
-    """With ``raw`` a line is its text; one that is no UTF-8 is its bytes."""
+    """With ``raw`` a line is its text; a line that is not UTF-8 is its bytes."""
     route = Route("q", raw=True)
     assert [route.message(line)[1].body for line in (b"{", b"\xff")] == ["{", b"\xff"]
 
@@ -97,7 +96,7 @@ def test_lines_are_numbered_as_in_the_file() -> None:
 
 
 def test_lines_that_are_no_messages() -> None:
-    """White space is a text, and no JSON value; an empty line is neither."""
+    """White space is a text, but not a JSON value; an empty line is neither."""
     lines = [b"", b" ", b"\t", b"x"]
     assert [Route("q").is_blank(line) for line in lines] == [True, True, True, False]
     assert [Route("q", raw=True).is_blank(line) for line in lines] == [True, False, False, False]

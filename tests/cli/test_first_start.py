@@ -1,4 +1,4 @@
-"""What a start does about application, key and profile."""
+"""How a start creates application, key and profile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ MAIN, BESIDE = Path("profile.toml"), Path("profile-1.toml")
 
 
 def found(path: Path, what: Profile | str) -> Found:
-    """A place with our profile, or in the named state."""
     return Found(path, "ours", what) if isinstance(what, Profile) else Found(path, what)  # type: ignore[arg-type]
 
 
@@ -50,7 +49,7 @@ def test_which_profile_is_used(
     write: bool,  # noqa: FBT001 - a column of the table
     new_key: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """A working profile is kept, another server's never touched, and a key made only where none can be found."""
+    """A working profile is kept, another server's never changed, and a key created only where none can be found."""
     made = plan(found(MAIN, main), found(BESIDE, beside), HERE, keys=0, answers=lambda url: there)
     assert (made.path, made.write, made.profile is None) == (path, write, new_key)
     assert bool(made.notes) == (path == BESIDE or main == MOVED)
@@ -63,27 +62,26 @@ def test_a_lost_profile_is_mentioned() -> None:
 
 
 def test_two_foreign_profiles_are_an_error() -> None:
-    """Rather than overwriting a key that may be the only one, the start fails and says what to do."""
+    """The start fails and says what to do, rather than overwriting a key that may be the only one."""
     with pytest.raises(ProfileInvalid, match="--profile"):
         plan(found(MAIN, "foreign"), found(BESIDE, "foreign"), HERE, keys=0, answers=lambda url: False)
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings with everything in a directory of the test's own."""
+    """Returns settings with everything in a directory of the test."""
     return Settings(data=tmp_path / "data", profile=tmp_path / "conf" / "profile.toml")
 
 
 @pytest.fixture
 def opened(settings: Settings) -> Iterator[Store]:
-    """The store of these settings."""
     store = open_store(settings.data)
     yield store
     store.close()
 
 
 def start(store: Store, settings: Settings, url: str = HERE) -> Plan:
-    """Prepares a start while nobody serves anywhere."""
+    """Prepares a start while no service runs anywhere."""
     return prepare(store, settings, url, answers=lambda url: False)
 
 
@@ -159,7 +157,7 @@ def test_rotated_key_reaches_the_profile(
 
 
 def test_foreign_application_is_not_ours(opened: Store, settings: Settings) -> None:
-    """A profile of another application on the same store is not taken for the service's own."""
+    """A profile of another application on the same store is not used as the service's own."""
     bridge.run(opened.applications.create_application("other"))
     bridge.run(opened.applications.add_key("other", first_start.digest("theirs")))
     write_profile(Profile(url=HERE, application="other", key="theirs"), settings.profile)

@@ -26,7 +26,7 @@ def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
         3600,
         ["app:x=read"],
     )
-    assert "there already" in run("queue", "create", "life", "--partitions", "2").err
+    assert "already exists" in run("queue", "create", "life", "--partitions", "2").err
     assert run("queue", "create", "life", "--partitions", "3").code == 1
     client.send("life", "x")
     assert {"queue_name": "life"} in run("queue", "list", "--json").json_lines
@@ -51,7 +51,7 @@ def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
 
 
 def test_offsets(run: Run, client: Client, queue: str) -> None:
-    """Offsets are recorded, compared, shown with what is behind, and forgotten."""
+    """Offsets are recorded, compared, shown with their lag, and deleted."""
     sent = [client.send(queue, str(number), partition=1) for number in range(4)]
     assert run("offsets", "set", queue, "g", f"1={sent[1].id}", "--expect", "1=none").code == 0
     refused = run("offsets", "set", queue, "g", f"1={sent[2].id}", "--expect", f"1={sent[0].id}")
@@ -67,7 +67,7 @@ def test_offsets(run: Run, client: Client, queue: str) -> None:
 
 
 def test_groups(run: Run, client: Client, served: Served, queue: str) -> None:
-    """A group is listed and shown with its members, owners and lag, and forgotten when nobody is in it."""
+    """A group is listed and shown with its members, owners and lag, and deleted when it has no members."""
     member = client.consumer_groups.join(queue, [queue], instance="w1")
     member.heartbeat(Heartbeat(wait=1))
     client.send(queue, "x", partition=1)
@@ -136,7 +136,7 @@ def test_a_rotated_key_is_like_the_old_one(run: Run, tmp_path: Path) -> None:
 
 
 def test_limited_keys(run: Run, served: Served) -> None:
-    """A limited key does what it is limited to, and is told what it lacks; its limits are shown."""
+    """A limited key works within its limits, and errors name the missing right; its limits are shown."""
     data = ["--data", str(served.data)]
     run("app", "create", "shop", *data)
     limits = ["--allow", "read, send", "--queues", "orders-*,orders-*,back"]
@@ -157,7 +157,7 @@ def test_limited_keys(run: Run, served: Served) -> None:
 
 
 def test_access_keys(run: Run, tmp_path: Path) -> None:
-    """An access key has an id, which begins its note, and a secret that follows from a file; rotation leaves it."""
+    """An access key has an id, with which its note begins, and a secret derived from a file; rotation keeps it."""
     data = ["--data", str(tmp_path / "data")]
     open_store(tmp_path / "data").close()
     whole = run("app", "create", "shop", "--json", *data).json
@@ -179,7 +179,7 @@ def test_access_keys(run: Run, tmp_path: Path) -> None:
     assert run("app", "key-add", "@all", "--sqs", *data).code == 2
     secret.write_text("short\n")
     refused = run("app", "key-add", "shop", "--sqs", *data)
-    assert (refused.code, "has 5 characters; it needs 32" in refused.err) == (2, True)
+    assert (refused.code, "has 5 characters. Use 32 or more" in refused.err) == (2, True)
 
 
 def test_operators(run: Run, served: Served) -> None:
@@ -236,7 +236,7 @@ def test_settings_show_their_source(run: Run, tmp_path: Path, monkeypatch: pytes
 
 
 def test_move(run: Run, client: Client, queue: str) -> None:
-    """The command waits for the end and says what it has moved; a move is listed and cancelled by its id."""
+    """The command waits for the end and prints what was moved; a move is listed and cancelled by its id."""
     target = client.create_queue(partitions=3).name
     client.send_many(queue, ["a", "b", "c"], after=None)
     client.job_queue(queue).receive(limit=1, ttl=600)

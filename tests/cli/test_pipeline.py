@@ -46,25 +46,24 @@ CLASS = ErrorClass(
 
 
 class Started(Exception):
-    """What a command does first when all is well."""
+    """Raised by a command's first step, when nothing was refused."""
 
 
 @pytest.fixture
 def starts() -> Iterator[list[dict[str, Any]]]:
-    """How Spark was to be started; it is not."""
-    found: list[dict[str, Any]] = []
+    """Records how Spark would have been started."""
+    started: list[dict[str, Any]] = []
 
     def start(**options: Any) -> None:  # noqa: ANN401 - what the session is given
-        found.append(options)
+        started.append(options)
         raise Started
 
     with replace(session, start):
-        yield found
+        yield started
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command on a store with one application."""
     with closing(open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("acme"))
     monkeypatch.setenv("QUEUEY_PROFILE", str(tmp_path / "profile.toml"))
@@ -75,35 +74,34 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def make_queues(place: Path, *names: str) -> None:
-    """Makes queues in the store of the commands."""
     with closing(open_store(place)) as store:
         for name in names:
             bridge.run(store.catalogue.create_queue("acme", name, QueueSpec()))
 
 
 class Session:
-    """Stands where a session of Spark would."""
+    """Replaces a Spark session."""
 
     def stop(self) -> None:
-        """Does nothing."""
+        pass
 
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    """Replaces a job by one that gives one report after the other; returns where what it was given goes."""
+    """Replaces a job by one that returns one report after another; returns the list of its arguments."""
     with ExitStack() as replaced:
         replaced.enter_context(replace(session, lambda **_: Session()))
 
         def reporting(job: Callable[..., object], *reports: object) -> list[Any]:
-            given: list[Any] = []
-            left = list(reports)
+            received: list[Any] = []
+            remaining = list(reports)
 
             def instead(_spark: object, *arguments: object, **_: object) -> object:
-                given.extend(arguments)
-                return left.pop(0) if len(left) > 1 else left[0]
+                received.extend(arguments)
+                return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
             replaced.enter_context(replace(job, instead))
-            return given
+            return received
 
         yield reporting
 
@@ -113,9 +111,9 @@ def test_every_job_has_a_command() -> None:
     common = {"--data", "--store", "--config", "--app", "--master", "--conf", "--json", "--dry-run"}
     for name in COMMANDS:
         command = load(name)
-        for each in getattr(command, "commands", {"": command}).values():
-            options = {option for parameter in each.params for option in parameter.opts}
-            assert common - options == set(), (name, each.name)
+        for subcommand in getattr(command, "commands", {"": command}).values():
+            options = {option for parameter in subcommand.params for option in parameter.opts}
+            assert common - options == set(), (name, subcommand.name)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +121,9 @@ def test_every_job_has_a_command() -> None:
     [
         (["deadletter", "classes"], "name the queue that the dead letters came from"),
         (["deadletter", "redrive", "--queue", "a", "--ttl", "0"], "'0' is not between 1 s and 388 d"),
-        (["deadletter", "list", "--queue", "a", "--since", "soon"], "is no instant"),
-        (["pipe"], "--to QUEUE or --route"),
-        (["pipe", "a", "--to", "b", "--route"], "--to QUEUE or --route"),
+        (["deadletter", "list", "--queue", "a", "--since", "soon"], "is not a time"),
+        (["pipe"], "--to QUEUE and --route"),
+        (["pipe", "a", "--to", "b", "--route"], "--to QUEUE and --route"),
         (["pipe", "a", "--to", "b", "--sql", "SELECT 1 FROM messages"], "--checkpoint"),
         (
             ["pipe", "--to", "b", "--sql", "SELECT 1 FROM messages", "--checkpoint", "c"],
@@ -144,28 +142,28 @@ def test_every_job_has_a_command() -> None:
         (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT (1 FROM messages"], "is never closed"),
         (
             ["pipe", "a", "--route", "--create", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
-            "only a queue that is named can be created",
+            "create needs the name of the target queue",
         ),
         (
             ["pipe", "--pattern", "b.*", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
-            "the pattern takes it",
+            "the pattern matches it",
         ),
         (["replay", "x", "a", "--into", "a/b"], "cannot be the name of a queue"),
         (["archive", "a"], "--to"),
         (["archive", "--to", "x"], "name queues, or give --pattern"),
         (["archive", "a", "--pattern", "b", "--to", "x"], "name queues, or give --pattern"),
-        (["archive", "--pattern", "(", "--to", "x"], "no regular expression"),
-        (["archive", "a", "--to", "x", "--bucket", "soon"], "no length of time"),
+        (["archive", "--pattern", "(", "--to", "x"], "not a regular expression"),
+        (["archive", "a", "--to", "x", "--bucket", "soon"], "is not a length of time"),
         (["archive", "a", "--to", "x", "--bucket", "90d"], "from 1 s to 31 d"),
         (["archive", "a", "--to", "x", "--stream"], "checkpoint"),
-        (["archive", "a", "--to", "x", "--once"], "goes with --stream"),
-        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--check"], "goes without --check"),
-        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--dry-run"], "goes without --dry-run"),
+        (["archive", "a", "--to", "x", "--once"], "needs --stream"),
+        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--check"], "cannot be used with --check"),
+        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--dry-run"], "cannot be used with --dry-run"),
         (["replay", "x", "--from", "soon"], "no position in time"),
-        (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to end after it begins"),
-        (["replay", "x", "--ttl", "1h", "--keep-expiry"], "either messages keep"),
+        (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to be after its start"),
+        (["replay", "x", "--ttl", "1h", "--keep-expiry"], "messages keep their expiry"),
         (["replay", "x", "--run", ""], "the name of a run"),
-        (["stats", "--group", "g"], "for --lag"),
+        (["stats", "--group", "g"], "need --lag"),
         (["stats", "--lag", "--offsets", "absent"], "cannot be read"),
         (["audit"], "Missing argument"),
         (["audit", "r", "--as", "x"], "OLD=NEW"),
@@ -192,7 +190,7 @@ def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str
     ],
 )
 def test_unknown_queues_cost_no_start(run: Run, starts: list[Any], arguments: list[str]) -> None:
-    """A queue that is not there is said before Spark is started."""
+    """A missing queue is reported before Spark is started."""
     ended = run("pipeline", *arguments)
     assert (ended.code, ended.out, starts) == (1, b"", [])
     assert "has no queue 'a'" in ended.err
@@ -207,7 +205,7 @@ def test_how_spark_is_started(run: Run, starts: list[Any]) -> None:
 
 
 def test_a_store_that_is_not_there(run: Run, starts: list[Any], tmp_path: Path) -> None:
-    """A mistyped directory is said to be none, and none is made."""
+    """A mistyped directory is reported as missing, and not created."""
     ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--data", str(tmp_path / "typo"))
     assert (ended.code, starts, (tmp_path / "typo").exists()) == (1, [], False)
     assert "there is no store at" in ended.err
@@ -220,17 +218,17 @@ def test_whose_queues(run: Run, job: Job, tmp_path: Path, monkeypatch: pytest.Mo
     """Named by --app, else by the environment, else by the profile; else it is the only one of the store."""
     with closing(open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("zoo"))
-    given = job(deadletter_job.classes, DeadLetterClasses(0, ()))
+    arguments = job(deadletter_job.classes, DeadLetterClasses(0, ()))
     write_profile(Profile(url="http://127.0.0.1:5000", application="zoo", key="k"), tmp_path / "profile.toml")
     assert run(*COMMAND).code == 0
     monkeypatch.setenv("QUEUEY_APP", "acme")
     assert run(*COMMAND).code == 0
     assert run(*COMMAND, "--app", "zoo").code == 0
-    assert [options.application for options in given if hasattr(options, "application")] == ["zoo", "acme", "zoo"]
+    assert [options.application for options in arguments if hasattr(options, "application")] == ["zoo", "acme", "zoo"]
 
 
 def test_whose_queues_is_asked_first(run: Run, starts: list[Any], tmp_path: Path) -> None:
-    """An application that is not there, or several and none named, is said before Spark is started."""
+    """A missing application, or several and none named, is reported before Spark is started."""
     nobody = run(*COMMAND, "--app", "nobody")
     assert (nobody.code, nobody.err) == (
         2,
@@ -245,28 +243,28 @@ def test_whose_queues_is_asked_first(run: Run, starts: list[Any], tmp_path: Path
 
 
 def test_without_spark(run: Run) -> None:
-    """Whoever lacks PySpark is told what to install."""
+    """Without PySpark the error says what to install."""
     with replace_in(running, find_spec, lambda name: None if name == "pyspark" else find_spec(name)):
         ended = run("pipeline", "deadletter", "classes", "--queue", "a")
-    said = f"queuey: the pipeline needs pyspark. Install it: {install_command('spark')}\n"
-    assert (ended.code, ended.err) == (2, said)
+    expected = f"queuey: the pipeline needs pyspark. Install it: {install_command('spark')}\n"
+    assert (ended.code, ended.err) == (2, expected)
 
 
 def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
-    """Tasks are told every setting that was given, by any way, as names: no secret, no relative path, nothing else."""
+    """Tasks get every setting, from any source, by name: no secret, no relative path, nothing else."""
     (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\ndeadline = 20.5\n")
-    given = job(deadletter_job.classes, DeadLetterClasses(0, ()))
+    arguments = job(deadletter_job.classes, DeadLetterClasses(0, ()))
     options = ["--config", str(tmp_path / "queuey.toml"), "--app", "acme"]
     assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
-    store = given[0]
+    store = arguments[0]
     assert dict(store.settings) == {"data": str(tmp_path), "default_ttl": "60", "deadline": "20.5"}
     assert (store.config, store.application) == (None, "acme")
 
 
 def test_tables_reach_the_tasks() -> None:
-    """What tasks are told of a consistency level, which is a table, makes the same settings again."""
-    given = {"store": "cassandra://host/space", "consistency.strong": "write=ALL,delay=8.5"}
-    loaded = settings.load(given, {})
+    """A consistency level, which is a table, makes the same settings again in tasks."""
+    options = {"store": "cassandra://host/space", "consistency.strong": "write=ALL,delay=8.5"}
+    loaded = settings.load(options, {})
     assert settings.load(ConfiguredStore(loaded).given(), {}).settings == loaded.settings
 
 
@@ -282,7 +280,7 @@ def test_tables_reach_the_tasks() -> None:
     ],
 )
 def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
-    """An error of Spark is told in a line, with 2 where the request was wrong and 1 where something failed."""
+    """An error of Spark is one line, with exit code 2 for a wrong request and 1 for a failure."""
     error = type("PythonException", (Exception,), {"__module__": "pyspark.errors.exceptions"})(text)
 
     def fail(*_: object, **__: object) -> None:
@@ -299,7 +297,7 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
 
 def test_classes(run: Run, job: Job) -> None:
     """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
-    given = job(deadletter_job.classes, DeadLetterClasses(2, (CLASS,)))
+    passed = job(deadletter_job.classes, DeadLetterClasses(2, (CLASS,)))
     arguments = ["pipeline", "deadletter", "classes", "--queue", "orders", "--partition", "2", "--error", "Late"]
     ended = run(*arguments)
     assert ended.code == 0
@@ -307,16 +305,16 @@ def test_classes(run: Run, job: Job) -> None:
     assert lines[1].split()[:3] == ["2", "or\\x1bders", "acme.Late"]
     assert lines[2].endswith(f"1:{'a' * 32}  acme.Late: order 7 is late")
     assert lines[3] == "2 dead letters in 1 class"
-    wanted = given[1]
-    assert (wanted.queues, wanted.partitions, wanted.error) == (("orders",), (2,), "Late")
+    selection = passed[1]
+    assert (selection.queues, selection.partitions, selection.error) == (("orders",), (2,), "Late")
     assert run(*arguments, "--json").json["classes"][0]["count"] == 2
 
 
 def test_redrive(run: Run, job: Job) -> None:
-    """The report tells what went where and what stays, which is a failure; the name to go on by is said first."""
+    """The report counts what went where and what stays, which is a failure; the name for a repetition comes first."""
     stays = UnsentDeadLetter("orders.dead", 3, "b" * 32, "queue orders has only 2 partitions")
     outcome = Redriven(sent={"orders": 5}, moved=1, left={stays.reason: 1}, samples=(stays,))
-    given = job(deadletter_job.redrive, outcome)
+    passed = job(deadletter_job.redrive, outcome)
     arguments = ["pipeline", "deadletter", "redrive", "--queue", "orders", "--run", "r7", "--ttl", "1h"]
     ended = run(*arguments)
     assert ended.code == 1
@@ -326,7 +324,7 @@ def test_redrive(run: Run, job: Job) -> None:
         f"1 stay: {stays.reason}",
     ]
     assert "continue with --run r7" in ended.err
-    assert (given[1].run, given[1].ttl, given[1].dry_run) == ("r7", 3600, False)
+    assert (passed[1].run, passed[1].ttl, passed[1].dry_run) == ("r7", 3600, False)
     tried = run(*arguments, "--dry-run", "--json")
     assert (tried.json["run"], tried.json["dry_run"], tried.json["sent"]) == ("r7", True, {"orders": 5})
 
@@ -335,19 +333,19 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
     """Options become one description of the pipe; a dry run shows columns and rows instead of moving anything."""
     (tmp_path / "all.sql").write_text("SELECT * FROM messages")
     make_queues(tmp_path, "a", "b", "c")
-    given = job(pipe.run, Piped("q-1", 3, 40, 7))
+    passed = job(pipe.run, Piped("q-1", 3, 40, 7))
     arguments = ["pipeline", "pipe", "a", "b", "--to", "c", "--sql", f"@{tmp_path / 'all.sql'}", "--from", "1795000000"]
     ended = run(*arguments, "--checkpoint", str(tmp_path / "c"), "--watermark", "10m", "--every", "5s", "--update")
     assert (ended.code, ended.text) == (0, "40 messages were read in 3 micro-batches, and 7 written (query q-1)\n")
-    found = given[0]
-    assert (found.source.names, found.target, found.sql) == (("a", "b"), "c", "SELECT * FROM messages")
-    assert (found.start, found.watermark, found.every, found.mode) == (1_795_000_000.0, "600 seconds", 5.0, "update")
+    piped = passed[0]
+    assert (piped.source.names, piped.target, piped.sql) == (("a", "b"), "c", "SELECT * FROM messages")
+    assert (piped.start, piped.watermark, piped.every, piped.mode) == (1_795_000_000.0, "600 seconds", 5.0, "update")
     job(pipe.preview, Preview({"value": "binary"}, sorted=True, rows=({"value": "\x1bbody"},)))
     shown = run(*arguments, "--dry-run").text.splitlines()
     assert shown == [
         "column  type",
         "value   binary",
-        "Rows are shuffled, so those of a task are sorted before they are written.",
+        "The query shuffles rows, so each task sorts its rows before it writes them.",
         "value",
         "\\x1bbody",
     ]
@@ -368,13 +366,13 @@ def test_a_pipe_is_told_to_stop_by_signals() -> None:
 @pytest.mark.parametrize(
     ("messages", "start", "said"),
     [
-        (40, "earliest", "the transform gave no rows"),
+        (40, "earliest", "the transform returned no rows"),
         (0, "latest", "--from earliest"),
-        (0, "earliest", "Nothing was there"),
+        (0, "earliest", "There were no messages."),
     ],
 )
 def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
-    """It says so, and why."""
+    """It says so, with the reason."""
     make_queues(tmp_path, "a", "c")
     job(pipe.run, Piped("q-1", 1, messages, 0))
     place = ["--to", "c", "--checkpoint", str(tmp_path / "c"), "--from", start]

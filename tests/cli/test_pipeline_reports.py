@@ -1,4 +1,4 @@
-"""What ``queuey pipeline stats`` and ``audit_job`` print and how they end, with jobs that need no Spark."""
+"""What ``queuey pipeline stats`` and ``audit_job`` print and how they end, with jobs that do not need Spark."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TALLY = Totals(queues=3, empty=2, partitions=1, messages=1200, bytes=5000, exact
 
 
 def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
-    """Sums and lists are printed; estimates say so; names cannot steer the terminal; JSON has all figures."""
+    """Sums and lists are printed; estimates are marked; names cannot steer the terminal; JSON has all figures."""
     report = Stats(
         tally=msgspec.structs.replace(TALLY, top={"skew": (DEEP,)}),
         recent={DEEP.queue: RecentCounts(5, 7, more=True)},
         at=2e9,
     )
-    given = job(stats_job.run, report)
+    arguments = job(stats_job.run, report)
     ended = run("pipeline", "stats", "--pattern", "d.*", "--top", "3")
     assert (ended.code, ended.err) == (0, "")
     assert "3 (2 of them empty)" in ended.text
@@ -41,7 +41,7 @@ def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
     assert "The deepest:" not in ended.text
     [row] = [line.split() for line in ended.text.splitlines() if line.startswith("de\\x1bep")]
     assert " ".join(row) == "de\\x1bep 4 about 1,200 about 5,000 2.00 2.00 5 or more 7 or more"
-    assert (given[0].selection.regex, given[0].top) == ("d.*", 3)
+    assert (arguments[0].selection.regex, arguments[0].top) == ("d.*", 3)
     [listed] = run("pipeline", "stats", "--json").json["top"]["skew"]
     assert (listed["skew"], listed["recent"]) == (2.0, {"minute": 5, "hour": 7, "more": True})
 
@@ -71,7 +71,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
         sample=10,
         at=2e9,
     )
-    given = job(lag.run, report)
+    arguments = job(lag.run, report)
     make_queues(tmp_path, "q")
     offsets = tmp_path / "offsets"
     offsets.write_text('{"app":"acme","host":"h","queue":"q","partition":2,"offset":null}\n')
@@ -79,13 +79,12 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     assert ended.code == 0
     assert "12, the first in 30 s" in ended.text
     assert ended.text.splitlines()[-1].split() == ["q", "2", "g", "50", "3", "min", "0.50", "12", "30", "s"]
-    assert "Groups with a lag that are not shown: 1;" in ended.err
-    assert (given[0].groups, given[0].within, given[0].offsets) == (("g",), 7200.0, {"q": {2: FIRST}})
+    assert "Lagging groups that are not shown: 1;" in ended.err
+    assert (arguments[0].groups, arguments[0].within, arguments[0].offsets) == (("g",), 7200.0, {"q": {2: FIRST}})
     assert run("pipeline", "stats", "--lag", "--json").json["rows"][0]["forecast"]["lost"] == 12
 
 
 def audited(total: Account, samples: tuple[AuditSample, ...] = ()) -> Audit:
-    """A report of one partition."""
     return Audit(
         sound=total.sound,
         total=total,
@@ -106,17 +105,17 @@ def test_an_audit_ends_by_what_it_found(run: Run, job: Job) -> None:
     well = audited(Account(accepted=1707, present=1707, late=3, groups={"g": Passed(1700, 7, 0)}))
     sample = AuditSample(kind="missing", queue="q", partition=1, id="0f", at=1e9, sha256="ab")
     wrong = audited(Account(accepted=9, present=6, missing=2, expired=1, copies=1), (sample,))
-    given = job(audit_job.run, well, wrong)
+    arguments = job(audit_job.run, well, wrong)
     ended = run("pipeline", "audit", "r", "--group", "g", "--as", "q=p", "--late", "9s", "--equal-bodies")
-    assert (ended.code, ended.text.splitlines()[-1]) == (0, "1,707 of 1,707 messages are there: all is well.")
-    assert "Sends that were never answered: 3, of which stored: 1." in ended.text
+    assert (ended.code, ended.text.splitlines()[-1]) == (0, "1,707 of 1,707 messages are present: all is well.")
+    assert "Sends without an answer: 3, of which stored: 1." in ended.text
     assert "Other messages without a receipt: 4." in ended.text
-    assert "Lines that are no receipts: 1." in ended.err
-    options = given[0]
+    assert "Lines that are not receipts: 1." in ended.err
+    options = arguments[0]
     assert (options.receipts, options.names, options.late, options.copies) == (("r",), {"q": "p"}, 9.0, False)
     ended = run("pipeline", "audit", "r")
     assert ended.code == 1
-    assert ended.text.splitlines()[-1] == "6 of 9 messages are there, 1 expired: 2 missing, 1 duplicated."
+    assert ended.text.splitlines()[-1] == "6 of 9 messages are present, 1 expired: 2 missing, 1 duplicated."
     assert "2001-09-09T01:46:40" in ended.text
     ended = run("pipeline", "audit", "r", "--json")
     assert (ended.code, ended.json["sound"], ended.json["total"]["missing"]) == (1, False, 2)

@@ -20,13 +20,11 @@ from tests.servers.served import Served, environment
 
 
 def feed(path: Path, count: int) -> Path:
-    """Writes a feed of so many lines."""
     path.write_text("".join(json.dumps({"n": n, "net": f"n{n % 3}"}) + "\n" for n in range(count)))
     return path
 
 
 def bodies(client: Client, queue: str) -> list[object]:
-    """What is in a queue, oldest first."""
     return [message.body for message in client.read_all(queue, merge=True)]
 
 
@@ -35,16 +33,16 @@ def test_arguments_are_messages(run: Run, client: Client, queue: str) -> None:
     ended = run("send", queue, "a", "b c", "--partition", "2", "--ttl", "1h", "--header", "x=y", "--json")
     assert (ended.code, ended.err) == (0, "")
     assert [receipt["partition"] for receipt in ended.json_lines] == [2, 2]
-    found = client.get(queue, [f"2:{receipt['key']}" for receipt in ended.json_lines])
-    assert [(message.body, message.headers) for message in found] == [("a", {"x": "y"}), ("b c", {"x": "y"})]
+    messages = client.get(queue, [f"2:{receipt['key']}" for receipt in ended.json_lines])
+    assert [(message.body, message.headers) for message in messages] == [("a", {"x": "y"}), ("b c", {"x": "y"})]
 
 
 @pytest.mark.parametrize("body", [b"text \xc3\xa4\nand more\n", b"\xff\x00binary"])
 def test_standard_input_is_one_message(run: Run, client: Client, queue: str, body: bytes) -> None:
     """What is piped in is stored byte for byte as one message."""
     assert run("send", queue, stdin=body).code == 0
-    (found,) = client.read(queue).messages
-    assert client.get_raw(queue, found).body == body
+    (message,) = client.read(queue).messages
+    assert client.get_raw(queue, message).body == body
 
 
 def test_feed_from_a_file(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
@@ -61,8 +59,8 @@ def test_receipts_of_what_was_sent(run: Run, client: Client, queue: str, tmp_pat
     assert run("send", queue, "a", "b", "--receipts", receipts).code == 0
     assert run("send", queue, "--from", str(feed(tmp_path / "f", 1100)), "--receipts", receipts).code == 0
     lines = [json.loads(line) for line in Path(receipts).read_text().splitlines()]
-    found = {(message.partition, message.id) for message in client.read_all(queue, limit=1000)}
-    assert {(line["partition"], line["id"]) for line in lines} == found
+    stored = {(message.partition, message.id) for message in client.read_all(queue, limit=1000)}
+    assert {(line["partition"], line["id"]) for line in lines} == stored
     assert len(lines) == 1102
 
 
@@ -81,7 +79,7 @@ def test_feed_from_a_pipe_by_field(run: Run, client: Client, queue: str, tmp_pat
 
 
 def test_bad_line_ends_the_feed(run: Run, client: Client, queue: str) -> None:
-    """An error names its line, says how much was stored before, and how to go on."""
+    """An error names its line, how much was stored before, and how to continue."""
     ended = run("send", queue, "--from", "-", "--partition", "1", "--batch", "2", stdin=b"1\n2\n3\n\n{oops\n6\n")
     assert ended.code == 1
     assert "line 5" in ended.err
@@ -108,15 +106,15 @@ def test_read_goes_on_where_it_ended(run: Run, client: Client, queue: str) -> No
     """A limited read says where to go on; following that gives every message once, in both directions."""
     client.send_many(queue, [str(number) for number in range(25)])
     for direction in ([], ["-r"]):
-        seen: list[bytes] = []
+        lines: list[bytes] = []
         more: list[str] = []
         while True:
             ended = run("read", queue, "--raw", "-n", "10", *direction, *more)
-            seen += ended.out.splitlines()
+            lines += ended.out.splitlines()
             if "--since" not in ended.err:
                 break
             more = ["--since", ended.err.split("--since ")[1].strip()]
-        assert sorted(map(int, seen)) == list(range(25))
+        assert sorted(map(int, lines)) == list(range(25))
 
 
 def test_read_by_bounds(run: Run, client: Client, queue: str) -> None:
@@ -137,7 +135,7 @@ def test_read_by_bounds(run: Run, client: Client, queue: str) -> None:
 
 
 def test_bodies_of_every_kind(run: Run, client: Client, queue: str) -> None:
-    """Text, JSON and bytes are told apart in JSON; on a terminal nothing can steer it."""
+    """Text, JSON and bytes are distinct in JSON; on a terminal no body can send escapes."""
     client.send(queue, "\x1b[2Jtext", partition=1)
     client.send(queue, json={"a": [1]}, partition=1)
     client.send(queue, b"\xff\x00", partition=1)
@@ -163,14 +161,14 @@ def test_read_says_what_is_not_readable_yet(run: Run, client: Client) -> None:
 
 
 def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
-    """``--at`` is local time unless it names a zone; the queue says how many are delayed, and when the next is due."""
-    at = (datetime.now() + timedelta(days=2)).replace(microsecond=0)  # noqa: DTZ005 - as people write it
-    zoned = (at.astimezone(UTC) + timedelta(hours=1)).astimezone(timezone(timedelta(hours=-9)))
-    assert run("send", queue, "first", "--at", at.isoformat()).code == 0
+    """``--at`` is local time unless it names a zone; the queue shows how many are delayed, and when the next is due."""
+    due_time = (datetime.now() + timedelta(days=2)).replace(microsecond=0)  # noqa: DTZ005 - as people write it
+    zoned = (due_time.astimezone(UTC) + timedelta(hours=1)).astimezone(timezone(timedelta(hours=-9)))
+    assert run("send", queue, "first", "--at", due_time.isoformat()).code == 0
     assert run("send", queue, "--at", zoned.isoformat(), "--from", "-", "--raw", stdin=b"second\nthird\n").code == 0
     backlog = client.job_queue(queue).backlog()
     assert backlog.delayed == 3
-    assert backlog.due == pytest.approx(at.timestamp(), abs=5)
+    assert backlog.due == pytest.approx(due_time.timestamp(), abs=5)
     due = time_parsing.iso(backlog.due or 0)
     for command in (("jobs", queue), ("queue", "info", queue)):
         assert f"3 delayed (the next is due at {due})" in run(*command).text
@@ -215,7 +213,7 @@ def test_ctrl_c_ends_tail_quietly(served: Served, client: Client, queue: str) ->
 
 
 def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, queue: str) -> None:
-    """Started with SIGINT ignored, as a shell script starts what it runs in the background, tail goes on."""
+    """Started with SIGINT ignored, as shell scripts start background commands, tail goes on."""
     client.send(queue, "before")
     command = ["sh", "-c", 'trap "" INT && exec "$@"', "sh", sys.executable, "-m", "queuey", "tail", queue, "--raw"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
@@ -228,7 +226,7 @@ def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, q
 
 
 def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:
-    """A reader that has seen enough is no error: the command has done what was asked."""
+    """A reader that closes the pipe is not an error: the command has done its work."""
     client.send_many(queue, ["x" * 1000] * 3000)
     with served.command("read", queue, "--all") as process:
         assert process.stdout is not None
@@ -245,6 +243,6 @@ def test_by_name(run: Run, client: Client, queue: str) -> None:
     again = run("send", queue, "a", "--name", "n", "--json")
     assert (again.code, len(again.json_lines)) == (0, 1)
     taken = run("send", queue, "b", "--name", "n")
-    assert (taken.code, "names another message" in taken.err) == (1, True)
+    assert (taken.code, "is the name of another message" in taken.err) == (1, True)
     assert run("send", queue, "-", "--name", "n", "--replace", stdin=b"c").code == 0
     assert bodies(client, queue) == ["c"]

@@ -1,4 +1,4 @@
-"""Commands with a user's token in place of a key."""
+"""Commands with a user's token instead of a key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROFILE = """url = "http://127.0.0.1:{port}"\napplication = "acme"\n{last}\n"""
 
 @contextmanager
 def refusing(seen: list[str]) -> Iterator[int]:
-    """A server on this machine that notes what is shown to it and allows nothing; gives its port."""
+    """A server on this machine that records credentials and refuses everything; yields its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -27,7 +27,7 @@ def refusing(seen: list[str]) -> Iterator[int]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Stays silent."""
+            pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -38,10 +38,10 @@ def refusing(seen: list[str]) -> Iterator[int]:
 def test_a_token_is_taken_from_the_option_the_variable_or_the_profile(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever names the file, its token is shown, and a user who may not list is told what a token is good for."""
+    """Whichever names the file, its token is sent, and a user who may not list is told what a token allows."""
     (tmp_path / "token").write_text("t0ken\n")
-    seen: list[str] = []
-    with refusing(seen) as port:
+    credentials: list[str] = []
+    with refusing(credentials) as port:
         profile = tmp_path / "profile.toml"
         profile.write_text(PROFILE.format(port=port, last='token_file = "token"'))
         profile.chmod(0o600)
@@ -52,8 +52,8 @@ def test_a_token_is_taken_from_the_option_the_variable_or_the_profile(
         assert run("read", "inbox", *where).code == 1
         monkeypatch.delenv("QUEUEY_TOKEN_FILE")
         by_key = run("queue", "list", *where, "--key", "k")
-    assert seen == ["Bearer t0ken"] * 3 + ["Application k"]
+    assert credentials == ["Bearer t0ken"] * 3 + ["Application k"]
     assert (ended.code, ended.text) == (1, "")
-    assert "a user's token opens the queues that the application gave to this user, by their names" in ended.err
+    assert "a user's token gives access to the user's own queues by name" in ended.err
     assert "t0ken" not in ended.err
     assert "token" not in by_key.err

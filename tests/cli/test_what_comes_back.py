@@ -1,4 +1,4 @@
-"""The table of the API page that says what comes back of what was sent: every cell of it is tried."""
+"""The table of the API page about what a reader gets back of what was sent: every cell of it is tested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROW = re.compile(r"^\| (`.*`) \| (text|value) `\[1\]` \| (?:none|`(.*)`) \|$", 
 
 
 def rows() -> list[tuple[str, str, str | None]]:
-    """Each way of sending that the table names, what it says comes back, and of which type."""
+    """Yields each way of sending in the table, what the table says comes back, and its type."""
     text = PAGE.read_text()
     section = text.partition("## What comes back")[2].partition("\n## ")[0]
     return [
@@ -37,7 +37,7 @@ def rows() -> list[tuple[str, str, str | None]]:
 
 
 def http(profile: Profile, method: str, path: str, body: bytes = b"[1]", **headers: str) -> None:
-    """Sends a body without the client, and no header that is not asked for."""
+    """Sends a body without the client, and without default headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     with closing(HTTPConnection(urlsplit(profile.url).netloc)) as connection:
         credential = {"Authorization": f"Application {profile.key}"}
@@ -50,7 +50,7 @@ def http(profile: Profile, method: str, path: str, body: bytes = b"[1]", **heade
 def test_what_comes_back(
     way: str, kind: str, named: str | None, run: Run, client: Client, served: Served, queue: str, tmp_path: Path
 ) -> None:
-    """What was sent comes back as the table says, and of the type that it says."""
+    """What was sent comes back as the table says, with the type that it says."""
     file, profile = tmp_path / "FILE", served.profile
     file.write_bytes(b"[1]\n")
     ways: dict[str, Callable[[], Any]] = {
@@ -85,4 +85,4 @@ def test_the_table_is_read() -> None:
     """Every row of the table is tried."""
     text = PAGE.read_text()
     section = text.partition("## What comes back")[2].partition("\n## ")[0]
-    assert len(_ROW.findall(section)) == section.count("\n| ") - 1  # less its head
+    assert len(_ROW.findall(section)) == section.count("\n| ") - 1  # without its head

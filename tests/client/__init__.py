@@ -1,1 +1,1 @@
-"""The HTTP client: its core on scripted servers, all of it on the real application."""
+"""The HTTP client: its core on scripted servers, the whole client on the real application."""

@@ -21,7 +21,7 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test sees the environment or the profile of whoever runs it."""
+    """Isolates tests from the user's environment and profile."""
     for name in ("QUEUEY_URL", "QUEUEY_KEY", "QUEUEY_APP", "QUEUEY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("QUEUEY_PROFILE", str(tmp_path_factory.mktemp("config") / "profile.toml"))
@@ -29,13 +29,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 
 @pytest.fixture(params=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of the clients that a test makes."""
     return str(request.param)
 
 
 @pytest.fixture
 def connect(kind: str) -> Iterator[Connect]:
-    """Makes clients of either kind that speak to a script; the async one is called like the sync one."""
+    """Returns a maker of clients of either kind on a script; the async one is called like the sync one."""
     with ExitStack() as opened:
 
         def make(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - those of sync_client; a client of either kind
@@ -50,21 +49,19 @@ def connect(kind: str) -> Iterator[Connect]:
 
 @pytest.fixture(scope="session")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """The service in this process."""
     with application(tmp_path_factory.mktemp("data")) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The service as a process of its own."""
     with serving(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
 @contextmanager
 def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[Any]:
-    """Gives a client of a kind on the real service: in this process, or over a socket."""
+    """Opens a client of a kind on the real service, in this process or over a socket."""
     if kind == "sync":
         with Client(url, key=key, transport=None if app is None else InProcess(app)) as client:
             yield client
@@ -76,7 +73,7 @@ def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[An
 
 @pytest.fixture
 def over_socket(kind: str, served: Served) -> Iterator[Any]:
-    """A client of either kind on the service as a process of its own."""
+    """A client of either kind on the service in a process of its own."""
     profile = read_profile(served.profile)
     with opened(kind, profile.url, profile.key) as client:
         yield client
@@ -94,7 +91,6 @@ def queuey(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
 
 @pytest.fixture
 def queue(queuey: Any) -> Iterator[str]:  # noqa: ANN401 - either client
-    """A fresh queue with three partitions."""
     name = queuey.create_queue(partitions=3).name
     yield name
     queuey.delete_queue(name)

@@ -25,20 +25,18 @@ LOCAL_KEY = "a-key-of-the-tests"
 
 
 class Bridge(httpx2.AsyncBaseTransport):
-    """Lets an async client call an application in this process."""
+    """A transport of an async client to an application in this process."""
 
     def __init__(self, app: App) -> None:
         self._transport = InProcess(app)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Calls the application and waits for all of its answer."""
         content = await request.aread()
         plain = httpx2.Request(request.method, request.url, headers=request.headers, content=content)
         response = self._transport.handle_request(plain)
         return httpx2.Response(response.status_code, headers=response.headers, content=response.read())
 
     async def aclose(self) -> None:
-        """Ends the gateway."""
         self._transport.close()
 
 
@@ -69,7 +67,6 @@ class Served:
         self._running.wait_for("Queuey serves at")
 
     def stop(self) -> None:
-        """Stops it in order and waits for its end."""
         if self._running.process.poll() is None:
             self._running.end(signal.SIGTERM)
 
@@ -89,7 +86,7 @@ Connect = Callable[..., AsyncClient]
 
 @asynccontextmanager
 async def connected(directory: Path, *, private: Collection[str] = ()) -> AsyncIterator[Connect]:
-    """Gives what makes clients that may do what their keys allow, all with one service of the application ``acme``."""
+    """Returns a maker of clients with the rights of their keys, on one service of the application ``acme``."""
     with closing(open_store(directory)) as store:
         await store.applications.create_application("acme")
         app = make_app(store, private=private)

@@ -36,23 +36,21 @@ Reply = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response
 
 
 def ok(status: int = 200, **fields: object) -> httpx2.Response:
-    """Gives a success of the API."""
     return httpx2.Response(status, json={"status": "ok", **fields})
 
 
 def receipts(count: int = 1, first: int = 1) -> httpx2.Response:
-    """Gives the answer to a post of so many messages."""
+    """Returns the answer to a post of this many messages."""
     rows = [{"key": message_id(n), "timestamp": "1.0000000", "partition": 1} for n in range(first, first + count)]
     return ok(201, messages=rows)
 
 
 def message_id(number: int) -> str:
-    """Gives a message id; a higher number is a later one."""
+    """Returns a message id; a higher number is a later id."""
     return f"{number:08x}000010008000000000000001"
 
 
 def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response:
-    """Gives a page of messages in partition 1."""
     messages = [
         {"message_id": message_id(n), "timestamp": f"{n}.0000000", "partition": 1, "body": f"m{n}"} for n in numbers
     ]
@@ -68,7 +66,7 @@ def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response
 
 
 def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -> httpx2.Response:
-    """Gives the answer to a claim: messages of partition 1, and what it could not acknowledge."""
+    """Returns the answer to a claim: messages of partition 1, and the receipts that it could not acknowledge."""
     messages = [
         {
             "message_id": message_id(n),
@@ -86,7 +84,7 @@ def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -
 
 
 def settled(*superseded: int) -> httpx2.Response:
-    """Gives the answer to an acknowledgement, a renewal or a release: which receipts it was refused for."""
+    """Returns the answer to an acknowledgement, a renewal or a release: the receipts for which it was refused."""
     results = [{"receipt": f"r{n}", "status": "superseded"} for n in superseded]
     if not results:
         return ok(results=[])
@@ -95,41 +93,38 @@ def settled(*superseded: int) -> httpx2.Response:
 
 
 def refused(request: httpx2.Request) -> httpx2.Response:
-    """Refuses the connection."""
     raise httpx2.ConnectError("Connection refused", request=request)
 
 
 def broken(request: httpx2.Request) -> httpx2.Response:
-    """Takes the request and breaks off."""
+    """Accepts the request and breaks off."""
     raise httpx2.RemoteProtocolError("Server disconnected without sending a response.", request=request)
 
 
 def silent(request: httpx2.Request) -> httpx2.Response:
-    """Takes the request and never answers."""
+    """Accepts the request and never answers."""
     raise httpx2.ReadTimeout("timed out", request=request)
 
 
 def busy(retry_after: int | None = None, **fields: object) -> httpx2.Response:
-    """Answers 503."""
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
     body = {"status": "error", "error_msg": {"StoreBusy": "locked"}, **fields}
     return httpx2.Response(503, json=body, headers=headers)
 
 
 def too_many(retry_after: int, **fields: object) -> httpx2.Response:
-    """Answers 429."""
     body = {"status": "error", "error_msg": {"TooManyRequests": "too many"}, **fields}
     return httpx2.Response(429, json=body, headers={"retry-after": str(retry_after)})
 
 
 def in_use(retry_after: int) -> httpx2.Response:
-    """Answers that a post with the key is being carried out."""
+    """Answers that a post with the same key is still running."""
     body = {"status": "error", "error_msg": {"IdempotencyKeyInUse": "in use"}}
     return httpx2.Response(409, json=body, headers={"retry-after": str(retry_after)})
 
 
 class Script:
-    """Replies in order, the last one for ever, and what was asked and slept meanwhile."""
+    """Replies in order, the last one repeated for ever, with the requests and sleeps recorded."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
@@ -138,7 +133,6 @@ class Script:
         self.now = 1000.0
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        """Gives the next reply."""
         self.requests.append(request)
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         if isinstance(reply, Exception):
@@ -149,29 +143,25 @@ class Script:
 
     @property
     def hosts(self) -> list[str]:
-        """The servers that were asked, in order."""
+        """Returns the servers that received requests, in order."""
         return [request.url.host.partition(".")[0] for request in self.requests]
 
     def sent(self, number: int = -1) -> Any:  # noqa: ANN401 - whatever was sent
-        """Gives the JSON body of a request."""
         return json.loads(self.requests[number].content)
 
     def clock(self) -> float:
-        """Gives the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Lets time pass."""
         self.slept.append(seconds)
         self.now += seconds
 
     async def async_sleep(self, seconds: float) -> None:
-        """Lets time pass."""
         self.sleep(seconds)
 
 
 class Blocking:
-    """An async client that can be called like the sync one, so that one suite runs on both; its loop has a thread."""
+    """An async client that is called like the sync one, so that one suite runs on both; its loop has a thread."""
 
     def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ANN401 - and its jobs
         self._client = client
@@ -182,7 +172,6 @@ class Blocking:
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
-        """Gives a method that blocks."""
         value = getattr(self._client, name)
         if isinstance(value, AsyncSchedules | AsyncConsumerGroups):
             return Blocking(value, self._loop)
@@ -202,11 +191,9 @@ class Blocking:
         return call
 
     def __repr__(self) -> str:
-        """Shows the client."""
         return repr(self._client)
 
     def shut(self) -> None:
-        """Closes the client and its loop."""
         self._wait(self._client.close())
         self._wait(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -238,7 +225,7 @@ def sync_client(
     scripted_time: bool = True,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> Client:
-    """Gives a client that speaks to the script, with the most jitter there is."""
+    """Returns a client that speaks to the script, with maximum jitter."""
     timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0) if scripted_time else None
     transport = httpx2.MockTransport(script)
     return Client(
@@ -262,7 +249,7 @@ def async_client(
     scripted_time: bool = True,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> AsyncClient:
-    """Gives an async client that speaks to the script, with the most jitter there is."""
+    """Returns an async client that speaks to the script, with maximum jitter."""
     timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0) if scripted_time else None
     transport = httpx2.MockTransport(script)
     return AsyncClient(

@@ -1,4 +1,4 @@
-"""Where the servers and the key come from, and that a key goes nowhere else."""
+"""Where the servers and the key come from, and that a key is sent nowhere else."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str) -> None:
 
 
 def test_a_key_is_taken_without_surrounding_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newline that files and shells leave behind is no part of a key."""
+    """The trailing newline of files and shells is not part of a key."""
     monkeypatch.setenv("QUEUEY_KEY", "k3y\n")
     access = find_access("http://127.0.0.1", find_credential())
     assert access.credential.header == "Application k3y"

@@ -1,4 +1,4 @@
-"""Dead letters that programs write and send back: by the rights of their keys, and nothing of others is harmed."""
+"""Dead letters that programs write and send back: by the rights of their keys, without harm to other messages."""
 
 from __future__ import annotations
 
@@ -18,29 +18,26 @@ ID = "0123456789ab11e88000000000000001"
 
 @pytest.fixture
 async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
-    """Makes clients that may do what their keys allow, all with one service."""
+    """Makes clients with the rights of their keys, all on one service."""
     async with connected(tmp_path / "data") as make:
         yield make
 
 
 @pytest.fixture
 async def owner(connect: Connect) -> AsyncClient:
-    """May do everything."""
     return connect()
 
 
 async def stored(client: AsyncClient, queue: str) -> list[Message]:
-    """All messages of a queue."""
     return [message async for message in client.read_all(queue, partitions="*", delay=False)]
 
 
 async def bodies(client: AsyncClient, queue: str) -> list[str]:
-    """Their bodies, sorted."""
     return sorted(str(message.body) for message in await stored(client, queue))
 
 
 async def test_nothing_is_overwritten(owner: AsyncClient) -> None:
-    """In a queue of another name letters of one id stay beside each other and what is there; it does not grow."""
+    """In a queue of another name, letters with the same id overwrite no messages; it gets no more partitions."""
     await owner.create_queue("orders", partitions=2)
     await owner.create_queue("payroll")
     await owner.put("payroll", f"1:{ID}", "wages")
@@ -49,10 +46,10 @@ async def test_nothing_is_overwritten(owner: AsyncClient) -> None:
         assert await bury(owner, "orders", job, CAUSE, dead_queue="payroll") == "payroll"
     assert await bodies(owner, "payroll") == ["job 1", "job 2", "wages"]
     assert (await owner.info("payroll")).partitions == 1
-    wanted = DeadLetterFilter(queues=("orders",), dead_queue="payroll")
-    assert {one.id for one in [one async for one in dead_letters(owner, wanted)]} == {ID}
-    assert await redrive(owner, wanted) == Redriven({"orders": 2})
-    assert await redrive(owner, wanted) == Redriven()
+    selection = DeadLetterFilter(queues=("orders",), dead_queue="payroll")
+    assert {one.id for one in [one async for one in dead_letters(owner, selection)]} == {ID}
+    assert await redrive(owner, selection) == Redriven({"orders": 2})
+    assert await redrive(owner, selection) == Redriven()
     assert await bodies(owner, "payroll") == ["wages"]
     assert await bodies(owner, "orders") == ["job 1", "job 2"]
 
@@ -73,13 +70,13 @@ async def test_the_right_to_send_is_enough(connect: Connect, owner: AsyncClient,
 
 
 async def test_letters_of_hidden_queues_stay(connect: Connect, owner: AsyncClient) -> None:
-    """Where a queue of dead letters is shared, those of queues that the key may not see stay, and the rest goes."""
+    """In a shared queue of dead letters, those of queues hidden from the key stay, and the others go back."""
     for name in ("orders", "mails", "failed"):
         await owner.create_queue(name)
     for queue in ("mails", "gone", "orders"):
         await bury(owner, queue, Message(ID, "0", 1, queue), CAUSE, dead_queue="failed")
-    some = connect("read,send,delete", "orders,failed")
-    done = await redrive(some, DeadLetterFilter(patterns=("*",), dead_queue="failed"))
+    partial = connect("read,send,delete", "orders,failed")
+    done = await redrive(partial, DeadLetterFilter(patterns=("*",), dead_queue="failed"))
     assert done.sent == {"orders": 1}
     assert done.left == {"the credential may not see queue mails": 1, "queue gone is gone": 1}
     assert await bodies(owner, "failed") == ["gone", "mails"]
@@ -87,7 +84,7 @@ async def test_letters_of_hidden_queues_stay(connect: Connect, owner: AsyncClien
 
 @pytest.mark.parametrize("verbs", ["read,send", "read,send,delete"])
 async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: AsyncClient, verbs: str) -> None:
-    """A letter whose partition is missing there goes to another one, if the worker may not enlarge the queue."""
+    """A letter whose partition is missing there goes to another one, if the worker may not add partitions."""
     await owner.create_queue("orders", partitions=3)
     await owner.create_queue("orders.dead")
     worker = connect(verbs, "orders,orders.dead")
@@ -115,7 +112,7 @@ async def test_no_right_no_letter(connect: Connect, owner: AsyncClient, dead_que
 
 
 async def test_a_forged_letter_goes_nowhere(connect: Connect, owner: AsyncClient) -> None:
-    """A letter is believed only where letters of the queue that it names lie, or where the operator looks by name."""
+    """A letter is only trusted in the dead letters of the queue that it names, or where the operator looks by name."""
     for name in ("orders-a", "orders-a.dead", "orders-b", "payroll", "payroll.dead"):
         await owner.create_queue(name)
     attacker = connect("send", "orders-a.dead")
@@ -126,9 +123,9 @@ async def test_a_forged_letter_goes_nowhere(connect: Connect, owner: AsyncClient
         done = await redrive(owner, everything, dry_run=dry_run)
         reason = "dead letters of payroll do not go to orders-a.dead: check them, then name --dead-queue"
         assert (done.sent, done.left) == ({}, {reason: 1})
-    (there,) = await stored(owner, "orders-a.dead")
-    assert [(one.partition, one.id) for one in done.samples] == [(there.partition, there.id)]
-    # Nor does it where another queue keeps its letters by option.
+    (letter,) = await stored(owner, "orders-a.dead")
+    assert [(one.partition, one.id) for one in done.samples] == [(letter.partition, letter.id)]
+    # Nor does it where another queue keeps its dead letters by option.
     await owner.update_queue("orders-b", dead_letter="orders-a.dead")
     assert (await redrive(owner, everything)).sent == {}
     assert await stored(owner, "payroll") == []
@@ -138,7 +135,7 @@ async def test_a_forged_letter_goes_nowhere(connect: Connect, owner: AsyncClient
 
 
 async def test_a_letter_of_another_is_not_removed(owner: AsyncClient) -> None:
-    """Sending a letter back removes that one, whatever id and partition it says that it had."""
+    """Sending a letter back removes that letter, whatever id and partition it claims to have had."""
     for name in ("orders", "orders.dead"):
         await owner.create_queue(name)
     await owner.put("orders.dead", f"1:{ID}", "kept")
@@ -155,11 +152,11 @@ async def test_letters_of_an_ordered_queue_keep_their_keys(owner: AsyncClient) -
     jobs = owner.job_queue("accounts")
     [claimed] = await jobs.receive(1)
     await jobs.release(claimed, retry=False)
-    wanted = DeadLetterFilter(queues=("accounts",))
+    selection = DeadLetterFilter(queues=("accounts",))
     async with asyncio.timeout(60):
-        while not (keys := [one.key async for one in dead_letters(owner, wanted)]):  # noqa: ASYNC110 - nobody tells
+        while not (keys := [one.key async for one in dead_letters(owner, selection)]):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)  # It is published after the answer to the release.
     assert keys == ["ann"]
-    assert await redrive(owner, wanted) == Redriven({"accounts": 1})
+    assert await redrive(owner, selection) == Redriven({"accounts": 1})
     [again] = await jobs.receive(1)
     assert (again.message.body, again.message.key, again.message.partition) == ("open", "ann", sent.partition)

@@ -1,4 +1,4 @@
-"""Looking queues up with keys that do not see all of them: found, absent and hidden are three answers."""
+"""Looking up queues with keys that do not see all of them: found, absent and hidden are three different answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def privacy(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def connect(tmp_path: Path, privacy: str) -> AsyncIterator[Connect]:
-    """Makes clients that may do what their keys allow, all with one service that has many queues."""
+    """Makes clients with the rights of their keys, all on one service that has many queues."""
     async with connected(tmp_path / "data", private={"acme"} if privacy == "private" else ()) as make:
         client = make()
         for name in NAMES:
@@ -33,25 +33,25 @@ async def connect(tmp_path: Path, privacy: str) -> AsyncIterator[Connect]:
 
 
 def shape(found: Lookup) -> tuple[dict[str, int], set[str], set[str]]:
-    """What was found, with the number of partitions; what is absent; and what is hidden."""
+    """Returns the found queues with their number of partitions, the absent ones, and the hidden ones."""
     return {name: queue.partitions for name, queue in found.found.items()}, {*found.absent}, {*found.hidden}
 
 
 @pytest.mark.parametrize("queues", ["", "*"])
 async def test_a_key_for_all_queues_sees_what_exists(connect: Connect, queues: str) -> None:
     """With a key that is not limited, nothing is hidden."""
-    there = set(ASKED) & set(NAMES)
-    assert shape(await look_up(connect("measure", queues), ASKED)) == (dict.fromkeys(there, 2), {*ASKED} - there, set())
+    known = set(ASKED) & set(NAMES)
+    assert shape(await look_up(connect("measure", queues), ASKED)) == (dict.fromkeys(known, 2), {*ASKED} - known, set())
 
 
 @pytest.mark.parametrize("queues", ["orders-*", "*ders-*", "orders-a,orders-b,orders-c"])
 async def test_what_a_key_does_not_see_is_hidden(connect: Connect, privacy: str, queues: str) -> None:
-    """A queue outside the key's patterns is never taken for absent; inside them absent is known."""
+    """A queue outside the key's patterns is hidden, not absent; inside them absence is certain."""
     found, absent, hidden = shape(await look_up(connect("read", queues), ASKED))
     assert found == {"orders-a": 2, "orders-b": 2}
-    others = set(ASKED) - {"orders-a", "orders-b", "orders-c"}
-    seen = {"nothing", "zz"} if privacy == "open" else set()
-    assert (absent, hidden) == ({"orders-c"} | seen, others - seen)
+    hidden_names = set(ASKED) - {"orders-a", "orders-b", "orders-c"}
+    visible = {"nothing", "zz"} if privacy == "open" else set()
+    assert (absent, hidden) == ({"orders-c"} | visible, hidden_names - visible)
 
 
 async def test_a_key_that_may_not_look(connect: Connect, privacy: str) -> None:
@@ -80,7 +80,7 @@ async def test_a_list_says_what_it_leaves_out(connect: Connect, queues: str, pre
 
 
 async def test_a_failure_is_no_answer() -> None:
-    """While the service is away nothing is absent; an older service's list says nothing of what it leaves out."""
+    """While the service is down no queue is absent; an older service's list does not say what it leaves out."""
     async with async_client(Script(busy(0))) as client:
         with pytest.raises(ServiceUnavailable):
             await look_up(client, ["orders"])

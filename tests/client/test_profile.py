@@ -1,4 +1,4 @@
-"""The profile file: private from the first byte, replaced in one step, refused when others can read it."""
+"""The profile file: private from the first byte, replaced atomically, refused when others can read it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_a_profile_is_private_whatever_the_umask(tmp_path: Path) -> None:
 
 def test_a_file_is_private_before_the_key_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At no moment does a file that others could open hold the key."""
-    seen: list[tuple[int, int]] = []
+    modes: list[tuple[int, int]] = []
     real = os.open
 
     def spy(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         descriptor = real(path, flags, mode, dir_fd=dir_fd)
         status = os.fstat(descriptor)
         if flags & os.O_CREAT:
-            seen.append((stat.S_IMODE(status.st_mode), status.st_size))
+            modes.append((stat.S_IMODE(status.st_mode), status.st_size))
             assert flags & os.O_EXCL
         return descriptor
 
@@ -62,7 +62,7 @@ def test_a_file_is_private_before_the_key_is_in_it(tmp_path: Path, monkeypatch: 
         write_profile(PROFILE, tmp_path / "profile.toml")
     finally:
         os.umask(before)
-    assert seen == [(0o600, 0)]
+    assert modes == [(0o600, 0)]
 
 
 def test_replacing_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_replacing_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o644, 0o601])
 def test_a_profile_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
-    """Any right of group or others makes the key no secret; the error says what to do."""
+    """A profile with any rights of group or others is refused; the error says what to do."""
     path = write_profile(PROFILE, tmp_path / "profile.toml")
     path.chmod(mode)
     with pytest.raises(ProfileExposed, match=r"chmod 600 .*profile\.toml"):

@@ -27,7 +27,6 @@ HORIZON = message_id(99)
 
 
 def asked(script: Script) -> list[dict[str, str]]:
-    """Gives the query parameters of every request."""
     return [dict(request.url.params) for request in script.requests]
 
 
@@ -47,8 +46,8 @@ NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 def test_partitions_that_can_be_gone_through_once(connect: Connect) -> None:
     """Each page, and each claim, asks for all partitions that were given."""
     script = Script(page(1, more=True), page(2))
-    seen = list(connect(script).read_all("q", partitions=iter([1, 2])))
-    assert [message.body for message in seen] == ["m1", "m2"]
+    messages = list(connect(script).read_all("q", partitions=iter([1, 2])))
+    assert [message.body for message in messages] == ["m1", "m2"]
     assert [request.url.params["partitions"] for request in script.requests] == ["1,2", "1,2"]
     script = Script(claims(1), claims())
     list(connect(script).job_queue("q").claim(idle=0, partitions=iter([1, 2])))
@@ -87,7 +86,7 @@ def test_what_is_no_position_is_refused(connect: Connect, point: Any) -> None:  
 
 @pytest.mark.parametrize("position", ["", "a,2:b", f"{message_id(1)},2:{message_id(2)}", "1.5", "\ud800"])
 def test_positions_of_partitions_are_ids(connect: Connect, position: str) -> None:
-    """One that is no id is refused: it would be read as positions of other partitions, or as none."""
+    """A position that is not an id is refused: it could be read as positions of other partitions, or as none."""
     script = Script(page())
     with pytest.raises(InvalidArgument, match="is not a message id"):
         connect(script).read("q", since={1: position})
@@ -104,7 +103,7 @@ def test_all_options_reach_the_server(connect: Connect) -> None:
 
 
 def test_reading_all_follows_the_cursor(connect: Connect) -> None:
-    """Pages are asked for until there is no more, each from where the last one ended, bounds kept."""
+    """Pages are read until there are no more, each from the end of the last one, within the bounds."""
     script = Script(page(1, 2, more=True), page(3, more=True), page(4))
     bodies = [message.body for message in connect(script).read_all("q", limit=2, until=50)]
     assert bodies == ["m1", "m2", "m3", "m4"]
@@ -121,7 +120,7 @@ def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> N
 
 
 def test_tail_goes_on_through_outages(connect: Connect) -> None:
-    """A server that goes away and comes back costs pauses, but no message and no error."""
+    """A server that goes down and comes back costs pauses, but no message and no error."""
     script = Script(page(1), refused, refused, busy(), refused, page(2))
     bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0), 2)]
     assert bodies == ["m1", "m2"]
@@ -130,7 +129,7 @@ def test_tail_goes_on_through_outages(connect: Connect) -> None:
 
 
 def test_patience_ends_a_tail(connect: Connect) -> None:
-    """After so many seconds of uninterrupted failure the error is raised; a success in between starts anew."""
+    """The error is raised after ``patience`` seconds of uninterrupted failure; a success restarts the count."""
     script = Script(page(1), refused, page(2), refused)
     following = connect(script, retry=RetryPolicy(rounds=1, base=4, cap=4)).tail("q", since=0, patience=10)
     with pytest.raises(ConnectionFailed):
@@ -170,7 +169,7 @@ def test_a_tail_that_cannot_be_is_refused(connect: Connect, options: dict[str, A
 
 
 def test_following_early(connect: Connect) -> None:
-    """Each message is handed on once; each poll says what was given early, so that the same does not answer it."""
+    """Each message is returned once; polls name early messages that were returned, so these do not answer again."""
 
     def marked(number: int) -> dict[str, Any]:
         message: dict[str, Any] = page(number).json()["messages"][0]
@@ -183,8 +182,8 @@ def test_following_early(connect: Connect) -> None:
         page(),
     )
     pages = connect(script).tail_pages("q", since=message_id(1), early=True)
-    given = [[(each.body, each.early) for each in found.messages] for found in itertools.islice(pages, 3)]
-    assert given == [[("m4", True), ("m6", True)], [("m3", False), ("m7", True)], []]
+    polled = [[(each.body, each.early) for each in found.messages] for found in itertools.islice(pages, 3)]
+    assert polled == [[("m4", True), ("m6", True)], [("m3", False), ("m7", True)], []]
     assert [one["early"] for one in asked(script)] == ["true", f"1:{message_id(6)}", f"1:{message_id(7)}"]
     pages.close()
 
@@ -198,11 +197,11 @@ def test_following_early_from_now_on(connect: Connect) -> None:
 
 def test_several_queues_are_read_in_one_call(connect: Connect) -> None:
     """Each part of the answer is a page, or the error in its place."""
-    part = page(1).json() | {"queue_name": "a"}
+    entry = page(1).json() | {"queue_name": "a"}
     failed = {"queue_name": "b", "status": "error", "error_msg": {"InvalidQueueName": "gone"}}
     broke = {"queue_name": "c", "status": "error", "error_msg": {"StoreBusy": "locked"}}
     wrong = {"queue_name": "d", "status": "error", "error_msg": {"limit": "too high"}}
-    script = Script(ok(queues=[part, failed, broke, wrong]))
+    script = Script(ok(queues=[entry, failed, broke, wrong]))
     queries = ["a", Query(queue="b", partitions=[1, 2], since=5, delay=False, merge=True), "c", "d"]
     a, b, c, d = connect(script).read_queues(queries, wait=3)
     assert script.sent() == {
@@ -291,7 +290,7 @@ def test_odd_names_are_quoted(connect: Connect) -> None:
 
 
 def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
-    """An offset without expectation, one that must not be recorded yet, and one that must be a certain id differ."""
+    """An offset without expectation, one that must not exist yet, and one that must have a certain id differ."""
     script = Script(ok(group="g", partitions={"1": {"offset": message_id(1)}}))
     offsets = {1: message_id(1), 2: Receipt(message_id(2), "2.0", 2), 3: message_id(3)}
     assert connect(script).commit("q", "g", offsets, expected={2: None, 3: message_id(1)}) == {1: message_id(1)}
@@ -308,12 +307,12 @@ def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
 
 
 def test_tail_tells_of_failures(connect: Connect) -> None:
-    """Whoever follows a queue may hear of the first failure in a row, and of the end of them."""
-    heard: list[object] = []
+    """A follower of a queue can be notified of the first failure in a row, and of their end."""
+    notices: list[object] = []
     script = Script(page(1), refused, page(2), page(3))
-    messages = connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0, notice=heard.append)
+    messages = connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0, notice=notices.append)
     assert [next(messages).body for _ in range(3)] == ["m1", "m2", "m3"]
-    assert [type(one).__name__ for one in heard] == ["ConnectionFailed", "NoneType"]
+    assert [type(one).__name__ for one in notices] == ["ConnectionFailed", "NoneType"]
 
 
 @pytest.mark.parametrize("name", ["a\x85b", "a\u202eb", "\x7f"])

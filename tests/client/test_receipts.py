@@ -1,4 +1,4 @@
-"""Receipts on file: what was accepted has a line, what was not has none, and what nobody knows has one that says so."""
+"""Receipts on file: accepted messages have a line, refused ones do not, uncertain ones have one that says so."""
 
 from __future__ import annotations
 
@@ -42,18 +42,15 @@ ONCE = RetryPolicy(rounds=1)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What stands in a file of receipts."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def digest(body: bytes) -> str:
-    """The hash that a receipt has of a body."""
     return sha256(body).hexdigest()[:32]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where receipts go."""
     return tmp_path / "receipts.jsonl"
 
 
@@ -84,16 +81,16 @@ def test_every_way_of_sending_leaves_a_line(recording: Any, path: Path) -> None:
         *recording.send_iter(queue, (f"m{n}" for n in range(5)), batch=2),
     ]
     recording.put(queue, [stored[0], (2, message_id(9))], json="put", ttl=90)
-    found = lines(path)
-    assert [(line["partition"], line["id"]) for line in found[:-2]] == [(one.partition, one.id) for one in stored]
-    for line in found[1:]:
+    receipts = lines(path)
+    assert [(line["partition"], line["id"]) for line in receipts[:-2]] == [(one.partition, one.id) for one in stored]
+    for line in receipts[1:]:
         body = recording.get_raw(queue, (line["partition"], line["id"])).body
         assert (line["sha256"], line["size"]) == (digest(body), len(body))
-    first, *_, put, last = found
+    first, *_, put, last = receipts
     assert (first["sha256"], first["ttl"], first["app"]) == (digest("Grüße".encode()), 60, "acme")
     assert (put["id"], put["put"], last["id"], last["ttl"]) == (stored[0].id, True, message_id(9), 90)
-    assert all(began <= line["at"] <= time.time() and line["queue"] == queue for line in found)
-    assert not any("outcome" in line or line.get("put") for line in found[:-2])
+    assert all(began <= line["at"] <= time.time() and line["queue"] == queue for line in receipts)
+    assert not any("outcome" in line or line.get("put") for line in receipts[:-2])
 
 
 @pytest.mark.parametrize(
@@ -122,8 +119,8 @@ def test_what_nobody_knows_has_a_line_that_says_so(
     with pytest.raises((ClientError, ValueError)):
         client.send("q", "x")
     unknown = [(digest(b"x"), 1, "unknown", None)]
-    found = [(line["sha256"], line["size"], line["outcome"], line.get("id")) for line in lines(path)]
-    assert found == ([] if known else unknown)
+    entries = [(line["sha256"], line["size"], line["outcome"], line.get("id")) for line in lines(path)]
+    assert entries == ([] if known else unknown)
 
 
 def test_a_token_that_is_missing_clears_no_doubt(connect: Connect, path: Path) -> None:
@@ -143,7 +140,7 @@ def test_a_token_that_is_missing_clears_no_doubt(connect: Connect, path: Path) -
 
 
 def test_a_batch_has_a_line_for_each_message_in_doubt(connect: Connect, path: Path) -> None:
-    """The outcomes of a batch's 503 count message by message, and what earlier batches stored keeps its lines."""
+    """The outcomes of a batch's 503 count message by message, and messages of earlier batches keep their lines."""
     script = Script(receipts(2), busy(outcome="unknown", outcomes=["none", "unknown"]))
     client = connect(script, ONE, ONCE, path)
     with pytest.raises(ApiError) as caught:
@@ -161,24 +158,24 @@ def test_a_put_that_failed_may_have_been_carried_out(connect: Connect, path: Pat
     client = connect(Script(broken, refused), ONE, RetryPolicy(rounds=2), path)
     with pytest.raises(TransportError):
         client.put("q", [message_id(1), (3, message_id(2))], "x")
-    found = [(line["partition"], line["id"], line["outcome"], line["put"]) for line in lines(path)]
-    assert found == [(1, message_id(1), "unknown", True), (3, message_id(2), "unknown", True)]
+    receipts = [(line["partition"], line["id"], line["outcome"], line["put"]) for line in lines(path)]
+    assert receipts == [(1, message_id(1), "unknown", True), (3, message_id(2), "unknown", True)]
 
 
 def test_a_send_that_is_called_off_is_in_doubt(path: Path) -> None:
-    """Whoever stops waiting for the answer cannot know what became of the message."""
+    """If the caller stops waiting for the answer, the outcome of the message is unknown."""
 
     async def run() -> None:
-        asked = asyncio.Event()
+        reached = asyncio.Event()
 
         async def hold(_: httpx2.Request) -> httpx2.Response:
-            asked.set()
+            reached.set()
             await asyncio.sleep(600)
             return ok()
 
         async with AsyncClient(ONE, key="k", transport=httpx2.MockTransport(hold), receipts=path) as client:
             sending = asyncio.ensure_future(client.send("q", "x"))
-            await asyncio.wait_for(asked.wait(), 60)
+            await asyncio.wait_for(reached.wait(), 60)
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
@@ -198,7 +195,7 @@ def test_a_file_that_cannot_be_written_is_noticed_before_anything_is_sent(connec
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no device that is always full")
 def test_a_full_disk_says_what_was_stored(connect: Connect, path: Path) -> None:
-    """A message that was stored and has no receipt is an error that carries it, behind those of earlier batches."""
+    """A stored message without a receipt is an error that carries it, after those of earlier batches."""
     client = connect(Script(receipts(1000), receipts(1, first=1001)), ONE, None, path)
     journal: Any = (client._client if isinstance(client, Blocking) else client)._journal
 
@@ -226,7 +223,7 @@ def test_a_torn_line_spoils_no_other(path: Path) -> None:
 
 @pytest.mark.needs_programs
 def test_several_processes_append_whole_lines(path: Path) -> None:
-    """Lines of processes that write at the same time do not mix, and none is lost."""
+    """Lines of processes that write at the same time are not mixed, and none is lost."""
     program = """
 import sys
 from queuey.client import Outgoing, Receipt

@@ -1,4 +1,4 @@
-"""What is sent for each kind of message, and how any number of them becomes requests."""
+"""What is sent for each kind of message, and how any number of messages becomes requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.client.scripted import Script, broken, message_id, ok, receipts
 
 
 def test_text_and_bytes_travel_as_they_are(connect: Connect) -> None:
-    """A body goes out byte for byte, what is said about it in headers."""
+    """A body is sent byte for byte, its description in headers."""
     script = Script(receipts())
     client = connect(script)
     client.send("q", "Grüße")
@@ -120,7 +120,7 @@ def test_an_unknown_option_is_a_type_error(connect: Connect) -> None:
 
 
 def answered(script: Script) -> httpx2.Response:
-    """Answers a batch with ids that go on where the last batch ended."""
+    """Answers a batch with ids that continue where the last batch ended."""
     posted = [len(json.loads(request.content)["messages"]) for request in script.requests]
     return receipts(posted[-1], first=sum(posted[:-1]) + 1)
 
@@ -148,11 +148,11 @@ def test_an_endless_feed_is_sent_one_batch_at_a_time(connect: Connect) -> None:
     """Only one batch is taken from the source ahead of what was stored, so memory stays bounded."""
     script = Script(lambda _: answered(script))
     taken = itertools.count()
-    seen: list[int] = []
+    sizes: list[int] = []
 
     def feed() -> Iterator[str]:
         for number in taken:
-            seen.append(number)
+            sizes.append(number)
             yield "x"
 
     receipts_so_far = connect(script).send_iter("q", feed(), batch=10)
@@ -160,7 +160,7 @@ def test_an_endless_feed_is_sent_one_batch_at_a_time(connect: Connect) -> None:
     for _ in range(25):
         next(receipts_so_far)
     assert len(script.requests) == 3
-    assert seen[-1] == 30
+    assert sizes[-1] == 30
     receipts_so_far.close()
 
 
@@ -188,8 +188,8 @@ def test_batches_lose_nothing_and_keep_the_limits(sizes: list[int], count: int, 
     """Batches hold all messages in order, within both limits unless one message alone exceeds them."""
     batcher = Batcher(count, room)
     chunks = [chunk for size in sizes if (chunk := batcher.add("x" * size)) is not None]
-    if (rest := batcher.rest()) is not None:
-        chunks.append(rest)
+    if (last := batcher.rest()) is not None:
+        chunks.append(last)
     bodies = [[len(item["body"]) for item in json.loads(chunk.content)["messages"]] for chunk in chunks]
     assert [size for batch in bodies for size in batch] == sizes
     for chunk, batch in zip(chunks, bodies, strict=True):
@@ -219,7 +219,7 @@ def test_put_refuses_what_it_cannot_carry(connect: Connect, places: Any, options
 
 
 def test_a_name_stands_for_the_newest_value(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
-    """A message is created once, replaced, fetched and deleted by its name; who had claimed it before learns that."""
+    """A message is created once, replaced, fetched and deleted by its name; a claimer of an older value learns that."""
     named, jobs = queuey.named(queue), queuey.job_queue(queue)
     first = named.create("a % b", "a", ttl=600, headers={"by": "ann"})
     assert named.create("a % b", "a", ttl=600, headers={"by": "ann"}) == first
@@ -282,7 +282,7 @@ def test_a_key_stands_for_a_whole_batch(connect: Connect, count: int) -> None:
 def test_a_key_stands_for_one_batch_only(connect: Connect, messages: list[str]) -> None:
     """What does not fit into one request is refused before anything is sent."""
     script = Script()
-    with pytest.raises(InvalidArgument, match="An idempotency key stands for one request"):
+    with pytest.raises(InvalidArgument, match="An idempotency key is for one request"):
         connect(script).send_many("q", messages, idempotency_key="4711")
     assert script.requests == []
 
@@ -298,11 +298,11 @@ def test_a_key_stands_for_one_batch_only(connect: Connect, messages: list[str]) 
         ("q", {"partition": True}, "partition is True: give a whole number"),
         ("q", {"headers": {"a": 1}}, "header 'a' is 1: give a string"),
         (5, {}, "queue is 5: give a string"),
-        ("a/b", {}, "no queue can be named 'a/b': a name is not empty, has no \"/\""),
+        ("a/b", {}, "'a/b' is not a valid queue name: use at least one character, without \"/\""),
     ],
 )
 def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, Any], says: str) -> None:  # noqa: ANN401
-    """An argument of a wrong type is named with its value and what it should be."""
+    """An argument of a wrong type is named with its value and the expected type."""
     script = Script()
     with pytest.raises(InvalidArgument, match=re.escape(says)):
         connect(script).send(queue, "x", **options)
@@ -318,7 +318,7 @@ def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, 
         ({"ttl": 1}, "ttl is 1.0: a claim of less than 2 s"),
         ({"idle": "30"}, "idle is '30': give seconds as a number"),
         ({"ttl": math.nan}, "ttl is nan: give seconds as a number"),
-        ({"idle": -1}, "idle is -1: it is not negative"),
+        ({"idle": -1}, "idle is -1: use 0 or more seconds"),
     ],
 )
 def test_what_is_wrong_with_a_loop_is_said(connect: Connect, options: dict[str, Any], says: str) -> None:

@@ -29,7 +29,6 @@ Queuey = Any
 
 
 def bodies(messages: Any) -> list[Any]:  # noqa: ANN401 - anything with messages
-    """Gives what messages hold."""
     return [message.body for message in messages]
 
 
@@ -100,7 +99,7 @@ def test_queues_are_listed(queuey: Queuey) -> None:
     ],
 )
 def test_what_is_sent_is_read(queuey: Queuey, queue: str, sent: dict[str, Any], body: object, kind: str | None) -> None:
-    """Bodies of every kind come back as they were, with their content type, in every way of reading."""
+    """Bodies of every kind come back unchanged, with their content type, in every way of reading."""
     receipt = queuey.send(queue, **sent)
     (read,) = queuey.read(queue).messages
     (got,) = queuey.get(queue, receipt)
@@ -111,7 +110,7 @@ def test_what_is_sent_is_read(queuey: Queuey, queue: str, sent: dict[str, Any], 
 
 @pytest.mark.parametrize("value", ["plain value", "é", "a: b, c; d"])
 def test_headers_survive(queuey: Queuey, queue: str, value: str) -> None:
-    """Headers come back with their values, names in lower case; those that HTTP can carry also with the raw bytes."""
+    """Headers come back with their values, names in lower case; raw reads have those that HTTP can carry."""
     receipt = queuey.send(queue, "x", headers={"Trace-Id": value, "b": "2"})
     (message,) = queuey.get(queue, receipt)
     assert message.headers == {"trace-id": value, "b": "2"}
@@ -121,10 +120,10 @@ def test_headers_survive(queuey: Queuey, queue: str, value: str) -> None:
 
 
 def test_marking_what_was_read(queuey: Queuey, queue: str) -> None:
-    """By messages, by an id or by a cursor; what lies above is unread, a queue that is missing says so."""
+    """Marks are set by messages, an id or a cursor; later messages are unread; a missing queue is an error."""
     stored = queuey.send_many(queue, [Outgoing(str(n), partition=n % 2 + 1) for n in range(6)])
-    found, missing = queuey.unread([queue, "nosuchqueue"], limit=5)
-    assert (found.unread, found.more, found.read, found.error) == (5, True, {}, None)
+    unread, missing = queuey.unread([queue, "nosuchqueue"], limit=5)
+    assert (unread.unread, unread.more, unread.read, unread.error) == (5, True, {}, None)
     assert isinstance(missing.error, QueueNotFound)
     mark = queuey.mark_read(queue, stored[2], stored[0])
     assert (mark.read, mark.pending) == ({1: stored[2].id}, 0.0)
@@ -133,8 +132,8 @@ def test_marking_what_was_read(queuey: Queuey, queue: str) -> None:
     assert queuey.mark_read(queue, cursor=page.cursor).read == {2: stored[1].id}
     assert queuey.unread(queue)[0].unread == 3
     assert set(queuey.mark_read(queue, stored[-1].id).read) == {1, 2, 3}
-    [left] = [each for each in queuey.unread() if each.queue == queue]
-    assert left.unread == 0
+    [remaining] = [each for each in queuey.unread() if each.queue == queue]
+    assert remaining.unread == 0
     assert queuey.mark_read(queue, stored[0], back=True).read == {1: stored[0].id}
     assert queuey.unread([queue])[0].unread == 2
 
@@ -166,7 +165,7 @@ def test_messages_by_id(queuey: Queuey, queue: str) -> None:
 
 
 def test_offsets_are_compared_and_set(queuey: Queuey, queue: str) -> None:
-    """Offsets are recorded per partition, a wrong expectation is told, groups are listed and forgotten."""
+    """Offsets are recorded per partition, a wrong expectation is reported, groups are listed and deleted."""
     stored = queuey.send_many(queue, [Outgoing(str(n), partition=1) for n in range(4)])
     with pytest.raises(GroupNotFound):
         queuey.offsets(queue, "g")

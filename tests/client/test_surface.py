@@ -1,4 +1,4 @@
-"""The public surface: what it has, that both clients have the same, and that importing it does nothing else."""
+"""The public surface: what it contains, that both clients have the same, and that importing it has no side effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from queuey.client.credentials import tokens
 
 
 def public(kind: type) -> list[str]:
-    """Gives the names of a class's public methods."""
     return [name for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")]
 
 
@@ -53,11 +52,11 @@ def test_all_is_sorted_and_complete() -> None:
 @pytest.mark.parametrize("name", ["__init__", *public(Client)])
 def test_both_clients_take_the_same_arguments(name: str) -> None:
     """Sync and async code differ in await alone."""
-    one, other = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
-    assert list(one) == list(other)
-    for parameter in one:
-        assert one[parameter].default == other[parameter].default or name == "__init__"
-        assert one[parameter].kind == other[parameter].kind
+    sync, asynchronous = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
+    assert list(sync) == list(asynchronous)
+    for parameter in sync:
+        assert sync[parameter].default == asynchronous[parameter].default or name == "__init__"
+        assert sync[parameter].kind == asynchronous[parameter].kind
     assert public(AsyncClient) == public(Client)
 
 
@@ -65,8 +64,8 @@ def test_schedules_are_the_same_for_both_clients() -> None:
     """What is done with schedules differs in await alone, too."""
     assert public(Schedules) == public(AsyncSchedules)
     for name in public(Schedules):
-        one, two = (inspect.signature(getattr(each, name)) for each in (Schedules, AsyncSchedules))
-        assert one == two
+        sync, asynchronous = (inspect.signature(getattr(each, name)) for each in (Schedules, AsyncSchedules))
+        assert sync == asynchronous
 
 
 SEVERAL_AT_A_TIME = {"finish", "leave", "settle", "take"}
@@ -90,7 +89,7 @@ def test_options_are_those_of_the_structs() -> None:
 
 @pytest.mark.needs_programs
 def test_importing_loads_no_http_library_and_reads_nothing() -> None:
-    """An import costs little and does nothing: no HTTP library, no event loop, no look at environment or files."""
+    """An import is cheap and has no side effects: no HTTP library, no event loop, no read of environment or files."""
     program = """
 import os, sys
 import msgspec
@@ -113,7 +112,7 @@ print([name for name in opened if isinstance(name, str) and "site-packages" not 
 
 
 def test_options_of_a_queue_with_few_values_have_a_type() -> None:
-    """A type checker finds a kind that is none, and an end of acknowledged messages that there is not."""
+    """A type checker rejects an unknown kind of queue, and an unknown policy for acknowledged messages."""
     hints = get_type_hints(QueueFields)
     assert hints["kind"] == Literal["plain", "dedup", "ordered"] | None
     assert hints["on_ack"] == Literal["keep", "delete"] | None

@@ -21,26 +21,25 @@ class Heartbeat(BaseHTTPRequestHandler):
     """Answers everything with OK."""
 
     def do_GET(self) -> None:
-        """Answers."""
         self.send_response(200)
         self.send_header("Content-Length", "2")
         self.end_headers()
         self.wfile.write(b"OK")
 
     def log_message(self, *_: object) -> None:
-        """Keeps quiet."""
+        pass
 
 
 class Quiet(HTTPServer):
-    """A server that takes a failed handshake in silence."""
+    """A server that logs no failed handshakes."""
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Keeps quiet."""
+        pass
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """The address of a server with a certificate that no authority of the system has signed."""
+    """URL of a server whose certificate is not signed by any authority of the system."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE, CERTIFICATES / "key.pem")
     with Quiet(("127.0.0.1", 0), Heartbeat) as server:
@@ -53,7 +52,7 @@ def url() -> Iterator[str]:
 
 
 def test_an_unknown_authority_is_refused(url: str) -> None:
-    """Without being told otherwise, a certificate of unknown origin ends the connection before anything is sent."""
+    """By default, a certificate of an unknown authority ends the connection before anything is sent."""
     with (
         Client(url, key="k", retry=ONCE) as client,
         pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED") as caught,
@@ -69,7 +68,7 @@ def test_a_server_without_tls() -> None:
         thread.start()
         with (
             Client(f"https://127.0.0.1:{server.server_port}", key="k", retry=ONCE) as client,
-            pytest.raises(ConnectionFailed, match="without TLS has an address that begins with http://") as caught,
+            pytest.raises(ConnectionFailed, match="Without TLS, the address of the server begins with http:") as caught,
         ):
             client.heartbeat()
         server.shutdown()
@@ -79,12 +78,12 @@ def test_a_server_without_tls() -> None:
 
 @pytest.mark.parametrize("kind", ["path", "text", "context", "unchecked"])
 def test_authorities_may_be_given(url: str, kind: str) -> None:
-    """A CA file, a context of one's own, or False make it work."""
-    given: dict[str, Path | str | ssl.SSLContext | bool] = {
+    """A CA file, an SSL context, or False make it work."""
+    settings: dict[str, Path | str | ssl.SSLContext | bool] = {
         "path": CERTIFICATE,
         "text": str(CERTIFICATE),
         "context": ssl.create_default_context(cafile=CERTIFICATE),
         "unchecked": False,
     }
-    with Client(url, key="k", verify=given[kind], retry=ONCE) as client:
+    with Client(url, key="k", verify=settings[kind], retry=ONCE) as client:
         client.heartbeat()

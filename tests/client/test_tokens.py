@@ -1,4 +1,4 @@
-"""Tokens: where they come from, when another one is asked for, and that nobody else sees them."""
+"""Tokens: where they come from, when another one is requested, and that they are sent nowhere else."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ SECRET = "tok3n-that-must-never-show"
 
 
 def unauthorized(*_: object) -> httpx2.Response:
-    """Refuses a credential."""
     return httpx2.Response(401, json={"status": "error", "error_msg": {"InvalidApplicationKey": "no"}})
 
 
 def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
-    """Gives a server that lets these tokens in."""
-
     def answer(request: httpx2.Request) -> httpx2.Response:
         token = request.headers["authorization"].removeprefix("Bearer ")
         return (receipts() if request.method == "POST" else ok(queues=[])) if token in accepted else unauthorized()
@@ -43,13 +40,13 @@ def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
 
 
 def numbered() -> Callable[[], str]:
-    """Gives a source: ``token-1``, ``token-2`` and so on."""
+    """Returns a source of ``token-1``, ``token-2`` and so on."""
     numbers = iter(range(1, 1000))
     return lambda: f"token-{next(numbers)}"
 
 
 def sent(script: Script) -> list[str]:
-    """The credentials that a server was sent, in order."""
+    """Returns the credentials that a server received, in order."""
     return [request.headers.get("authorization", "none") for request in script.requests]
 
 
@@ -88,7 +85,7 @@ def test_a_source_that_gives_the_same_token_again_is_not_tried_again(connect: Co
 
 
 def test_an_async_source_is_awaited_by_the_async_client_and_refused_by_the_other() -> None:
-    """A coroutine goes with async code; a client for threads says so."""
+    """A coroutine source needs the async client; the client for threads refuses it."""
 
     async def source() -> str:
         await asyncio.sleep(0)
@@ -102,22 +99,22 @@ def test_an_async_source_is_awaited_by_the_async_client_and_refused_by_the_other
             assert sent(script) == [f"Bearer {SECRET}"]
 
     asyncio.run(run())
-    with sync_client(Script(ok()), token=source) as client, pytest.raises(TokenError, match="goes with AsyncClient"):
+    with sync_client(Script(ok()), token=source) as client, pytest.raises(TokenError, match="use it with AsyncClient"):
         client.queue_page()
 
 
 def test_threads_that_need_a_token_share_one_answer() -> None:
     """Ten threads at once, before the first token and after a 401, ask once each time; so they do when it fails."""
     together = threading.Barrier(10)
-    asked = []
+    requests_made = []
     released = threading.Event()
 
     def source() -> str:
-        asked.append(1)
+        requests_made.append(1)
         assert released.wait(60)
-        if len(asked) == 3:
+        if len(requests_made) == 3:
             raise OSError("away")
-        return f"token-{len(asked)}"
+        return f"token-{len(requests_made)}"
 
     accepted = {"token-1"}
     script = Script(lambda request: page() if request.headers["authorization"][7:] in accepted else unauthorized())
@@ -131,9 +128,9 @@ def test_threads_that_need_a_token_share_one_answer() -> None:
         return "done"
 
     def waiting() -> int:
-        """How many threads wait for the one that asks."""
+        """Returns how many threads wait for the one that requests a token."""
         frames = sys._current_frames().values()
-        # A frame may end meanwhile, and something else be in its place.
+        # A frame may end meanwhile, and another object take its id.
         return sum(hasattr(frame, "f_code") and frame.f_code.co_name == "_ask" for frame in frames)
 
     def all_at_once(client: Client, pool: ThreadPoolExecutor, expected: str) -> None:
@@ -145,51 +142,51 @@ def test_threads_that_need_a_token_share_one_answer() -> None:
 
     with sync_client(script, token=source) as client, ThreadPoolExecutor(10) as pool:
         all_at_once(client, pool, "done")
-        assert len(asked) == 1
+        assert len(requests_made) == 1
         accepted.clear()
         accepted.add("token-2")
         client.read("orders")
-        assert len(asked) == 2
+        assert len(requests_made) == 2
         accepted.clear()
         all_at_once(client, pool, "failed")
-        assert len(asked) == 3
+        assert len(requests_made) == 3
 
 
 def test_tasks_that_need_a_token_share_one_answer() -> None:
     """Ten tasks ask once, while the event loop goes on."""
-    asked = []
+    calls = []
     loops = []
 
     def source() -> str:
-        asked.append(1)
+        calls.append(1)
         time.sleep(0.1)
-        return f"token-{len(asked)}"
+        return f"token-{len(calls)}"
 
     async def run() -> None:
         script = Script(only("token-2"))
         async with async_client(script, token=source) as client:
 
             async def beat() -> None:
-                while len(asked) < 2:  # bounded: by the calls beside it
+                while len(calls) < 2:  # bounded: by the calls beside it
                     loops.append(1)
                     await asyncio.sleep(0)
 
             await asyncio.gather(beat(), *(client.queue_page() for _ in range(10)))
 
     asyncio.run(run())
-    assert len(asked) == 2
+    assert len(calls) == 2
     assert len(loops) > 2
 
 
 def test_a_call_that_is_cancelled_does_not_wait_for_its_source() -> None:
-    """A source that hangs holds up neither the end of the task that asked, nor the next one that asks."""
+    """A hanging source delays neither the end of the task that called it, nor the next call."""
     begun, released = threading.Event(), threading.Event()
-    asked = []
+    calls = []
 
     def source() -> str:
-        asked.append(1)
+        calls.append(1)
         begun.set()
-        if len(asked) == 1:
+        if len(calls) == 1:
             assert released.wait(60)
         return SECRET
 
@@ -206,7 +203,7 @@ def test_a_call_that_is_cancelled_does_not_wait_for_its_source() -> None:
             released.set()
 
     asyncio.run(run())
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
 def test_two_credentials_are_refused_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +250,7 @@ def test_what_a_source_does_wrong_is_named_and_nothing_of_it_is_shown(connect: C
 
 
 def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither a client nor what it logs shows what it sends."""
+    """Neither a client's repr nor its logs contain the token."""
     caplog.set_level(logging.DEBUG)
     client = connect(Script(unauthorized), token=lambda: SECRET)
     with pytest.raises(NotAuthenticated) as caught:
@@ -262,7 +259,6 @@ def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCa
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until something holds."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
@@ -270,19 +266,18 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class Clock:
-    """A clock that a test turns."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Gives the time."""
         return self.now
 
 
 @pytest.mark.parametrize("expires", [1600.0, datetime.fromtimestamp(1600, UTC)])
 def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> None:
-    """Half a minute before the end another one is due, and a source that fails then has until the end."""
+    """Half a minute before its end a token is replaced; a source that fails then can retry until the end."""
     clock = Clock()
     kept = KeptToken("Bearer", clock)
     assert kept.due()
@@ -357,7 +352,7 @@ def test_files_and_commands_give_a_line_or_json(content: bytes, token: str, end:
     ],
 )
 def test_what_is_no_token_is_refused_unseen(content: bytes) -> None:
-    """The error names the source and shows nothing of what it gave."""
+    """The error names the source and shows nothing of its value."""
     with pytest.raises(TokenError, match=r"^token_file t ") as caught:
         read_token(content, "token_file t")
     assert "s3" not in str(caught.value)
@@ -365,7 +360,7 @@ def test_what_is_no_token_is_refused_unseen(content: bytes) -> None:
 
 
 def test_a_file_is_read_again_when_it_has_changed(connect: Connect, tmp_path: Path) -> None:
-    """A file that was replaced is noticed before the next call; one that is away for a moment does no harm."""
+    """A replaced file is noticed before the next call; one that is missing for a moment does no harm."""
     path = tmp_path / "token"
     path.write_text("first\n")
     script = Script(ok(queues=[]))
@@ -381,7 +376,7 @@ def test_a_file_is_read_again_when_it_has_changed(connect: Connect, tmp_path: Pa
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """No file, a directory, a pipe that nobody writes to: each is an error at once."""
+    """A missing file, a directory and a pipe without a writer are errors at once."""
     os.mkfifo(tmp_path / "pipe")
     for name, reason in (
         ("none", "cannot be read: No such file"),
@@ -406,10 +401,10 @@ def test_a_command_is_run_without_a_shell(connect: Connect, tmp_path: Path) -> N
 
 @pytest.mark.needs_programs
 def test_a_command_that_fails_hangs_or_floods_is_ended() -> None:
-    """Its time and its output are bounded; what it started is ended with it, and its arguments are not shown."""
+    """Time and output of the command are bounded; its children end with it, and its arguments are not shown."""
     with pytest.raises(TokenError, match=r"^token_command no-such-program cannot be run: No such file"):
         Command(["no-such-program", SECRET]).ask()
-    with pytest.raises(TokenError, match=r"^token_command false failed with exit code 1; see what it wrote$"):
+    with pytest.raises(TokenError, match=r"^token_command false failed with exit code 1: see its error output$"):
         Command("false").ask()
     with pytest.raises(TokenError, match="wrote more than 65,536 bytes"):
         Command("yes").ask()

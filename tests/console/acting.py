@@ -1,4 +1,4 @@
-"""Acts at the console as a user does them: open the page, fill in the form, send it, read what was done."""
+"""Acts at the console as a user performs them: open the page, fill in the form, send it, read the result."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply
 
 
 def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
-    """Returns the fields of the form of an act as they are at first."""
+    """Returns the initial fields of an act's form."""
     reply = browser.get(address, query=query)
     assert reply.status == 200, reply.text
     sent = reply.text[reply.text.index('method="post" action="/console/a') :]
-    found = dict(re.findall(r'<input (?:type="hidden" )?name="([^"]*)" value="([^"]*)"', sent))
-    found |= dict.fromkeys(re.findall(r'<textarea name="([^"]*)"', sent), "")
-    found |= {
+    fields = dict(re.findall(r'<input (?:type="hidden" )?name="([^"]*)" value="([^"]*)"', sent))
+    fields |= dict.fromkeys(re.findall(r'<textarea name="([^"]*)"', sent), "")
+    fields |= {
         name: chosen[0] if (chosen := re.findall(r'<option value="([^"]*)" selected', options)) else ""
         for name, options in re.findall(r'<select name="([^"]*)">(.*?)</select>', sent, re.DOTALL)
     }
-    return {name: unescape(value) for name, value in found.items()}
+    return {name: unescape(value) for name, value in fields.items()}
 
 
 def said(browser: Browser, reply: Reply) -> str:
-    """Returns the text of the page that says what was done."""
     assert reply.status == 303, reply.text
     return text_of(browser.get(reply.headers["Location"]).text)

@@ -1,4 +1,4 @@
-"""A browser for the console in process: it keeps cookies, fills in forms, and takes pages apart."""
+"""A browser for the console in process: it keeps cookies, fills in forms, and parses pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIELD = re.compile(r'name="form_token" value="([^"]*)"')
 
 
 def plain(html: str) -> str:
-    """Returns a page without colours of JSON and labels of cells, and with times as the pointer shows them."""
+    """Returns a page without colours of JSON and labels of cells, and with times as their tooltips show them."""
     html = re.sub(r'<span class="j[ksnl]">([^<]*)</span>', r"\1", html)
     html = re.sub(r'<time datetime="[^"]*" title="([^"]*)">[^<]*</time>', r"\1", html)
     return re.sub(r' data-label="[^"]*"', "", html)
@@ -23,8 +23,8 @@ class Browser:
     """Asks an application for pages.
 
     Args:
-        app: The application.
-        host: In the header of this name; one of another machine gets cookies with the prefix.
+        app: Application with the console.
+        host: The Host header; a host that is not this machine gets cookies with the prefix.
     """
 
     def __init__(self, app: App, host: str = HOST) -> None:
@@ -33,27 +33,24 @@ class Browser:
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str = "/console/health", *, query: str = "", headers: dict[str, str] | None = None) -> Reply:
-        """Asks for a page."""
         return self._send("GET", path, b"", query, headers or {})
 
     def part(self, path: str, *, query: str = "") -> Reply:
-        """Asks for a part of a page, as htmx does."""
+        """Requests a part of a page, as htmx does."""
         return self.get(path, query=query, headers={"hx-request": "true"})
 
     def post(self, path: str, fields: dict[str, str], headers: dict[str, str] | None = None) -> Reply:
-        """Sends a form."""
         kind = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://{self.host}"}
         return self._send("POST", path, urlencode(fields).encode(), "", kind | (headers or {}))
 
     def log_in(self, key: str, **fields: str) -> Reply:
-        """Logs in with a key."""
         return self.post("/console/login", {"form_token": self.token("/console/login"), "key": key, **fields})
 
     def token(self, path: str) -> str:
         """Returns the token of the first form on a page."""
-        found = _FIELD.search(self.get(path).text)
-        assert found is not None
-        return found[1]
+        field = _FIELD.search(self.get(path).text)
+        assert field is not None
+        return field[1]
 
     def _send(self, method: str, path: str, body: bytes, query: str, headers: dict[str, str]) -> Reply:
         request = Request(method, path, body, query=query)
@@ -67,8 +64,8 @@ class Browser:
         return reply
 
     def _keep(self, header: str) -> None:
-        name, _, rest = header.partition("=")
-        value, *attributes = rest.split("; ")
+        name, _, remainder = header.partition("=")
+        value, *attributes = remainder.split("; ")
         if "Max-Age=0" in attributes:
             self.cookies.pop(name, None)
         else:

@@ -1,4 +1,4 @@
-"""The application with the console, and browsers that have logged in."""
+"""The application with the console, and browsers with logged-in users."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OPERATOR_KEY, LIMITED_KEY, MEASURE_KEY = "1" * 64, "2" * 64, "3" * 64
 
 
 def examine() -> list[Finding]:
-    """Finds what no store of a test has."""
+    """Returns findings that no store of a test has."""
     return [Finding("clock", "warn", "is <b>late</b>", "Set it.")]
 
 
 @pytest.fixture
 def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
-    """The application with two applications and keys of every kind."""
+    """The application for two tenants, with keys of every kind."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         bridge.run(store.applications.create_application(name))
         bridge.run(store.applications.add_key(name, digest_of(key)))
@@ -41,7 +41,7 @@ def app(store: Store, between: InterposedStore, limits: Limits, stopping: thread
 
 
 def logged_in(app: App, key: str) -> Browser:
-    """Returns a browser whose user has logged in with a key."""
+    """Returns a browser with a user who has logged in with a key."""
     browser = Browser(app)
     assert browser.log_in(key).status == 303
     return browser
@@ -49,19 +49,16 @@ def logged_in(app: App, key: str) -> Browser:
 
 @pytest.fixture
 def stranger(app: App) -> Browser:
-    """A browser whose user has not logged in."""
     return Browser(app)
 
 
 @pytest.fixture
 def browser(app: App) -> Browser:
-    """A browser whose user has the owner's key."""
     return logged_in(app, KEY)
 
 
 @pytest.fixture
 def operator(app: App) -> Browser:
-    """A browser whose user has an operator's key."""
     return logged_in(app, OPERATOR_KEY)
 
 
@@ -73,5 +70,5 @@ def limited(app: App) -> Browser:
 
 @pytest.fixture
 def measuring(app: App) -> Browser:
-    """A browser whose user may see counts and no message."""
+    """A browser whose user may see counts but not messages."""
     return logged_in(app, MEASURE_KEY)

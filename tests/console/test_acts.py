@@ -1,4 +1,4 @@
-"""Acts at the console: each asks once, does what it says, and stands in the audit log with what became of it."""
+"""Acts at the console: each asks for confirmation once, does what it says, and is in the audit log with its outcome."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller)
 
 
 def test_delete(browser: Browser, owner: ApiCaller) -> None:
-    """A message is deleted; a second time there is none."""
+    """A message is deleted; a second time it is not found."""
     owner.create("q")
     place = f"1:{owner.post('q', 'a')['key']}"
     assert "Delete" in browser.get(f"{Q}/messages/{place}").text
@@ -128,14 +128,14 @@ def test_cancel_and_retry(browser: Browser, owner: ApiCaller) -> None:
     assert "The next claim can get the job." in said(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}"))
     assert len(owner.claim("q", ttl=600)) == 1
     assert "a worker has the job" in said(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")).lower()
-    for text in ("Asked its worker to stop.", "The job was done before"):
+    for text in ("Asked its worker to stop.", "The job was already done"):
         assert text in said(browser, act(browser, f"{Q}/acts/cancel-job", f"message={place}"))
         owner.send_json("DELETE", "q/claims", {})
         assert owner.claim("q") == []
 
 
 def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
-    """Each page of a queue offers the one that changes something, and says if the claims are paused."""
+    """Each page of a queue offers the act that changes something, and shows whether claims are paused."""
     owner.create("q")
     owner.post("q", "a")
     for name, other, claims in (("pause", "resume", "paused"), ("resume", "pause", "open")):
@@ -162,18 +162,18 @@ def test_the_name_has_to_be_typed(browser: Browser, owner: ApiCaller, name: str)
 
 
 def test_options(browser: Browser, owner: ApiCaller) -> None:
-    """What differs is changed, what is blank goes back to what is usual, all else stays."""
+    """Changed fields are set, blank ones are reset to their defaults, and the rest stays."""
     owner.create("q", ttl=600, max_deliveries=3)
     address = f"{Q}/acts/options"
     assert form(browser, address)["ttl"] == "600"
-    assert "Nothing differs" in said(browser, act(browser, address))
+    assert "No field was edited" in said(browser, act(browser, address))
     page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60", max_claimed="7"))
-    assert "max_claimed from the usual to 7" in page
-    assert "ttl from 600 to the usual" in page
+    assert "max_claimed from the default to 7" in page
+    assert "ttl from 600 to the default" in page
     assert "Claimed at most 7" in text_of(browser.get(f"{Q}/options").text)
     info = owner.get("q/info").json
     assert info["max_claimed"] == 7
-    assert "max_claimed from 7 to the usual" in said(browser, act(browser, address, max_claimed=""))
+    assert "max_claimed from 7 to the default" in said(browser, act(browser, address, max_claimed=""))
     assert (info["partitions"], info["max_deliveries"], info["backoff"]["most"]) == (2, 3, 60)
     reply = act(browser, address, partitions="1")
     assert reply.status == 400
@@ -182,7 +182,7 @@ def test_options(browser: Browser, owner: ApiCaller) -> None:
 
 
 def test_options_that_others_changed(browser: Browser, owner: ApiCaller) -> None:
-    """What somebody else has changed since the form was opened stays, and is said if the form is about it."""
+    """Options that another user has changed since the form was opened stay, with a message if the form sets them."""
     owner.create("q", ttl=600)
     sent = form(browser, f"{Q}/acts/options")
     owner.send_form("PUT", "q", ttl=300)
@@ -197,7 +197,7 @@ def test_options_that_others_changed(browser: Browser, owner: ApiCaller) -> None
 
 
 def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller) -> None:
-    """Who may purge a queue and not see it is not told how many messages it has."""
+    """A user who may purge a queue but not measure it is not told how many messages it has."""
     owner.create("q")
     owner.post("q", "a")
     owner.send_form("PUT", "q", principals="app:guest")
@@ -207,18 +207,18 @@ def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller
 
 
 def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
-    """Who may read a public queue learns of no move to it, and who may not delete in its source cannot cancel one."""
+    """A reader of a public queue sees no moves to it, and a user who may not delete in the source cannot cancel one."""
     owner.create("secret")
     owner.create("pub", type="public")
     owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
     guest = logged_in(app, GUEST_KEY)
-    part = text_of(guest.part("/console/a/queuey/pub/options").text)
-    assert "secret" not in part
-    assert "Moves are not shown" in part
+    options = text_of(guest.part("/console/a/queuey/pub/options").text)
+    assert "secret" not in options
+    assert "Moves are not shown" in options
 
 
 def test_move(browser: Browser, owner: ApiCaller) -> None:
-    """A move begins and is cancelled; one that cannot be says why."""
+    """A move begins and is cancelled; an impossible one gives the reason."""
     owner.create("q")
     owner.create("target")
     assert act(browser, f"{Q}/acts/move").status == 400
@@ -232,7 +232,7 @@ def test_move(browser: Browser, owner: ApiCaller) -> None:
 
 
 def test_rewind(browser: Browser, owner: ApiCaller) -> None:
-    """The table says what would change; offsets that a worker has recorded since stay as they are."""
+    """The table shows what would change; offsets that a worker has recorded since stay as they are."""
     owner.create("q", partitions=2)
     places = [owner.post("q", "a", **{"X-Partition": "1"})["key"] for _ in range(3)]
     offsets = {"partitions": {"1": {"offset": places[2]}}}
@@ -251,9 +251,9 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": places[1]}}})
     reply = browser.post(address, late)
     assert reply.status == 400
-    assert "An offset was recorded meanwhile" in text_of(reply.text)
+    assert "An offset or the number of partitions has changed" in text_of(reply.text)
     said(browser, act(browser, address, query))
-    assert "All offsets are there already." in text_of(browser.get(address, query=query).text)
+    assert "All offsets are already there." in text_of(browser.get(address, query=query).text)
 
 
 def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) -> None:
@@ -274,7 +274,7 @@ def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) 
         page = said(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
     assert "Partly done" in page
     assert "Set 1 of 2 offsets" in page
-    assert "partitions 2 were recorded meanwhile and stay" in page
+    assert "partitions 2 were changed meanwhile and stay" in page
 
 
 @pytest.mark.parametrize(("to", "ahead"), [("earliest", 2), ("latest", 0), ("-1h", 2), ("now", 0)])
@@ -291,14 +291,14 @@ def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: 
 
 @pytest.fixture
 def workers(app: App, store: Store) -> Browser:
-    """A browser whose user may read and claim, and change nothing."""
+    """A browser whose user may read and claim, but change nothing."""
     bridge.run(store.applications.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"])))
     return logged_in(app, WORKER_KEY)
 
 
 @pytest.fixture
 def admin(app: App, store: Store) -> Browser:
-    """A browser whose user may do everything with some of the queues."""
+    """A browser with all rights on some of the queues."""
     bridge.run(
         store.applications.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
     )
@@ -306,20 +306,20 @@ def admin(app: App, store: Store) -> Browser:
 
 
 def test_rights(workers: Browser, owner: ApiCaller) -> None:
-    """Who may not do something is not offered it, and is refused it with the right that is missing."""
+    """Acts without the right are not offered, and are refused with the missing right."""
     owner.create("q")
     owner.post("q", "a")
     page = workers.get(Q).text
     assert "/acts/" not in page
     assert "_audit" not in page
-    for each in OF_QUEUES:
-        reply = workers.get(f"{Q}/acts/{each.name}", query="message=1:" + "0" * 32)
-        assert (reply.status == 403) == (each.name not in OF_CLAIMS), each.name
-        sent = {"form_token": workers.token(Q), "act_id": each.name.ljust(22, "x")}
-        refused = workers.post(f"{Q}/acts/{each.name}", sent)
-        assert refused.status == OF_CLAIMS.get(each.name, 403)
-    for each in OF_APPLICATIONS:
-        assert workers.get(f"/console/a/queuey/_acts/{each.name}").status == 403
+    for act_name in OF_QUEUES:
+        reply = workers.get(f"{Q}/acts/{act_name.name}", query="message=1:" + "0" * 32)
+        assert (reply.status == 403) == (act_name.name not in OF_CLAIMS), act_name.name
+        sent = {"form_token": workers.token(Q), "act_id": act_name.name.ljust(22, "x")}
+        refused = workers.post(f"{Q}/acts/{act_name.name}", sent)
+        assert refused.status == OF_CLAIMS.get(act_name.name, 403)
+    for act_name in OF_APPLICATIONS:
+        assert workers.get(f"/console/a/queuey/_acts/{act_name.name}").status == 403
     assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)
     assert workers.get("/console/a/queuey/_keys").status == 403
 
@@ -335,7 +335,7 @@ def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCall
 
 
 def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: ApiCaller) -> None:
-    """Each act stands in the log with who did it; who may change some queues sees entries about these alone."""
+    """Each act is in the log with its actor; a user who may change some queues sees only their entries."""
     owner.create("q")
     owner.create("other")
     done = act(admin, f"{Q}/acts/send", body="secret body").headers["Location"]
@@ -344,10 +344,10 @@ def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: Ap
     whole = text_of(browser.get("/console/a/queuey/_audit").text)
     assert whole.index("not done") < whole.index("purge") < whole.index("(of q)")
     assert "secret body" not in whole
-    some = text_of(admin.get("/console/a/queuey/_audit").text)
-    assert "purge" not in some
-    assert "Stored message" in some
-    assert "What others did with other queues, and with keys, is not shown" in some
+    entries = text_of(admin.get("/console/a/queuey/_audit").text)
+    assert "purge" not in entries
+    assert "Stored message" in entries
+    assert "Actions of others on other queues and on keys are not shown" in entries
     only = browser.get("/console/a/queuey/_audit", query="queue=other").text
     assert "Stored message" not in only
     for other in (browser, admin):
@@ -372,7 +372,7 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: App) -> Non
 
 
 def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: App) -> None:
-    """Who sees no entry gets no cursor; that of others is the id of an entry that they see, however far back it is."""
+    """A user who sees no entries gets no cursor; for others it is the id of a visible entry, however far back."""
     bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
     audit: AuditLog = app.service.audit
     places = {}
@@ -399,7 +399,7 @@ def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: A
 
 
 def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
-    """What cannot be written down is not done; what is interrupted is not known."""
+    """An act that cannot be logged is not done; the outcome of an interrupted one is unknown."""
     owner.create("q")
 
     def away(*_: object, **__: object) -> None:
@@ -412,19 +412,19 @@ def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
         reply = act(browser, f"{Q}/acts/send", body="x")
     assert reply.status == 200
     assert "Stored message" in text_of(reply.text)
-    assert "as that could not be written: away" in text_of(reply.text)
+    assert "which could not be written: away" in text_of(reply.text)
     assert owner.get("q/size").json["size"] == 1
     page = browser.get("/console/a/queuey/_audit").text
     assert "not known" in page
     entry = browser.get(re.findall(r'href="([^"]*_audit/[^"]*)"', page)[0]).text
-    assert "Whether it was done is not known" in entry
+    assert "The outcome is not known" in entry
     with replace_in(AuditLog, AuditLog.end, away):
         reply = act(browser, "/console/a/queuey/_acts/key-add", read="yes")
     assert re.search(r">[0-9a-f]{64}</pre>", reply.text)
 
 
 def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store: Store, owner: ApiCaller) -> None:
-    """Everybody sees what they did themselves; what was in messages is shown to who may read them."""
+    """All users see their own acts; contents of messages are shown to those who may read them."""
     owner.create("q", kind="ordered")
     for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
         bridge.run(store.applications.add_key("queuey", digest_of(key), scope=parse_scope(verbs)))
@@ -438,11 +438,11 @@ def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store:
     assert "secret key" in browser.get(done).text
     page = admin.get(done).text
     assert "secret key" not in page
-    assert "What was in messages is not shown" in text_of(page)
+    assert "Contents of messages are not shown" in text_of(page)
 
 
 def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
-    """One caller writes only so many entries at once."""
+    """One caller can only write a limited number of entries at once."""
     owner.create("q")
     sent = form(browser, f"{Q}/acts/send") | {"body": "x"}
     statuses = [
@@ -468,7 +468,7 @@ def test_keys(browser: Browser, app: App, owner: ApiCaller) -> None:
 
 
 def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
-    """Who is limited makes keys that are more limited, and neither sees nor revokes others."""
+    """A limited user creates keys that are more limited, and neither sees nor revokes others."""
     address = "/console/a/queuey/_acts/key-add"
     every = dict.fromkeys(map(str, VERBS), "yes")
     wrong: list[dict[str, str]] = [
@@ -487,9 +487,9 @@ def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
     assert act(admin, address, queues="q1", **every).status == 200
     page = admin.get("/console/a/queuey/_keys").text
     assert len(re.findall("key-revoke", page)) == 1
-    others = [key.id for key in bridge.run(store.applications.keys("queuey")) if key.id not in page]
-    assert others
-    for key in others:
+    hidden = [key.id for key in bridge.run(store.applications.keys("queuey")) if key.id not in page]
+    assert hidden
+    for key in hidden:
         assert admin.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
 
 

@@ -1,4 +1,4 @@
-"""The charts of a queue: what a stream gives, to whom, and who counts messages meanwhile."""
+"""The charts of a queue: what a stream sends, to whom, and who counts messages meanwhile."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ EVENTS = {"accept": "text/event-stream"}
 
 
 def figures(body: bytes) -> dict[str, Any]:
-    """Returns what the first event of a stream has."""
+    """Returns the figures in the first event of a stream."""
     [data] = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
-    found: dict[str, Any] = json.loads(data)
-    return found
+    values: dict[str, Any] = json.loads(data)
+    return values
 
 
 def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
@@ -41,17 +41,17 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     reply = browser.get(LIVE, headers=EVENTS)
     assert reply.status == 200
     assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    found = figures(reply.body)
-    assert found.pop("tiles") == {}
-    assert {len(each) for each in found.values()} == {CELLS}
-    assert sum(each or 0 for each in found["sent"]) == 20 / STEP
-    assert sum(each or 0 for each in found["taken"]) == 10 / STEP
-    assert found["depth"][-1] == 20
-    assert [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)] == [STEP] * (CELLS - 1)
+    cells = figures(reply.body)
+    assert cells.pop("tiles") == {}
+    assert {len(each) for each in cells.values()} == {CELLS}
+    assert sum(each or 0 for each in cells["sent"]) == 20 / STEP
+    assert sum(each or 0 for each in cells["taken"]) == 10 / STEP
+    assert cells["depth"][-1] == 20
+    assert [later - sooner for sooner, later in zip(cells["at"], cells["at"][1:], strict=False)] == [STEP] * (CELLS - 1)
 
 
 def test_a_stream_has_the_figures_if_they_are_asked_for(browser: Browser, owner: Caller) -> None:
-    """They are the texts that the page has; the list of messages, which shows none, asks for none."""
+    """They are the texts of the page; the list of messages, which shows none, requests none."""
     owner.create("q")
     for _ in range(60):
         assert owner.batch("q", *({"body": "x"} for _ in range(20))).status == 201
@@ -75,9 +75,9 @@ def test_the_span_has_what_is_known() -> None:
 
 def test_the_table_has_what_charts_show() -> None:
     """Its rows follow each other, the newest first, and together have every message of the span."""
-    found = Cells(CELLS, range(CELLS), [1] * CELLS, [UNKNOWN] * (CELLS - 1) + [9])
+    cells = Cells(CELLS, range(CELLS), [1] * CELLS, [UNKNOWN] * (CELLS - 1) + [9])
     for seconds in charts.SPANS.values():
-        rows = charts.table(found, seconds)
+        rows = charts.table(cells, seconds)
         assert len(rows) == charts.TABLE_ROWS
         assert sum(row.sent for row in rows) == sum(range(CELLS - seconds // STEP, CELLS))
         assert sum(row.taken for row in rows) == seconds // STEP
@@ -98,9 +98,9 @@ def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
     owner.create("q")
     owner.create("q.dead")
     owner.batch("q", *({"body": "x"} for _ in range(20)))
-    found = re.search(r'/q/(messages/1(?::|%3A)[0-9a-f]+)"', browser.get("/console/a/queuey/q/messages").text)
-    assert found is not None
-    for path in ("messages", found[1], f"{found[1]}/body", "", *queue.TABS):
+    match = re.search(r'/q/(messages/1(?::|%3A)[0-9a-f]+)"', browser.get("/console/a/queuey/q/messages").text)
+    assert match is not None
+    for path in ("messages", match[1], f"{match[1]}/body", "", *queue.TABS):
         assert browser.get(f"/console/a/queuey/q/{path}".rstrip("/")).status == 200
     assert set(figures(browser.get(LIVE, headers=EVENTS).body)["taken"]) == {0}
 
@@ -140,7 +140,7 @@ def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, 
 
 
 def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> None:
-    """A stream that cannot be had is refused in one sentence, as nobody sees a page there."""
+    """A refused stream is one sentence of plain text, as no browser shows it as a page."""
     reply = browser.get(LIVE, headers=EVENTS)
     assert reply.status == 404
     assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -148,29 +148,28 @@ def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> N
 
 
 def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
-    """Those of the queues that were used are counted, of a queue that is gone none, until the service ends."""
+    """Queues that were used are counted again and again, deleted ones are not, until the service ends."""
     service = app.service
     history = History(service.workers)
     queue, _ = bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
-    gone, _ = bridge.run(store.catalogue.create_queue("queuey", "gone", QueueSpec()))
-    bridge.run(store.catalogue.delete_queue(gone))
+    deleted, _ = bridge.run(store.catalogue.create_queue("queuey", "gone", QueueSpec()))
+    bridge.run(store.catalogue.delete_queue(deleted))
     bridge.run(store.messages.append(queue, [NewMessage("x", 1, 60)]))
-    for each in (queue, gone):
-        history.note(each, 1, 0)
+    for queue_row in (queue, deleted):
+        history.note(queue_row, 1, 0)
     rounds = iter([False, False, True])
     sample(service, history, lambda _seconds: next(rounds))
     assert history.of(queue).depth[-1] == 1
-    assert set(history.of(gone).depth) == {UNKNOWN}
+    assert set(history.of(deleted).depth) == {UNKNOWN}
 
 
 def test_counting_ends_with_the_store(app: App) -> None:
-    """Once the store is closed, nobody asks it any more."""
+    """Once the store is closed, it is not read any more."""
 
     class Closed:
         """A service whose store is closed."""
 
         def find(self, application: str, name: str) -> None:
-            """Finds nothing any more."""
             raise StoreClosed("The store is closed.")
 
     history = History(app.service.workers)

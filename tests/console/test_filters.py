@@ -1,4 +1,4 @@
-"""Filters and macros of pages: times, numbers, JSON in colours, tables, small charts. Nothing comes out unescaped."""
+"""Filters and macros of pages: times, numbers, JSON in colours, tables, small charts. All output is escaped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY = 86_400.0
 
 
 class Spans(HTMLParser):
-    """Reads HTML, and fails at whatever is not a span of a colour."""
+    """Parses HTML, and fails at any element but a span of a colour."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,14 +26,12 @@ class Spans(HTMLParser):
         self.count = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Checks an element."""
         [(name, value)] = attrs
         assert (tag, name) == ("span", "class")
         assert value in {"jk", "js", "jn", "jl"}
         self.count += 1
 
     def handle_data(self, data: str) -> None:
-        """Collects the text."""
         self.text += data
 
 
@@ -58,7 +56,7 @@ def rendered(source: str, **values: object) -> str:
     ],
 )
 def test_relative_times(distance: float, text: str) -> None:
-    """A time near to now is a distance, another one a date."""
+    """A time near now is shown as a distance, another one as a date."""
     now = 1_700_000_000
     assert filters.relative(now - distance, now) == text
 
@@ -159,7 +157,7 @@ def test_large_json_is_bounded(text: str) -> None:
 
 
 def test_small_charts() -> None:
-    """A chart of few values or of none is a chart; values that are missing are as those before."""
+    """A chart of few values or none is valid; missing values repeat the previous one."""
     for values in ([], [5], [1, None, 3], [None, None], [0, 0, 0], [float(number) for number in range(360)]):
         for path in filters.spark_paths(values):
             numbers = [float(number) for number in re.findall(r"[\d.]+", path)]
@@ -170,7 +168,7 @@ def test_small_charts() -> None:
 
 
 def test_cells_have_the_words_of_their_heads() -> None:
-    """Each row begins with the first head; cells of numbers get their class unless they have one; others none."""
+    """Each row begins with the first head; cells of numbers get their class unless they have one; others get none."""
     rows = '<tr class="x"><td>1</td><td>2</td><td class="preview">3</td><td></td><td>more</td></tr><tr><td>4</td></tr>'
     assert filters.labelled(rows, ["A", ("B", "number"), "C<", ""]) == (
         '<tr class="x"><td data-label="A">1</td><td data-label="B" class="number">2</td>'
@@ -187,8 +185,8 @@ def test_heads_that_sort() -> None:
         return pages.link("a", "shop", sort=key, down="on" if down else "")
 
     html = rendered(source, heads=heads, sorting=filters.Sorting("waiting", down=True, address=address))
-    found = re.findall(r'<th scope="col"([^>]*)>(?:<a href="([^"]*)">)?(\w+)', html)
-    assert [(rest.strip(), unescape(link).partition("?")[2], text) for rest, link, text in found] == [
+    sorted_heads = re.findall(r'<th scope="col"([^>]*)>(?:<a href="([^"]*)">)?(\w+)', html)
+    assert [(rest.strip(), unescape(link).partition("?")[2], text) for rest, link, text in sorted_heads] == [
         ("", "", "Kind"),
         ("", "sort=name", "Name"),
         ('class="number" aria-sort="descending"', "sort=waiting", "Waiting"),

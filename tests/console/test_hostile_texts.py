@@ -1,4 +1,4 @@
-"""Hostile texts in every name, body, key and header: no page has them other than as text."""
+"""Hostile texts in every name, body, key and header: pages show them only as text."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ ATTRIBUTES = re.compile(
 
 
 class Strict(HTMLParser):
-    """Fails at any element or attribute that no template has, and at any address elsewhere."""
+    """Fails at any element or attribute that no template has, and at any external address."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Checks an element."""
         assert ELEMENTS.fullmatch(tag), tag
         for name, value in attrs:
             assert ATTRIBUTES.fullmatch(name), (tag, name)
@@ -51,21 +50,20 @@ class Strict(HTMLParser):
 
 @pytest.fixture(params=PAYLOADS)
 def payload(request: pytest.FixtureRequest) -> str:
-    """A hostile text."""
-    found: str = request.param
-    return found
+    text: str = request.param
+    return text
 
 
 @pytest.fixture
 def place(store: Store, payload: str, app: App) -> str:
-    """The address of a queue in which everything is hostile, as far as it may be."""
+    """The address of a queue in which all texts are hostile, as far as allowed."""
     name = payload.replace("/", "\\").replace("\u0000", "")[:50]
     queue, _ = bridge.run(
         store.catalogue.create_queue("queuey", name, QueueSpec(kind="ordered", dead_letter=f"d{name}"[:50]))
     )
     letters, _ = bridge.run(store.catalogue.create_queue("queuey", f"d{name}"[:50], QueueSpec()))
-    said = {"queue": "q", "partition": "1", "id": "0" * 32, "attempts": "1", "error": payload, "text": payload}
-    dead = tuple((f"queuey-dead-{key}", value) for key, value in said.items())
+    headers = {"queue": "q", "partition": "1", "id": "0" * 32, "attempts": "1", "error": payload, "text": payload}
+    dead = tuple((f"queuey-dead-{key}", value) for key, value in headers.items())
     dead += (("queuey-dead-at", "2026-01-01T00:00:00.000Z"),)
     bridge.run(store.messages.append(letters, [NewMessage(payload, 1, 60, Meta(headers=dead))]))
     hostile = Meta(payload, ((payload, payload),), json=False, key=payload)
@@ -94,7 +92,7 @@ def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
 
 
 def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) -> None:
-    """What was typed into a field stands in it again, as text."""
+    """Typed texts are shown again in their fields, as text."""
     for path, fields in (
         ("/console", {"prefix": payload}),
         ("/console/a/queuey", {"prefix": payload}),

@@ -24,24 +24,22 @@ LIST = "/console/a/queuey/q/messages"
 
 
 def previews(html: str) -> list[str]:
-    """Returns the bodies in a list."""
     return [unescape(body) for body in re.findall(r'<td class="line"><a [^>]*><code>([^<]*)</code>', plain(html))]
 
 
 def following(html: str) -> str | None:
-    """Returns the query of the next page."""
-    found = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', html)
-    return None if found is None else unescape(found[1])
+    match = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', html)
+    return None if match is None else unescape(match[1])
 
 
 def walk(browser: Browser, query: str = "") -> list[str]:
     """Returns the bodies of all pages of a list, or of all steps of a scan."""
     html = browser.get(LIST, query=query).text
-    found = previews(html)
+    bodies = previews(html)
     while (query_of_next := following(html)) is not None:
         html = browser.part(LIST, query=query_of_next).text
-        found += previews(html)
-    return found
+        bodies += previews(html)
+    return bodies
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -49,15 +47,15 @@ def test_pages_are_newest_first(browser: Browser, owner: Caller, partitions: int
     """Every message is on one of the pages, once, the newest first, and stays where it is."""
     owner.create("q", partitions=partitions)
     sent = [str(number) for number in range(130)]
-    for some in (sent[:50], sent[50:100], sent[100:]):
-        owner.batch("q", *({"body": body, "partition": int(body) % partitions + 1} for body in some))
+    for expected in (sent[:50], sent[50:100], sent[100:]):
+        owner.batch("q", *({"body": body, "partition": int(body) % partitions + 1} for body in expected))
     assert walk(browser) == sent[::-1]
     assert walk(browser) == sent[::-1]
     assert len(owner.claim("q", limit=1)) == 1
 
 
 def test_one_partition(browser: Browser, owner: Caller) -> None:
-    """A list may be of one partition; one that the queue does not have is an error."""
+    """A list may be of one partition; a partition that the queue does not have is an error."""
     owner.create("q", partitions=2)
     owner.post("q", "first", X_Partition="1")
     owner.post("q", "second", X_Partition="2")
@@ -67,7 +65,7 @@ def test_one_partition(browser: Browser, owner: Caller) -> None:
 
 
 def test_since_a_time_or_an_id(browser: Browser, owner: Caller) -> None:
-    """A list begins at a time or at a message; what is neither is an error."""
+    """A list begins at a time or at a message; any other text is an error."""
     owner.create("q")
     ids = [owner.post("q", body)["key"] for body in ("a", "b", "c")]
     assert walk(browser, f"since={ids[1]}") == ["b", "a"]
@@ -80,7 +78,7 @@ def test_since_a_time_or_an_id(browser: Browser, owner: Caller) -> None:
 
 
 def test_scans(browser: Browser, owner: Caller) -> None:
-    """Text, headers and keys are looked for step by step; each step says how far it is."""
+    """Text, headers and keys are searched step by step; each step shows its progress."""
     owner.create("q", kind="ordered")
     for number in range(40):
         key, headers = f"k{number % 4}", {"X-Header-colour": "green" if number % 2 else "red"}
@@ -96,15 +94,15 @@ def test_scans(browser: Browser, owner: Caller) -> None:
         assert len(walk(browser, "value=red")) == 20
         assert walk(browser, "key=k1&text=5") == ["Body 25", "Body 5"]
         page = browser.get(LIST, query="text=nowhere").text
-        assert "0 found, 7 looked at" in text_of(page)
+        assert "0 found, 7 scanned" in text_of(page)
         assert "data-stop" in page
         last = browser.part(LIST, query=(following(page) or "").replace("scanned=7", "scanned=33")).text
-        assert "40 looked at" in text_of(last)
+        assert "40 scanned" in text_of(last)
     assert "this is the end" in text_of(browser.get(LIST, query="text=nowhere").text)
 
 
 def test_a_scan_pauses(browser: Browser, owner: Caller) -> None:
-    """After so many messages, or so many that match, a scan waits until somebody says go on."""
+    """After a number of messages, or of matches, a scan pauses until the user continues."""
     owner.create("q")
     owner.batch("q", *({"body": "x"} for _ in range(40)))
     with replace_in(messages, messages.SCAN_SIZE, 10):
@@ -127,7 +125,7 @@ def test_many_partitions(browser: Browser, owner: Caller) -> None:
     page = browser.get(LIST).text
     assert "Partition 1 of 200 only." in text_of(page)
     assert "this is the end of partition 1." in text_of(page)
-    [everywhere] = re.findall(r'<a href="[^"?]*\?([^"]*)">Look in all partitions', page)
+    [everywhere] = re.findall(r'<a href="[^"?]*\?([^"]*)">Search all partitions', page)
     html = browser.get(LIST, query=everywhere).text
     assert "only." not in text_of(html)
     assert len(following(html) or "") < 200
@@ -139,14 +137,14 @@ def test_many_partitions(browser: Browser, owner: Caller) -> None:
 
 
 def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> None:
-    """Where a page ends between messages of one id, the next page has the rest of them, and none is shown twice."""
+    """If a page ends between messages of one id, the next page has the rest of them, and none is shown twice."""
     owner.create("q", partitions=3)
     expected = []
     for number in range(4):
         sent = owner.post("q", f"{number} in 1", X_Partition="1")
-        for part in (2, 3):
-            assert owner("PUT", f"q/{part}:{sent['key']}", f"{number} in {part}").status in {200, 201}
-        expected += [f"{number} in {part}" for part in (1, 2, 3)]
+        for partition in (2, 3):
+            assert owner("PUT", f"q/{partition}:{sent['key']}", f"{number} in {partition}").status in {200, 201}
+        expected += [f"{number} in {partition}" for partition in (1, 2, 3)]
     for size in range(1, 8):
         with replace_in(messages, messages.PAGE_SIZE, size):
             assert walk(browser) == expected[::-1]
@@ -187,7 +185,7 @@ def test_by_id(browser: Browser, owner: Caller) -> None:
 
 
 def test_what_readers_of_a_queue_see(browser: Browser, owner: Caller) -> None:
-    """The page of a queue has the sentences of explain, and how much of each partition is shown."""
+    """The page of a queue has the sentences of explain, and how much of each partition is visible."""
     owner.create("seen", partitions=2)
     owner.post("seen", "x", X_Partition="2")
     page = text_of(browser.part("/console/a/queuey/seen/options").text)
@@ -208,7 +206,7 @@ def test_a_message(browser: Browser, owner: Caller) -> None:
 
 
 def test_neighbours_of_a_message(browser: Browser, owner: Caller) -> None:
-    """A message's page leads to the ones before and after it in its partition; one that is gone has them too."""
+    """A message's page links to the ones before and after it in its partition; so does that of a deleted one."""
     owner.create("q", partitions=2)
     first, second, third = (owner.post("q", body, X_Partition="2")["key"] for body in "abc")
     owner.post("q", "elsewhere", X_Partition="1")
@@ -226,7 +224,7 @@ def test_neighbours_of_a_message(browser: Browser, owner: Caller) -> None:
 
 
 def test_a_message_that_is_not_there(browser: Browser, owner: Caller) -> None:
-    """The page says that there is none, and what is known of the id."""
+    """The page says that the message does not exist, and what is known of the id."""
     owner.create("q")
     reply = browser.get(f"{LIST}/1:0123456789ab11e88000000000000001")
     assert reply.status == 404
@@ -255,7 +253,6 @@ def test_download(browser: Browser, store: Store) -> None:
 
 
 def message(body: str | bytes, **meta: Any) -> Message:  # noqa: ANN401 - fields
-    """Returns a message."""
     return Message(1, 1, 1, 1, body, Meta(**meta) if meta else None)
 
 

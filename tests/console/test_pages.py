@@ -1,4 +1,4 @@
-"""The pages of the console: what each shows to whom, and what it says is not shown."""
+"""The pages of the console: what each shows to whom, and what it reports as not shown."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ VENDOR = Path(queuey.console.__file__).parent / "static" / "vendor"
 
 
 def text_of(html: str) -> str:
-    """Returns the text of a page, its white space as single blanks."""
+    """Returns the text of a page, with white space collapsed to single blanks."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", plain(html))).split())
 
 
 def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
-    """A page runs no script but its own, is in no frame, is kept nowhere, and tells no other site where one was."""
+    """A page runs no script but its own, cannot be framed, is not cached, and sends no referrer to other sites."""
     for reply in (browser.get("/console/health"), stranger.get("/console/login"), browser.get("/console/a/nobody")):
         policy = reply.headers["Content-Security-Policy"]
         nonces = set(re.findall(r"'nonce-([^']+)'", policy))
@@ -44,24 +44,24 @@ def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
 
 
 def test_files(stranger: Browser) -> None:
-    """Each file has its hash in its address, and is kept for ever; another hash is none of ours."""
+    """Each file has its hash in its address, and is cached for ever; another hash is 404."""
     for name in pages.FILE_TYPES:
         reply = stranger.get(pages.file_address(name))
         assert reply.status == 200
         assert "immutable" in reply.headers["Cache-Control"]
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         assert stranger.get(f"/console/static/{'0' * 20}/{name}").status == 404
-    known = pages.FILES["console.css"].digest
+    digest = pages.FILES["console.css"].digest
     for path in ("../pages.py", "vendor/SHA256SUMS", "console.css/"):
-        assert stranger.get(f"/console/static/{known}/{path}").status == 404
+        assert stranger.get(f"/console/static/{digest}/{path}").status == 404
 
 
 def test_vendored_files_are_what_was_checked() -> None:
     """No vendored file differs from its checksum, and each has its licence beside it."""
     lines = (line.split() for line in (VENDOR / "SHA256SUMS").read_text().splitlines())
     sums = {name: digest for digest, name in lines}
-    others = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS"}
-    assert sums.keys() == others
+    vendored = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS"}
+    assert sums.keys() == vendored
     for name, digest in sums.items():
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest
     for name in sums:
@@ -71,7 +71,7 @@ def test_vendored_files_are_what_was_checked() -> None:
 
 @pytest.mark.parametrize("path", ["/console/nothing", "/console/a/queuey/q/parts/nothing", "/console/a/nobody"])
 def test_errors_are_pages(browser: Browser, path: str, owner: Caller) -> None:
-    """What is not there is a page that says so; a script gets a part of a page."""
+    """A missing resource is a page that says so; a script gets a part of a page."""
     owner.create("q")
     reply = browser.get(path)
     assert (reply.status, reply.headers["Content-Type"]) == (404, pages.HTML[1])
@@ -80,7 +80,7 @@ def test_errors_are_pages(browser: Browser, path: str, owner: Caller) -> None:
 
 
 def test_defects_are_pages(browser: Browser) -> None:
-    """A defect of ours is a page with an id, and none of its text."""
+    """A defect of ours is a page with an id, without the error's text."""
 
     def fail(*_: object) -> object:
         raise RuntimeError("internals")
@@ -94,14 +94,14 @@ def test_defects_are_pages(browser: Browser) -> None:
 
 
 def test_applications(browser: Browser, operator: Browser, limited: Browser) -> None:
-    """An operator sees all applications, everybody else those of the key, and that others are not shown."""
+    """An operator sees all applications; others see those of their key, and that others are hidden."""
     assert "guest" in operator.get("/console").text
     assert "not shown" not in operator.get("/console").text
-    for one in (browser, limited):
-        assert one.get("/console").status == 303
-        page = one.get("/console", query="prefix=q").text
+    for user in (browser, limited):
+        assert user.get("/console").status == 303
+        page = user.get("/console", query="prefix=q").text
         assert "guest" not in page.replace("key of", "")
-        assert "Other applications are not shown: that needs an operator's key." in text_of(page)
+        assert "Other applications are not shown: they need an operator's key." in text_of(page)
     assert "guest" in operator.get("/console", query="prefix=gu").text
     assert "No application" in operator.get("/console", query="prefix=zz").text
 
@@ -119,21 +119,20 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
 
 
 def walk(browser: Browser, query: str) -> list[str]:
-    """Returns the names on all pages of a list."""
-    found: list[str] = []
+    names: list[str] = []
     address = f"/console/a/queuey/_queues?{query}"
     while True:
         path, _, query = address.partition("?")
         page = plain(browser.get(path, query=query).text)
-        found += re.findall(r'<td><a id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
+        names += re.findall(r'<td><a id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
         following = re.search(r'rel="next" href="([^"]*)"', page)
         if following is None:
-            return found
+            return names
         address = unescape(following[1])
 
 
 def test_a_limited_key_sees_its_queues(limited: Browser, owner: Caller) -> None:
-    """The list has the queues that the key's patterns match, and says that others are not shown."""
+    """The list has the queues that match the key's patterns, and says that others are not shown."""
     for name in ("orders-1", "orders-2", "private"):
         owner.create(name)
     page = limited.get("/console/a/queuey/_queues").text
@@ -154,9 +153,9 @@ def test_names_are_isolated(browser: Browser, owner: Caller) -> None:
 
 def bury(owner: Caller, error: str, text: str, partition: int = 1, *, into: str = "q.dead") -> None:
     """Stores a dead letter of queue q."""
-    said = {"queue": "q", "partition": str(partition), "id": "0" * 32, "attempts": "3", "error": quote(error)}
-    said |= {"text": quote(text), "at": "2026-01-01T00:00:00.000Z"}
-    headers = {f"X-Header-queuey-dead-{name}": value for name, value in said.items() if value}
+    dead_headers = {"queue": "q", "partition": str(partition), "id": "0" * 32, "attempts": "3", "error": quote(error)}
+    dead_headers |= {"text": quote(text), "at": "2026-01-01T00:00:00.000Z"}
+    headers = {f"X-Header-queuey-dead-{name}": value for name, value in dead_headers.items() if value}
     assert owner("POST", into, b"x", headers=headers | {"X-Partition": str(partition)}).status == 201
 
 
@@ -168,4 +167,4 @@ def test_health(operator: Browser, browser: Browser) -> None:
     other = text_of(browser.get("/console/health").text)
     assert "can be written and read" in other
     assert "late" not in other
-    assert "not shown: that needs an operator's key" in other
+    assert "not shown: they need an operator's key" in other

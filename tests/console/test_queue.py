@@ -1,4 +1,4 @@
-"""The pages of a queue: what each has, which there are for whom, and what they cost."""
+"""The pages of a queue: their content, who sees which, and what they cost."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def tabs(browser: Browser, path: str = Q) -> list[str]:
 
 
 def tiles(browser: Browser) -> dict[str, str]:
-    """Returns the figures of the overview by what they count."""
+    """Returns the figures of the overview by their labels."""
     page = browser.get(Q).text
-    found = re.findall(r'<div class="tile ?\w*"><dt>(.*?)</dt><dd>.*?<b>(.*?)</b>', page, re.DOTALL)
-    return {label: text_of(value) for label, value in found}
+    pairs = re.findall(r'<div class="tile ?\w*"><dt>(.*?)</dt><dd>.*?<b>(.*?)</b>', page, re.DOTALL)
+    return {label: text_of(value) for label, value in pairs}
 
 
 def test_a_queue(browser: Browser, owner: Caller) -> None:
@@ -49,7 +49,7 @@ def test_a_queue(browser: Browser, owner: Caller) -> None:
 
 
 def test_tabs_are_those_that_apply(browser: Browser, measuring: Browser, owner: Caller) -> None:
-    """An empty queue has no groups and no dead letters, so it has no such pages; a key sees those that it may."""
+    """An empty queue has no pages of groups and dead letters; a key sees the pages that it may."""
     owner.create("q")
     assert tabs(browser) == ["Overview", "Jobs", "Messages", "Options"]
     assert tabs(measuring) == ["Overview", "Options"]
@@ -65,7 +65,7 @@ def test_tabs_are_those_that_apply(browser: Browser, measuring: Browser, owner: 
 
 
 def test_a_queue_without_claims(browser: Browser, owner: Caller, between: InterposedStore) -> None:
-    """A queue from which nobody may claim has no page of jobs, and no figures of them."""
+    """A queue whose messages cannot be claimed has no page of jobs, and no figures of them."""
     owner.create("q")
     owner.post("q", "a")
     between.instead(ClaimLogs.claims_refusal, lambda _: "Choose a <b>higher</b> level.")
@@ -76,7 +76,7 @@ def test_a_queue_without_claims(browser: Browser, owner: Caller, between: Interp
 
 
 def test_tiles(browser: Browser, owner: Caller) -> None:
-    """The figures say what waits, what is claimed and retried, what is dead, and how old the oldest is."""
+    """The figures are the waiting, claimed, retrying and dead messages, and the age of the oldest."""
     owner.create("q")
     owner.create("q.dead")
     assert tiles(browser) == {
@@ -94,14 +94,14 @@ def test_tiles(browser: Browser, owner: Caller) -> None:
     owner.send_json("POST", "q/claims/release", {"receipts": [first["receipt"]], "delay": 600})
     owner.post("q", "later", X_Delay="86400")
     bury(owner, "E", "text")
-    found = tiles(browser)
-    assert [found[name] for name in ("Waiting", "Claimed", "Retrying", "Dead")] == ["2", "1", "1", "1"]
-    assert re.fullmatch(r"\d+ s", found["Oldest"])
+    figures = tiles(browser)
+    assert [figures[name] for name in ("Waiting", "Claimed", "Retrying", "Dead")] == ["2", "1", "1", "1"]
+    assert re.fullmatch(r"\d+ s", figures["Oldest"])
     page = browser.get(Q).text
     assert re.search(r"1 not due yet, the next \d{4}-", text_of(page))
-    for name, there in (("claimed", "jobs?state=claimed"), ("retrying", "jobs?state=retrying"), ("dead", "dead")):
+    for name, address in (("claimed", "jobs?state=claimed"), ("retrying", "jobs?state=retrying"), ("dead", "dead")):
         assert f'<div class="tile {name}">' in page
-        assert f'href="{Q}/{there}"' in page
+        assert f'href="{Q}/{address}"' in page
 
 
 def test_what_matters_now(browser: Browser, owner: Caller) -> None:
@@ -117,7 +117,7 @@ def test_what_matters_now(browser: Browser, owner: Caller) -> None:
 
 
 def test_jobs(browser: Browser, owner: Caller) -> None:
-    """The page of jobs has who has them, by state, with what can be done beside each."""
+    """The page of jobs shows each job's worker, by state, with its acts."""
     owner.create("q")
     for body in ("a", "b", "c"):
         owner.post("q", body)
@@ -129,9 +129,9 @@ def test_jobs(browser: Browser, owner: Caller) -> None:
     jobs = {"claimed": first, "retrying": second}
     for state, expected in acts.items():
         page = browser.get(f"{Q}/jobs", query=f"state={state}").text
-        found = re.findall(r'/acts/([\w-]+)\?message=1%3A([0-9a-f]+)"', page)
-        assert {name for name, _ in found} == expected
-        assert {place for _, place in found} <= {jobs[state]["message_id"] for _ in "x" if state in jobs}
+        offered = re.findall(r'/acts/([\w-]+)\?message=1%3A([0-9a-f]+)"', page)
+        assert {name for name, _ in offered} == expected
+        assert {place for _, place in offered} <= {jobs[state]["message_id"] for _ in "x" if state in jobs}
         assert (f'<span class="badge {state}">' in page) == bool(expected)
     assert "No job is in this state." in page
     assert browser.get(f"{Q}/jobs", query="state=x").status == 400
@@ -168,7 +168,7 @@ def test_tasks(browser: Browser, owner: Caller) -> None:
 
 
 def test_a_job_that_retries(browser: Browser, owner: Caller) -> None:
-    """A job that failed is no waiting one until its time has come, and has its task, arguments and error."""
+    """A failed job is not a waiting one until its time has come, and is shown with its task, arguments and error."""
     owner.create("q")
     call = {"task": "thumb", "args": ["<b>.jpg"], "kwargs": {"size": 4}}
     owner.send_json("POST", "q", {"messages": [{"body": call}]})
@@ -239,7 +239,7 @@ def test_dead_letters(browser: Browser, owner: Caller) -> None:
         ("1", "KeyError"),
     ]
     assert "gave up after &lt;n&gt; s" in page
-    assert "newest 5 messages there; 1 of them say no reason" in text_of(page)
+    assert "newest 5 messages there; 1 of them have no reason" in text_of(page)
     assert 'q.dead/acts/redrive"' in page
     assert len(re.findall(r'q\.dead/acts/redrive\?message=1%3A[0-9a-f]+">Send the latest back', page)) == 2
     assert "gave up after &lt;n&gt; s" in (alone := browser.get("/console/a/queuey/q.dead/dead").text)
@@ -269,7 +269,7 @@ def test_a_queue_of_principals_is_closed(browser: Browser, operator: Browser, ow
     owner.post("q", "secret")
     page = browser.get(Q).text
     assert "You may do here: send, overwrite, admin." in text_of(page)
-    assert "What the queue has is not shown: You have no right to see it here." in text_of(page)
+    assert "The contents of the queue are not shown: You have no right to see it here." in text_of(page)
     assert "/acts/purge" in page
     assert "messages" not in page
     assert tabs(operator) == ["Overview", "Options"]
@@ -280,7 +280,7 @@ def test_a_queue_of_principals_is_closed(browser: Browser, operator: Browser, ow
 
 
 def test_strangers_see_none_of_the_pages(browser: Browser, stranger: Browser, owner: Caller) -> None:
-    """Every page of a queue needs a login, and another application's key gets none."""
+    """Every page of a queue needs a login, and is refused for another application's key."""
     owner.create("q")
     guest = logged_in(browser.app, GUEST_KEY)
     for path in ("", *pages_of_a_queue.TABS):
@@ -294,12 +294,12 @@ def test_bytes(browser: Browser, owner: Caller, store: Store) -> None:
     bridge.run(store.messages.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(20)]))
     assert "200 bytes of bodies" in text_of(browser.get(f"{Q}/options").text)
     bridge.run(store.messages.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(180)]))
-    said = "About 2.0 KiB of bodies. This is an estimate: there are 200 messages, and the newest 100 have 10 bytes each"
-    assert said in text_of(browser.get(f"{Q}/options").text)
+    text = "About 2.0 KiB of bodies. This is an estimate: there are 200 messages, and the newest 100 have 10 bytes each"
+    assert text in text_of(browser.get(f"{Q}/options").text)
 
 
 def test_the_span_of_charts(browser: Browser, owner: Caller) -> None:
-    """The charts begin with the span that has what is known; the address may ask for the other one."""
+    """The charts begin with the span that has data; the address may choose the other one."""
     owner.create("q")
     owner.post("q", "a")
     for query, pressed in (("", "5m"), ("range=1h", "1h"), ("range=5m", "5m"), ("range=%3Cb%3E", "5m")):
@@ -327,7 +327,7 @@ def test_costs_are_bounded(
         bury(owner, f"Error{number}", "x")
         owner.claim("q", limit=10, worker=f"w{number}", ttl=600)
         owner.send_json("PUT", f"q/offsets/g{number}", {"partitions": {"1": {"offset": "0" * 32}}})
-    assert browser.get(Q + path).status == 200  # what may be remembered is
+    assert browser.get(Q + path).status == 200  # fills the caches
     reads: list[str] = []
     for method in (
         Messages.read,

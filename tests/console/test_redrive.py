@@ -1,4 +1,4 @@
-"""Dead letters go back to their queues from the console: those that are meant, each once, as far as a request gets."""
+"""Dead letters go back to their queues from the console: the selected ones, each once, as far as a request gets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
         bury(owner, "requests.Timeout", f"gave up after {number} s")
     bury(owner, "KeyError", "'name'")
     owner.post("q.dead", "no dead letter")
-    part = browser.part(f"{Q}/dead").text
+    letters = browser.part(f"{Q}/dead").text
     (path, query), *_ = [
-        unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)
+        unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)
     ]
     assert "of 5 messages in q.dead: 3." in text_of(browser.get(path, query=query).text)
     assert "Sent back 3 to q." in said(browser, act(browser, path, query))
@@ -53,7 +53,7 @@ def test_redrive_one(browser: Browser, owner: ApiCaller) -> None:
 
 
 def test_redrive_what_cannot_go_back(browser: Browser, owner: ApiCaller) -> None:
-    """Dead letters of a queue that is gone, or of one whose letters lie elsewhere, stay, and the page says why."""
+    """Dead letters of a deleted queue, or of one whose letters are kept elsewhere, stay, and the page says why."""
     owner.create("q.dead")
     bury(owner, "KeyError", "'a'")
     page = said(browser, act(browser, "/console/a/queuey/q.dead/acts/redrive"))
@@ -68,7 +68,7 @@ def test_redrive_what_cannot_go_back(browser: Browser, owner: ApiCaller) -> None
 
 
 def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
-    """A dead letter that was sent and could not be removed is not sent again, and the log says how far it came."""
+    """A dead letter that was sent and could not be removed is not sent again, and the log says how many were."""
     owner.create("q")
     owner.create("q.dead")
     bury(owner, "KeyError", "'a'")
@@ -83,7 +83,7 @@ def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
     assert "Sent back 1 to q. Then it failed: away" in page
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 1)
     again = said(browser, act(browser, address))
-    assert "Sent back none. 1 were sent back before, and are removed now." in again
+    assert "Sent back none. 1 had been sent back before, and were removed now." in again
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 0)
 
 
@@ -103,13 +103,13 @@ def test_another_letter_at_the_same_place_is_sent(browser: Browser, owner: ApiCa
 
 
 def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
-    """Dead letters that say no text go back without those that say one, and blanks at the ends of texts count."""
+    """Dead letters without a reason go back without those that have one, and blanks at the ends of reasons count."""
     owner.create("q")
     owner.create("q.dead")
     for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
         bury(owner, error, text)
-    part = browser.part(f"{Q}/dead").text
-    links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)]
+    letters = browser.part(f"{Q}/dead").text
+    links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)]
     for path, query in links:
         assert "Sent back 1 to q." in said(browser, act(browser, path, query))
     assert len(links) == 3
@@ -124,11 +124,11 @@ def test_go_on(browser: Browser, owner: ApiCaller) -> None:
         bury(owner, "E", text, number)
         bury(owner, "E", text, number)
     bury(owner, "F", text)
-    part = browser.part(f"{Q}/dead").text
-    path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', part))
+    html = browser.part(f"{Q}/dead").text
+    path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', html))
     with replace_in(acts_on_messages, acts_on_messages.SECONDS, -1.0):
         reply = act(browser, path, query)
-    assert "Sent back 100 to q. Not all were looked at: go on." in said(browser, reply)
+    assert "Sent back 100 to q. There may be more: go on." in said(browser, reply)
     page = browser.get(reply.headers["Location"]).text
     path, query = unescape(re.findall(r'href="([^"]*)">Go on', page)[0]).split("?")
     assert "Sent back 20 to q." in said(browser, act(browser, path, query))

@@ -1,4 +1,4 @@
-"""Schedules at the console: what is shown to whom, and what one can do with them."""
+"""Schedules at the console: what is shown to whom, and which acts there are."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ ADMIN_KEY, PART_KEY = "4" * 64, "5" * 64
 
 
 def acts(name: str) -> str:
-    """Returns the address of an act."""
     return f"{APPLICATION}/_acts/schedule-{name}"
 
 
 def put(owner: ApiCaller, name: str = "s", **fields: object) -> None:
-    """Makes or changes a schedule over HTTP."""
     reply = owner.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status in {200, 201}, reply
 
 
 @pytest.fixture
 def owner(owner: ApiCaller) -> ApiCaller:
-    """The owner, with a queue that has a schedule."""
     owner.create("q")
     put(owner, queue="q", cron="30 9 * * MON", timezone="Europe/Berlin", message={"body": {"wake": "up"}})
     return owner
@@ -46,7 +43,7 @@ def owner(owner: ApiCaller) -> ApiCaller:
 
 @pytest.fixture
 def admin(app: App, store: Store) -> Browser:
-    """A browser whose user may administer all queues, and send to none."""
+    """A browser whose user may administer all queues, but send to none."""
     bridge.run(store.applications.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(["admin"])))
     return logged_in(app, ADMIN_KEY)
 
@@ -78,7 +75,7 @@ def test_run(browser: Browser, owner: ApiCaller) -> None:
 
 
 def test_a_queue_that_was_changed(browser: Browser, owner: ApiCaller) -> None:
-    """The last tick leads to the queue that got its message, and not to the one that gets the next."""
+    """The last tick links to the queue that got its message, not to the one that gets the next."""
     act(browser, acts("run"), "schedule=s")
     owner.create("other")
     put(owner, queue="other")
@@ -90,7 +87,7 @@ def test_a_queue_that_was_changed(browser: Browser, owner: ApiCaller) -> None:
 
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
 def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name: str) -> None:
-    """What was changed since the form was opened is not acted on; the form that comes back is about the new state."""
+    """An act on a schedule that was changed since the form was opened is refused; the new form has the new state."""
     owner.create("other")
     sent = form(browser, acts(name), "schedule=s") | {"typed": "s", "missed": "catch_up"}
     put(owner, queue="other")
@@ -123,7 +120,7 @@ def test_remove(browser: Browser, owner: ApiCaller) -> None:
 
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
 def test_a_schedule_that_is_gone(browser: Browser, owner: ApiCaller, name: str) -> None:
-    """What is to be done with a schedule that somebody has removed meanwhile is not done, and makes no new one."""
+    """An act on a schedule that was removed meanwhile is not done, and does not create it again."""
     sent = form(browser, acts(name), "schedule=s") | {"typed": "s", "every": "60"}
     owner("DELETE", "_schedules/s")
     assert browser.post(acts(name), sent).status == 404
@@ -133,7 +130,7 @@ def test_a_schedule_that_is_gone(browser: Browser, owner: ApiCaller, name: str) 
 
 
 def test_a_schedule_that_goes_in_the_middle(browser: Browser, owner: ApiCaller) -> None:
-    """A schedule that is removed between the entry and the act is not made anew."""
+    """A schedule that is removed between the entry and the act is not created again."""
     save = ScheduleSaver.save
 
     def late(*args: Any, **more: Any) -> Any:  # noqa: ANN401
@@ -183,7 +180,7 @@ def test_make_and_change(browser: Browser, owner: ApiCaller) -> None:
     ],
 )
 def test_a_mistake_keeps_what_was_typed(browser: Browser, owner: ApiCaller, fields: dict[str, str], field: str) -> None:
-    """A field that cannot be is named, nothing is made, and what was typed stands in the form."""
+    """An invalid field is named, nothing is created, and the form keeps what was typed."""
     typed = {"schedule": "new", "queue": "q", "every": "60", "body": "x", "message_key": "kept", **fields}
     reply = act(browser, acts("add"), **typed)
     assert reply.status == 400, reply.text
@@ -193,7 +190,7 @@ def test_a_mistake_keeps_what_was_typed(browser: Browser, owner: ApiCaller, fiel
 
 
 def test_rights(browser: Browser, admin: Browser, limited: Browser, operator: Browser, owner: ApiCaller) -> None:
-    """Who administers a queue sees, pauses and removes its schedules; to run, resume, make or change takes sending."""
+    """An administrator of a queue sees, pauses and removes its schedules; all other acts need the right to send."""
     page = admin.get(f"{LIST}/s").text
     assert {name: f"schedule-{name}?" in page for name in ("run", "pause", "change", "remove")} == {
         "run": False,
@@ -214,28 +211,28 @@ def test_rights(browser: Browser, admin: Browser, limited: Browser, operator: Br
 
 
 def test_schedules_of_other_queues(app: App, store: Store, browser: Browser, owner: ApiCaller) -> None:
-    """A limited key sees schedules of its queues, is told that others are not shown, and does nothing with them."""
+    """A limited key sees schedules of its queues, is told that others are hidden, and cannot change them."""
     owner.create("mine")
     put(owner, "own", queue="mine", every=60, message={"body": "x"})
     bridge.run(
         store.applications.add_key("queuey", digest_of(PART_KEY), scope=parse_scope(["admin", "send"], ["mine*"]))
     )
-    some = logged_in(app, PART_KEY)
-    page = some.get(LIST).text
+    limited_browser = logged_in(app, PART_KEY)
+    page = limited_browser.get(LIST).text
     assert ("own" in page, f"{LIST}/s" in page) == (True, False)
     assert "Schedules of other queues are not shown: you have the right admin for mine* ." in text_of(page)
-    assert some.get(f"{LIST}/s").status == 404
+    assert limited_browser.get(f"{LIST}/s").status == 404
     for name in ("run", "pause", "resume", "change", "remove"):
-        assert some.get(acts(name), query="schedule=s").status == 404
+        assert limited_browser.get(acts(name), query="schedule=s").status == 404
     for queue in ("q", "mine"):
         fields = {"schedule": "s", "queue": queue, "every": "60", "body": "x"}
-        reply = act(some, acts("add"), **fields)
+        reply = act(limited_browser, acts("add"), **fields)
         assert reply.status in {400, 403}
-    assert act(some, acts("change"), "schedule=own", queue="q").status == 403
+    assert act(limited_browser, acts("change"), "schedule=own", queue="q").status == 403
     assert owner.get("_schedules/own").json["queue"] == "mine"
     act(browser, acts("run"), "schedule=own")
     act(browser, acts("run"), "schedule=s")
-    log = text_of(some.get(f"{APPLICATION}/_audit").text)
+    log = text_of(limited_browser.get(f"{APPLICATION}/_audit").text)
     assert log.count("schedule-run mine done") == 1
     assert "schedule-run q" not in log
 

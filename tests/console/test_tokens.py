@@ -10,7 +10,6 @@ from queuey.web import api_page
 
 
 def tokens(style: str) -> dict[str, str]:
-    """The custom properties that a style sheet sets."""
     return dict(re.findall(r"(--[a-z][\w-]*): ([^;]+);", style))
 
 

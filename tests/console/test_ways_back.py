@@ -1,4 +1,4 @@
-"""Every kind of queue, each way to become a dead letter, and each way back: what comes back is the message."""
+"""Every kind of queue, each way to become a dead letter, and each way back: the message comes back unchanged."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ class Clients(NamedTuple):
     transport: InProcess
 
     def run(self, work: Callable[[AsyncClient], Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        """Has a coroutine done with an asynchronous client."""
-
         async def run() -> Any:  # noqa: ANN401 - as above
             transport = InThread(self.transport)
             async with AsyncClient(URL, key=KEY, application="queuey", transport=transport) as client:
@@ -47,20 +45,18 @@ class Clients(NamedTuple):
 
 
 class InThread(httpx2.AsyncBaseTransport):
-    """Reaches an application in this process from a coroutine."""
+    """A transport from a coroutine to an application in this process."""
 
     def __init__(self, transport: InProcess) -> None:
         self._transport = transport
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Has a request answered."""
         await request.aread()
         return await asyncio.to_thread(self._transport.handle_request, request)
 
 
 @pytest.fixture
 def clients(app: App) -> Iterator[Clients]:
-    """Clients of the application."""
     transport = InProcess(app)
     with Client(URL, key=KEY, application="queuey", transport=transport) as client:
         yield Clients(client, transport)
@@ -108,19 +104,18 @@ def die(clients: Clients, death: str) -> None:
 
 
 def lying(client: Client, queue: str) -> list[Message]:
-    """The messages of a queue."""
     return list(client.read_all(queue, partitions="*", delay=False))
 
 
 def raw(client: Client, queue: str) -> RawMessage:
-    """The newest message of a queue as it is stored."""
+    """Returns the newest message of a queue as stored."""
     return client.get_raw(queue, max(lying(client, queue), key=lambda one: parse_id(one.id)))
 
 
 def by_client(clients: Clients, target: str, _browser: Browser) -> None:
     """Sends it back as ``qdo deadletter redrive`` does."""
-    wanted = DeadLetterFilter(queues=("q",), dead_queue=target)
-    assert clients.run(lambda client: redrive(client, wanted)) == Redriven({"q": 1})
+    selection = DeadLetterFilter(queues=("q",), dead_queue=target)
+    assert clients.run(lambda client: redrive(client, selection)) == Redriven({"q": 1})
 
 
 def by_console(_clients: Clients, target: str, browser: Browser) -> None:
@@ -137,7 +132,7 @@ WAYS = (by_client, by_console, by_move)
 
 
 def journeys() -> Iterator[Any]:
-    """Gives each kind with each death and each way; those by which every pair of two of them is met are not slow."""
+    """Yields each kind with each death and each way back; a subset that covers every pair is not slow."""
     for (row, kind), (column, death), (number, way) in product(enumerate(KINDS), enumerate(TARGETS), enumerate(WAYS)):
         paired = number == (row + column) % len(WAYS)
         name = f"{kind}-{death}-{way.__name__}"
@@ -181,7 +176,7 @@ def test_a_queue_that_takes_none_does_not_keep_others(clients: Clients) -> None:
         client.create_queue(name)
         client.send(name, "x")
         clients.run(partial(bury, queue=name, message=lying(client, name)[0], cause=cause))
-    wanted = DeadLetterFilter(queues=("a", "b"))
+    selection = DeadLetterFilter(queues=("a", "b"))
 
     async def refusing(other: AsyncClient) -> Redriven:
         send_many = other.send_many
@@ -192,7 +187,7 @@ def test_a_queue_that_takes_none_does_not_keep_others(clients: Clients) -> None:
             return await send_many(queue, messages)
 
         other.send_many = send  # type: ignore[method-assign, assignment]
-        return await redrive(other, wanted)
+        return await redrive(other, selection)
 
     done = clients.run(refusing)
     assert (done.sent, sum(done.left.values())) == ({"b": 1}, 1)

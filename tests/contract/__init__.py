@@ -1,1 +1,1 @@
-"""One suite per abstraction, run unchanged on every implementation of it."""
+"""One suite per contract, run unchanged on every store that implements it."""

@@ -1,4 +1,4 @@
-"""Writers and readers that run against each other, and the proof that no reader missed anything (G1)."""
+"""Concurrent writers and readers, and the check that no reader missed a message (G1)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Place = tuple[int, Position]
 FEW_OR_MANY = [30, pytest.param(150, marks=pytest.mark.slow)]
 """Messages of each writer."""
 PAUSE = 0.05
-"""Seconds between two reads of those who wait until everything may be read; nobody writes any more."""
+"""Seconds between two reads of a reader that waits, after the writers have ended, until all messages are readable."""
 
 
 class Writer:
     """Appends as fast as it can: single messages, small batches and now and then a delayed one.
 
     Attributes:
-        acknowledged: Where its messages are.
-        error: What ended it early.
+        acknowledged: Partitions and positions of its acknowledged messages.
+        error: The error that ended it early.
     """
 
     def __init__(self, store: Store, queue: Queue, *, number: int, messages: int) -> None:
@@ -47,10 +47,9 @@ class Writer:
         self._low = number
 
     def run(self) -> None:
-        """Appends until enough is acknowledged."""
         try:
             while len(self.acknowledged) < self._messages:
-                with suppress(StoreUnavailable):  # As callers do: what is in doubt was not acknowledged.
+                with suppress(StoreUnavailable):  # A message in doubt was not acknowledged, as for other callers.
                     self._append()
         except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
             self.error = error
@@ -61,20 +60,20 @@ class Writer:
             new("x", partition=rng.randint(1, 2), delay=rng.choice((0.0, 0.0, 0.0, 0.003, 0.02)))
             for _ in range(rng.choice((1, 1, 1, 4)))
         ]
-        found = bridge.run(self._store.messages.append(self._queue, items))
-        self.acknowledged += [(item.partition, place) for item, place in zip(items, found, strict=True)]
+        positions = bridge.run(self._store.messages.append(self._queue, items))
+        self.acknowledged += [(item.partition, place) for item, place in zip(items, positions, strict=True)]
 
 
 class Loader(Writer):
-    """Loads messages a little ahead of what readers have passed; farther ahead each time it came too late.
+    """Loads messages a little ahead of what readers have passed, and farther ahead each time it came too late.
 
-    But never so far that readers, who wait for these messages at the end, lose patience.
+    The distance is bounded, because readers wait for these messages at the end.
     """
 
     _ahead = 0.002
-    """Seconds."""
+    """Distance in seconds."""
     _farthest = 8.0
-    """Seconds; more than any store's read delay, by which one read may make it late."""
+    """Max distance in seconds; more than any store's read delay, by which one read may make a load late."""
 
     def _append(self) -> None:
         rng = self._rng
@@ -92,7 +91,7 @@ class Loader(Writer):
 
 @dataclass
 class Seen:
-    """What one reader was shown, and the position in each partition below which it was promised to know all."""
+    """The messages that one reader was shown, and per partition the cursor below which it should know all."""
 
     shown: set[Place] = field(default_factory=set)
     repeated: list[Place] = field(default_factory=list)
@@ -104,7 +103,7 @@ class Reader:
 
     Attributes:
         seen: What it was shown so far.
-        error: What ended it early.
+        error: The error that ended it early.
     """
 
     def __init__(self, store: Store, queue: Queue, *, descending: bool = False) -> None:
@@ -153,13 +152,13 @@ class Reader:
 
 
 def missed(acknowledged: Iterable[Place], seen: Seen) -> list[Place]:
-    """The acknowledged messages that a reader was not shown though its cursor is above them now."""
+    """Returns acknowledged messages below a reader's cursor that the reader was not shown."""
     return sorted(place for place in set(acknowledged) - seen.shown if place[1] < seen.cursors[place[0]])
 
 
 @dataclass
 class Result:
-    """What the writers and readers of one process report."""
+    """The results of the writers and readers of one process."""
 
     acknowledged: list[Place]
     readers: list[Seen]
@@ -178,11 +177,11 @@ def in_processes(
 
     Args:
         location: The data.
-        application: Whose queue.
-        name: The queue's.
-        processes: How many.
-        messages: How many each writer gets acknowledged, at least.
-        kinds: What the writers of a process are, in turn.
+        application: The application of the queue.
+        name: The name of the queue.
+        processes: Number of processes.
+        messages: Min acknowledged messages of each writer.
+        kinds: Classes of a process's writers, in turn.
     """
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
@@ -195,12 +194,12 @@ def in_processes(
 
 
 def run(writers: list[Writer], readers: list[Reader], written: Callable[[], object] = lambda: None) -> None:
-    """Runs writers and readers on threads, a thread each, and raises what went wrong in them.
+    """Runs each writer and reader on its own thread, and raises their errors.
 
     Args:
         writers: Append until they are done.
-        readers: Read on until they have seen all that was written.
-        written: Called when these writers are done; returns when nobody writes any more.
+        readers: Read until they have seen all messages.
+        written: Called when these writers are done; returns when the writers of all processes are.
     """
     ended = threading.Event()
     writing = [threading.Thread(target=writer.run) for writer in writers]
@@ -213,14 +212,14 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
     ended.set()
     for thread in reading:
         join(thread)
-    errors = [one.error for one in writers] + [one.error for one in readers]
+    errors = [writer.error for writer in writers] + [reader.error for reader in readers]
     for error in errors:
         if error is not None:
             raise error
 
 
 def queue_for(store: Store) -> Queue:
-    """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
+    """Makes a queue of two partitions with the store's own read delay, for concurrent writers and readers."""
     return make_queue(store, partitions=2, read_delay=None, consistency=PROMPT)
 
 
@@ -228,10 +227,10 @@ def check_between_threads(store: Store, other: Store, kinds: Sequence[Callable[.
     """Fails if a reader's cursor is above a message that it was not shown, or a message is shown twice.
 
     Args:
-        store: Written to and read by half of the threads.
-        other: By the other half, on the same data.
-        kinds: Of each writer.
-        messages: Of each writer.
+        store: The store of half of the threads.
+        other: The store of the other half, on the same data.
+        kinds: Classes of the writers.
+        messages: Min messages of each writer.
     """
     queue = queue_for(store)
     writers = [kind((store, other)[n % 2], queue, number=n, messages=messages) for n, kind in enumerate(kinds)]
@@ -247,7 +246,7 @@ def check_between_threads(store: Store, other: Store, kinds: Sequence[Callable[.
 def check_between_processes(
     location: StoreLocation, store: Store, messages: int, kinds: Sequence[type[Writer]] = (Writer,)
 ) -> None:
-    """The same with three processes of two writers and two readers each."""
+    """Does the check of :func:`check_between_threads` in three processes of two writers and two readers each."""
     queue = queue_for(store)
     results = in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=kinds)
     acknowledged = [place for result in results for place in result.acknowledged]

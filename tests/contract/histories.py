@@ -1,4 +1,4 @@
-"""Random histories of a store, each step judged by a naive model."""
+"""Random histories of a store; a naive model judges each step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.contract.samples import new
 NAMES = st.sampled_from(["a", "b", "c"])
 PARTITIONS = st.integers(1, 3)
 START = ids.EPOCH_TICKS + 10**16
-"""Where the clock begins: always the same, so that a history can be run again."""
+"""Start time of the clock, always the same so that a history can be run again."""
 STORES = st.integers(0, 1)
 TTLS = st.sampled_from([1, 2, 7, 60, 3600])
 DELAYS = st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.0000001, 0.000001, 0.5, 3.0, 100.0])
@@ -39,12 +39,12 @@ BYTES = st.sampled_from([1, 3, 8, 1 << 20])
 
 
 class Histories(RuleBasedStateMachine):
-    """Everything that may be done to messages and queues, by Store objects on the same data, in any order."""
+    """All operations on messages and queues, by several Store objects on the same data, in any order."""
 
     location: ClassVar[StoreLocation]
-    """Each history gets a location of its own beside this one."""
+    """Each history gets its own location beside this one."""
     stores: ClassVar[int] = 2
-    """How many Store objects share the data; one if only its own ids ascend, and then only within a partition."""
+    """Number of Store objects on the data; one if a store's ids only ascend within a partition and one process."""
     counts_deletes: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -57,7 +57,6 @@ class Histories(RuleBasedStateMachine):
         self._stale: list[Queue] = []
 
     def teardown(self) -> None:
-        """Closes the stores."""
         for store in self._stores:
             store.close()
 
@@ -69,7 +68,7 @@ class Histories(RuleBasedStateMachine):
         return bridge.run(self._store(at).catalogue.queue(APP, name))
 
     def _retried(self, name: str, at: int) -> Queue:
-        """A row that is current: a cached one may be behind, as a caller finds out by being refused."""
+        """Returns a current row. A cached one may be outdated, which a caller finds when it is refused."""
         store = self._store(at)
         row = bridge.run(store.catalogue.queue(APP, name))
         try:
@@ -84,7 +83,7 @@ class Histories(RuleBasedStateMachine):
         return [(number, place) for number, part in sorted(queue.parts.items()) for place in sorted(part.messages)]
 
     def _draw_place(self, data: st.DataObject, name: str) -> tuple[int, Position]:
-        known = self._known(name)
+        places = self._known(name)
         near = st.tuples(
             st.integers(1, self._model.queues[name].partitions),
             st.tuples(
@@ -93,17 +92,15 @@ class Histories(RuleBasedStateMachine):
                 st.sampled_from([0, ids.LOW_MIN, self._model.newest[1]]),
             ),
         )
-        place: tuple[int, Position] = data.draw(st.sampled_from(known) | near if known else near)
+        place: tuple[int, Position] = data.draw(st.sampled_from(places) | near if places else near)
         return place
 
     @initialize()
     def begin(self) -> None:
-        """There is a queue to begin with."""
         self.create("a", 2, 0.0, 0)
 
     @rule(name=NAMES, partitions=PARTITIONS, read_delay=st.sampled_from([0.0, 0.0, 2.0]), at=STORES)
     def create(self, name: str, partitions: int, read_delay: float, at: int) -> None:
-        """Creates a queue, or finds it."""
         if name in self._model.queues:
             _, created = bridge.run(self._store(at).catalogue.create_queue(APP, name, QueueSpec()))
             assert not created
@@ -127,7 +124,6 @@ class Histories(RuleBasedStateMachine):
         at: int,
         push: float | None,
     ) -> None:
-        """Appends a batch."""
         name = self._present(data)
         row, queue = self._retried(name, at), self._model.queues[name]
         items = [(min(item[0], queue.partitions), *item[1:]) for item in items]
@@ -136,16 +132,16 @@ class Histories(RuleBasedStateMachine):
             for part, body, ttl, delay, meta, kept in items
         ]
         after = None if push is None else (self._clock.ticks + round(push * ids.TICKS_PER_SECOND), 0)
-        found = bridge.run(self._store(at).messages.append(row, messages, after=after))
-        assert len(found) == len(items)
-        for (part, body, ttl, delay, meta, kept), place in zip(items, found, strict=True):
+        positions = bridge.run(self._store(at).messages.append(row, messages, after=after))
+        assert len(positions) == len(items)
+        for (part, body, ttl, delay, meta, kept), place in zip(items, positions, strict=True):
             self._model.appended(queue, part, place, body, ttl, delay, meta, kept=kept)
             assert after is None or place > after or delay
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), count=st.integers(1, 4), ttl=TTLS, at=STORES, meta=METAS, body=strategies.text_bodies(5))
     def put(self, data: st.DataObject, count: int, ttl: int, at: int, meta: Meta | None, body: str) -> None:
-        """Puts one body at ids that exist, existed, will exist or never did."""
+        """Puts one body at ids of any kind: existing, deleted, later or unused."""
         name = self._present(data)
         row = self._retried(name, at)
         locations = [self._draw_place(data, name) for _ in range(count)]
@@ -156,25 +152,23 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), count=st.integers(1, 6), at=STORES)
     def delete(self, data: st.DataObject, count: int, at: int) -> None:
-        """Deletes messages by id and compares the count."""
         name = self._present(data)
         row, queue = self._retried(name, at), self._model.queues[name]
         locations = [self._draw_place(data, name) for _ in range(count)]
-        if self.stores == 1:  # A delete there also removes what gets its id later.
-            known = self._known(name)
-            locations = [place for place in locations if place in known or place[1] <= self._model.newest]
+        if self.stores == 1:  # A delete also removes a message that gets its id later.
+            places = self._known(name)
+            locations = [place for place in locations if place in places or place[1] <= self._model.newest]
         sure, possible = 0, 0
         for part, place in locations:
-            found = queue.part(part).messages.pop(place, None)
-            sure += found is not None and found.alive(self._clock.ticks)
-            possible += found is not None and not found.dead(self._clock.ticks)
+            removed_message = queue.part(part).messages.pop(place, None)
+            sure += removed_message is not None and removed_message.alive(self._clock.ticks)
+            possible += removed_message is not None and not removed_message.dead(self._clock.ticks)
         removed = bridge.run(self._store(at).messages.delete(row, locations))
         assert sure <= removed <= possible or not self.counts_deletes
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def purge(self, data: st.DataObject, at: int) -> None:
-        """Purges a queue; the row from before is out of date."""
         name = self._present(data)
         row = self._retried(name, at)
         self._stale.append(row)
@@ -184,7 +178,6 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def drop(self, data: st.DataObject, at: int) -> None:
-        """Deletes a queue."""
         name = self._present(data)
         row = self._retried(name, at)
         self._stale.append(row)
@@ -198,7 +191,6 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES, read_delay=st.sampled_from([0.0, 2.0]))
     def update(self, data: st.DataObject, at: int, read_delay: float) -> None:
-        """Adds a partition and changes the read delay."""
         name = self._present(data)
         row, queue = self._retried(name, at), self._model.queues[name]
         if queue.partitions == 3:
@@ -215,7 +207,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._stale)
     @rule(data=st.data(), at=STORES)
     def use_stale(self, data: st.DataObject, at: int) -> None:
-        """A row that is out of date is refused, for writing and for reading."""
+        """An outdated row is refused, for writing and for reading."""
         row = data.draw(st.sampled_from(self._stale))
         store: Store = self._store(at)
         for call in (
@@ -228,7 +220,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule(seconds=STEPS)
     def move_time(self, seconds: float) -> None:
-        """Moves the clock, mostly forward."""
         self._clock.advance(seconds)
         self._model.time_moved()
 
@@ -253,17 +244,16 @@ class Histories(RuleBasedStateMachine):
             )
             for number in range(1, 5)
         ]
-        found = bridge.run(self._store(at).messages.read(row, slices))
-        assert len({page.horizon for page in found}) == 1
-        weights = [bytes_of(page.messages) for page in found]
-        for wanted, page in zip(slices, found, strict=True):
+        pages = bridge.run(self._store(at).messages.read(row, slices))
+        assert len({page.horizon for page in pages}) == 1
+        weights = [bytes_of(page.messages) for page in pages]
+        for wanted, page in zip(slices, pages, strict=True):
             if sum(weights) < len(slices) * size or page != wanted.put_off(page.horizon):
                 self._model.judge_page(queue, wanted, page)
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def read_all(self, data: st.DataObject, at: int) -> None:
-        """Reads whole partitions of every queue."""
         for name, queue in sorted(self._model.queues.items()):
             row = self._retried(name, at)
             kept = data.draw(st.booleans())
@@ -274,27 +264,25 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES, count=st.integers(1, 6))
     def fetch(self, data: st.DataObject, at: int, count: int) -> None:
-        """Fetches by id what is there and what is not."""
         name = self._present(data)
         row = self._retried(name, at)
         drawn = [self._draw_place(data, name) for _ in range(count)]
         locations = list(dict.fromkeys(drawn))
         kept = data.draw(st.booleans())
-        found = [
-            (one.partition, one.position, one.body)
-            for one in bridge.run(self._store(at).messages.fetch(row, locations, kept=kept))
+        fetched = [
+            (message.partition, message.position, message.body)
+            for message in bridge.run(self._store(at).messages.fetch(row, locations, kept=kept))
         ]
-        self._model.judge_fetch(self._model.queues[name], locations, found, kept=kept)
+        self._model.judge_fetch(self._model.queues[name], locations, fetched, kept=kept)
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
     def inspect(self, data: st.DataObject, at: int) -> None:
-        """Compares counts and ends of each partition."""
         name = self._present(data)
         row, queue = self._retried(name, at), self._model.queues[name]
-        _, found = bridge.run(self._store(at).messages.inspect(row))
-        assert [info.partition for info in found] == list(range(1, queue.partitions + 1))
-        for info in found:
+        _, infos = bridge.run(self._store(at).messages.inspect(row))
+        assert [info.partition for info in infos] == list(range(1, queue.partitions + 1))
+        for info in infos:
             sure, possible = self._model.counts(queue, info.partition)
             assert info.exact
             assert len(sure) <= info.count <= len(possible)
@@ -304,16 +292,16 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES, part=PARTITIONS)
     def lag(self, data: st.DataObject, at: int, part: int) -> None:
-        """Compares a lag with a read of what lies above the offset."""
+        """Compares a lag with a read above the offset."""
         name = self._present(data)
         row, store = self._retried(name, at), self._store(at)
-        known = [place for number, place in self._known(name) if number == part]
-        offset = data.draw(st.sampled_from([None, ids.FIRST, *known]))
-        wanted = Slice(partition=part, lower=ids.FIRST if offset is None else ids.following(offset), limit=10_000)
-        # The clock stands still, but a store may count lifetimes by one of its own.
-        (earlier,) = bridge.run(store.messages.read(row, [wanted]))
+        places = [place for number, place in self._known(name) if number == part]
+        offset = data.draw(st.sampled_from([None, ids.FIRST, *places]))
+        above = Slice(partition=part, lower=ids.FIRST if offset is None else ids.following(offset), limit=10_000)
+        # The clock stands still, but a store may count lifetimes by another clock.
+        (earlier,) = bridge.run(store.messages.read(row, [above]))
         (lag,) = bridge.run(store.messages.lag(row, [(part, offset)]))
-        (later,) = bridge.run(store.messages.read(row, [wanted]))
+        (later,) = bridge.run(store.messages.read(row, [above]))
         self._model.judge_horizon(self._model.queues[name], Slice(partition=part), later.horizon)
         assert lag.exact
         assert len(later.messages) <= lag.count <= len(earlier.messages)
@@ -339,13 +327,13 @@ class Histories(RuleBasedStateMachine):
             assert present == expected
             queue.groups.setdefault(group, {})[part] = place
         assert bridge.run(self._store(1 - at).offsets.groups(self._retried(name, 1 - at))) == sorted(queue.groups)
-        for known, locations in queue.groups.items():
-            found = bridge.run(self._store(at).offsets.group_offsets(row, known))
-            assert {offset.partition: offset.position for offset in found} == locations
+        for group_name, locations in queue.groups.items():
+            offsets = bridge.run(self._store(at).offsets.group_offsets(row, group_name))
+            assert {offset.partition: offset.position for offset in offsets} == locations
 
     @rule(at=STORES)
     def sweep(self, at: int) -> None:
-        """Has the store remove what has expired, where it is told when to; nothing else may change."""
+        """Sweeps expired messages, in stores that support it; nothing else may change."""
         run = getattr(self._store(at), "sweep", None)
         if run is not None:
             run()
@@ -353,6 +341,5 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.stores > 1)
     @rule(at=STORES)
     def reopen(self, at: int) -> None:
-        """Closes a store and opens another on the data."""
         self._store(at).close()
         self._stores[at % len(self._stores)] = self._location.open(self._clock)

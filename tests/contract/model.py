@@ -1,4 +1,4 @@
-"""A store as naive as its contract allows: dictionaries, sorted at every read. It is the judge, not a double."""
+"""A naive model of a store: dictionaries, sorted at every read. It judges stores and does not replace one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey.messages import KEPT_SECONDS, Meta, Page, Slice, bytes_of
 from tests.backends import Clock
 
 SLACK = ids.TICKS_PER_SECOND // 1000
-"""What a store may add to an id's time to make it unique (ticks)."""
+"""Ticks that a store may add to an id's time to make it unique."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Stored:
     Attributes:
         ends: The earliest and the latest tick at which its TTL may be over; 0: it was over once.
         rows: The earliest and the latest tick at which its row may go; 0: it may have gone once.
-        minted: Its id was made by the store; G1 speaks of those.
-        gone: Seconds by the world's clock, from which on a store that counts lifetimes by that may have dropped it.
+        minted: Its id was made by the store; G1 is about those.
+        gone: Seconds of the world's clock from which a store that counts lifetimes by it may have dropped the message.
     """
 
     body: str | bytes
@@ -34,31 +34,27 @@ class Stored:
     gone: float = math.inf
 
     def alive(self, now: int, *, kept: bool = False) -> bool:
-        """Whether it must be shown."""
+        """Returns whether the message must be shown."""
         return now < (self.rows if kept else self.ends)[0] and time.monotonic() < self.gone
 
     def dead(self, now: int, *, kept: bool = False) -> bool:
-        """Whether it must not be shown."""
+        """Returns whether the message must not be shown."""
         return now >= (self.rows if kept else self.ends)[1]
 
 
 @dataclass
 class Partition:
-    """Messages by position."""
-
     messages: dict[Position, Stored] = field(default_factory=dict)
     newest: Position = ids.FIRST
-    """The highest id minted in it without delay."""
+    """The highest id minted in it without a delay."""
 
     def between(self, lower: Position, upper: Position) -> list[tuple[Position, Stored]]:
-        """The messages in ``[lower, upper)``, dead ones included, in order."""
+        """Returns the messages in ``[lower, upper)``, also dead ones, in order."""
         return sorted((place, one) for place, one in self.messages.items() if lower <= place < upper)
 
 
 @dataclass
 class ModelQueue:
-    """A queue: its fields and its partitions."""
-
     partitions: int = 1
     ttl: int | None = None
     read_delay: float = 0.0
@@ -66,7 +62,6 @@ class ModelQueue:
     groups: dict[str, dict[int, Position]] = field(default_factory=dict)
 
     def part(self, number: int) -> Partition:
-        """A partition, made when first used."""
         return self.parts.setdefault(number, Partition())
 
 
@@ -77,7 +72,7 @@ class Model:
         passed: The highest horizon that any reader was told; no id may be minted below it.
         one_order: Ids ascend over all partitions, in the order in which they are given out.
         newest: The highest id minted without delay.
-        latest: The highest that the clock ever stood.
+        latest: The highest time of the clock so far.
         began: When, by the world's clock, the call began that comes next.
     """
 
@@ -91,7 +86,7 @@ class Model:
         self.began = time.monotonic()
 
     def _gone(self, ttl: int) -> float:
-        """Returns from when on a message may have been dropped that was written since the last call began."""
+        """Returns when a message written since the last call began may have been dropped."""
         return math.inf if self.one_order else self.began + ttl - 1
 
     def _rows(self, ends: tuple[int, int], kept: int) -> tuple[int, float]:
@@ -111,7 +106,7 @@ class Model:
         *,
         kept: bool,
     ) -> None:
-        """Takes note of a message that the store acknowledged, and judges its id."""
+        """Records a message that the store acknowledged, and judges its id."""
         messages = queue.part(partition).messages
         assert place not in messages
         assert place >= (self.passed, ids.LOW_MIN), "minted below a horizon"
@@ -130,20 +125,20 @@ class Model:
         messages[place] = Stored(body, meta or Meta(), ends, rows, minted=True, gone=self._gone(ttl + rest))
 
     def time_moved(self) -> None:
-        """Whatever was past its end once may be gone for good, though the clock be set back."""
+        """Marks expired messages: they may be gone for good, even if the clock is set back."""
         now = self.clock.ticks
         self.latest = max(self.latest, now)
         for queue in self.queues.values():
             for part in queue.parts.values():
-                for place, one in part.messages.items():
-                    if not one.alive(now):
-                        rows = one.rows if one.alive(now, kept=True) else (0, one.rows[1])
-                        part.messages[place] = replace(one, ends=(0, one.ends[1]), rows=rows)
+                for place, message in part.messages.items():
+                    if not message.alive(now):
+                        rows = message.rows if message.alive(now, kept=True) else (0, message.rows[1])
+                        part.messages[place] = replace(message, ends=(0, message.ends[1]), rows=rows)
 
     def put(
         self, queue: ModelQueue, partition: int, place: Position, body: str | bytes, ttl: int, meta: Meta | None
     ) -> None:
-        """Takes note of a message at a given id."""
+        """Records a message at a given id."""
         end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
         rows = self._rows((end, end), 0)
         queue.part(partition).messages[place] = Stored(
@@ -151,12 +146,12 @@ class Model:
         )
 
     def deleted(self, queue: ModelQueue, partition: int, place: Position) -> bool:
-        """Forgets a message; tells whether it was alive."""
-        found = queue.part(partition).messages.pop(place, None)
-        return found is not None and found.alive(self.clock.ticks)
+        """Removes a message; returns whether it was alive."""
+        removed = queue.part(partition).messages.pop(place, None)
+        return removed is not None and removed.alive(self.clock.ticks)
 
     def judge_horizon(self, queue: ModelQueue, wanted: Slice, horizon: int) -> None:
-        """Checks a horizon against the clock and the ids that exist."""
+        """Checks a horizon against the clock and the existing ids."""
         now = self.clock.ticks
         if wanted.delayed:
             self.passed = max(self.passed, horizon)
@@ -167,12 +162,12 @@ class Model:
             return
         assert horizon > self.newest[0] or self.newest == ids.FIRST
         assert horizon <= max(self.latest, self.newest[0]) + 1
-        # What comes due elsewhere moves no horizon of this partition.
+        # Delayed messages elsewhere do not move the horizon of this partition.
         due = [place[0] for place in queue.part(wanted.partition).messages]
         assert not [tick for tick in due if horizon <= tick < now], "a due message is hidden"
 
     def judge_page(self, queue: ModelQueue, wanted: Slice, page: Page) -> None:
-        """Checks a page: what it shows, where it ends, and where it says to go on."""
+        """Checks the messages, the end and the next position of a page."""
         self.judge_horizon(queue, wanted, page.horizon)
         now = self.clock.ticks
         upper = min(wanted.upper, (page.horizon, ids.LOW_MIN))
@@ -228,18 +223,18 @@ class Model:
     ) -> None:
         """Checks messages fetched by id."""
         now = self.clock.ticks
-        left = iter(found)
-        following = next(left, None)
+        remaining = iter(found)
+        following = next(remaining, None)
         for partition, place in locations:
             stored = queue.part(partition).messages.get(place) if partition <= queue.partitions else None
             if stored is not None and following == (partition, place, stored.body) and not stored.dead(now, kept=kept):
-                following = next(left, None)
+                following = next(remaining, None)
             else:
                 assert stored is None or not stored.alive(now, kept=kept), "left a message out"
         assert following is None, "shows what is not there"
 
     def counts(self, queue: ModelQueue, partition: int) -> tuple[list[Position], list[Position]]:
-        """Positions of what must be alive and of what may be."""
+        """Returns the positions that must be alive and those that may be."""
         now = self.clock.ticks
         everything = queue.part(partition).between(ids.FIRST, (ids.TICKS_MAX + 1, 0))
         return (

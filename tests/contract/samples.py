@@ -1,4 +1,4 @@
-"""Queues and messages for the contract suite, and the ways it looks at them."""
+"""Queues and messages for the contract suite, and helpers to read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 
 def fresh_name() -> str:
-    """A queue name that no other test of this run uses."""
+    """Returns a queue name that no other test of this run uses."""
     return f"queue-{next(_numbers)}"
 
 
@@ -53,15 +53,15 @@ def make_queue(
 
 
 def ran(call: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
-    """Runs a call of a store, for those that take a function."""
+    """Runs a call of a store, where a function is needed."""
     return bridge.run(call(*arguments, **named))
 
 
 def method_of(store: Store, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what a store has for a method of a contract."""
+    """Returns a store's method for a method of a contract."""
     owner, _, name = method.__qualname__.partition(".")
-    found: Callable[..., Any] = getattr(getattr(store, CONTRACTS[owner]), name)
-    return found
+    bound_method: Callable[..., Any] = getattr(getattr(store, CONTRACTS[owner]), name)
+    return bound_method
 
 
 def new(
@@ -73,26 +73,24 @@ def new(
     meta: Meta | None = None,
     kept: bool = False,
 ) -> NewMessage:
-    """A message to be stored."""
     return NewMessage(body, partition, ttl, meta, delay, kept)
 
 
 def say(store: Store, queue: Queue, *bodies: str | bytes, partition: int = 1, ttl: int = 3600) -> list[Position]:
-    """Appends messages in one call."""
     return bridge.run(store.messages.append(queue, [new(body, partition=partition, ttl=ttl) for body in bodies]))
 
 
 class Begun(Future[T]):
-    """The end of a call that was begun.
+    """The result of a call that was begun.
 
     Attributes:
-        task: Awaits it.
+        task: Awaits the result.
     """
 
     task: asyncio.Task[None]
 
     def give_up(self) -> Outcome | None:
-        """Gives the call up; returns whether it may have changed something, None if it had a result before."""
+        """Cancels the call; returns whether it may have changed something, or None if it had a result before."""
         _background().call_soon_threadsafe(self.task.cancel)
         error = self.exception(PATIENCE_SECONDS)
         assert error is None or isinstance(error, GivenUp), error
@@ -100,7 +98,7 @@ class Begun(Future[T]):
 
 
 def begin(call: Coroutine[Any, Any, T]) -> Begun[T]:
-    """Begins a call, and returns when it waits for something or has ended."""
+    """Begins a call, and returns when it waits or has ended."""
     begun: Begun[T] = Begun()
     waits = threading.Event()
 
@@ -121,7 +119,7 @@ def begin(call: Coroutine[Any, Any, T]) -> Begun[T]:
 
 @cache
 def _background() -> asyncio.AbstractEventLoop:
-    """An event loop that has a thread of its own."""
+    """Returns an event loop in its own thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="begun-calls", daemon=True).start()
     return loop
@@ -130,22 +128,22 @@ def _background() -> asyncio.AbstractEventLoop:
 def begun(
     store: Store, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
 ) -> Begun[list[Position]]:
-    """Starts an append without waiting for it."""
+    """Begins an append without waiting for it."""
     return begin(store.messages.append(queue, items, after=after))
 
 
 def begun_entry(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> Begun[bool]:
-    """Starts an append to a claim log."""
+    """Begins an append to a claim log."""
     return begin(store.claim_logs.append_entry(queue, partition, entry, **named))
 
 
 def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Begun[PostResult]:
-    """Starts a post without waiting for it."""
+    """Begins a post without waiting for it."""
     return begin(store.keyed_posts.append_once(queue, items, key))
 
 
 def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool:
-    """Appends to a claim log, and sends the same entry again while it is in doubt."""
+    """Appends to a claim log, and repeats the entry while it is in doubt."""
     doubted = False
     while True:
         try:
@@ -157,40 +155,38 @@ def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **nam
 
 
 def outbox(claims: ClaimUseCases, access: QueueAccess) -> dict[int, int]:
-    """Messages of each partition that are about to become dead letters."""
+    """Returns how many messages of each partition are about to become dead letters."""
     looking = access.apply(lambda queue: claims.look_at(queue, lambda state, _expired: len(state.outbox)))
     return claims.core.run(looking)
 
 
 def whole(partition: int = 1) -> Slice:
-    """A slice that holds everything a test writes into a partition."""
     return Slice(partition=partition, limit=1_000_000, max_bytes=1 << 40)
 
 
 def read_one(store: Store, queue: Queue, part: Slice) -> Page:
-    """Reads one slice."""
     (page,) = bridge.run(store.messages.read(queue, [part]))
     return page
 
 
 def shown(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
-    """What a range read of a whole partition shows."""
+    """Returns the messages that a range read of a whole partition shows."""
     return read_one(store, queue, whole(partition)).messages
 
 
 def shown_bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
-    """The bodies that a range read of a whole partition shows."""
+    """Returns the bodies that a range read of a whole partition shows."""
     return [message.body for message in shown(store, queue, partition)]
 
 
 def pages(store: Store, queue: Queue, part: Slice, sizes: Iterator[int] | None = None) -> Iterator[Page]:
-    """Follows the chain of pages that begins with a slice until a page says that there is no more.
+    """Follows a chain of pages from a slice until a page says that there are no more messages.
 
     Args:
-        store: Where to read.
-        queue: What to read.
+        store: The store to read.
+        queue: The queue to read.
         part: The first slice.
-        sizes: The limit of each further page; the first slice's own if not given.
+        sizes: The limit of each further page; by default that of the first slice.
     """
     while True:
         page = read_one(store, queue, part)
@@ -205,17 +201,15 @@ def pages(store: Store, queue: Queue, part: Slice, sizes: Iterator[int] | None =
 
 
 def positions(messages: Sequence[Message]) -> list[Position]:
-    """The positions of messages."""
     return [message.position for message in messages]
 
 
 def bodies(messages: Sequence[Message]) -> list[str | bytes]:
-    """The bodies of messages."""
     return [message.body for message in messages]
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Asks again and again until something holds that a store promises for a little later."""
+    """Waits until a condition holds; returns whether it does."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:
@@ -225,7 +219,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 def becomes_healthy(store: Store) -> bool:
-    """Waits until a ping is good: on a busy machine the first comparisons of the clock are inexact."""
+    """Waits until a ping succeeds: on a busy machine the first clock checks are inexact."""
 
     def healthy() -> bool:
         try:
@@ -238,13 +232,13 @@ def becomes_healthy(store: Store) -> bool:
 
 
 def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-    """Calls a function with each argument on a thread of its own, all at once; returns the results in order."""
-    given = list(arguments)
-    barrier = threading.Barrier(len(given))
+    """Calls a function with each argument on its own thread, all at once; returns the results in order."""
+    values = list(arguments)
+    barrier = threading.Barrier(len(values))
 
     def run(argument: A) -> T:
         barrier.wait(PATIENCE_SECONDS)
         return call(argument)
 
-    with ThreadPoolExecutor(len(given)) as pool:
-        return list(pool.map(run, given))
+    with ThreadPoolExecutor(len(values)) as pool:
+        return list(pool.map(run, values))

@@ -1,4 +1,4 @@
-"""Storing new messages."""
+"""Tests of storing new messages."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from tests.contract.samples import (
 
 
 def strictly_ascending(found: list[Position]) -> bool:
-    """Whether each position is above the one before it."""
+    """Returns whether each position is above the one before it."""
     return all(low < high for low, high in itertools.pairwise(found))
 
 
 def test_a_message_is_there_when_the_call_returns(store: Store, other: Store) -> None:
-    """What was appended is read, by range and by id, from every store, exactly as it was given."""
+    """When the call returns, every store reads the message by range and by id, exactly as it was given."""
     queue = make_queue(store)
     (position,) = say(store, queue, "hello")
-    for one in (store, other):
-        (message,) = shown(one, queue)
+    for handle in (store, other):
+        (message,) = shown(handle, queue)
         assert (message.position, message.body, message.partition) == (position, "hello", 1)
-        assert bridge.run(one.messages.fetch(queue, [(1, position)])) == [message]
+        assert bridge.run(handle.messages.fetch(queue, [(1, position)])) == [message]
 
 
 def test_ids_are_time_uuids_of_now(store: Store) -> None:
-    """A new id is a version 1 UUID whose time is now."""
+    """A new id is a version 1 UUID of the present time."""
     queue = make_queue(store)
     (position,) = say(store, queue, "x")
     value = uuid.UUID(hex=ids.to_hex(position))
@@ -65,12 +65,12 @@ def test_nothing_to_append(store: Store) -> None:
 @strategies.ON_STORES
 @given(st.lists(st.tuples(strategies.bodies(), st.integers(1, 3)), max_size=40))
 def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, int]]) -> None:
-    """Positions come in the order of the items; within each partition they ascend, and reading gives that order."""
+    """Positions come in the order of the items; within a partition they ascend, and reads give that order."""
     queue = make_queue(store, partitions=3)
-    found = bridge.run(store.messages.append(queue, [new(body, partition=partition) for body, partition in batch]))
-    assert len(found) == len(batch)
+    stored_at = bridge.run(store.messages.append(queue, [new(body, partition=partition) for body, partition in batch]))
+    assert len(stored_at) == len(batch)
     for number in (1, 2, 3):
-        mine = [place for place, (_, partition) in zip(found, batch, strict=True) if partition == number]
+        mine = [place for place, (_, partition) in zip(stored_at, batch, strict=True) if partition == number]
         assert strictly_ascending(mine)
         stored = shown(store, queue, number)
         assert positions(stored) == mine
@@ -78,63 +78,63 @@ def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, i
 
 
 def test_largest_batch(store: Store) -> None:
-    """A batch of a thousand is stored whole and in order."""
+    """A batch of a thousand messages is stored completely and in order."""
     queue = make_queue(store, partitions=2)
-    found = bridge.run(store.messages.append(queue, [new(str(n), partition=n % 2 + 1) for n in range(1000)]))
-    assert len(set(found)) == 1000
+    positions = bridge.run(store.messages.append(queue, [new(str(n), partition=n % 2 + 1) for n in range(1000)]))
+    assert len(set(positions)) == 1000
     assert shown_bodies(store, queue, 1) == [str(n) for n in range(0, 1000, 2)]
     assert shown_bodies(store, queue, 2) == [str(n) for n in range(1, 1000, 2)]
 
 
 def test_ids_ascend_from_call_to_call(store: Store) -> None:
-    """Each call's ids are above those of every call that returned before, whatever queue or partition they are in."""
+    """Each call's ids are above those of every call that returned before, in any queue or partition."""
     queues = [make_queue(store, partitions=2) for _ in range(2)]
-    found = [
+    positions = [
         position
         for n in range(40)
         for position in bridge.run(
             store.messages.append(queues[n % 2], [new(partition=n % 3 // 2 + 1), new(partition=1)])
         )
     ]
-    assert strictly_ascending(found)
+    assert strictly_ascending(positions)
 
 
 @pytest.mark.needs("one_generator")
 def test_ids_ascend_over_stores(store: Store, other: Store) -> None:
     """Stores on the same data that take turns never mint an id below an earlier one."""
     queue = make_queue(store, partitions=2)
-    found = [say((store, other)[n % 2], queue, "x", partition=n % 3 // 2 + 1)[0] for n in range(40)]
-    assert strictly_ascending(found)
+    positions = [say((store, other)[n % 2], queue, "x", partition=n % 3 // 2 + 1)[0] for n in range(40)]
+    assert strictly_ascending(positions)
 
 
 @pytest.mark.needs("one_generator")
 def test_ids_ascend_over_stores_with_different_clocks(open_with_clock: Callable[[Clock], Store]) -> None:
-    """A store whose clock is an hour behind that of another goes on above the other's ids."""
+    """A store whose clock is an hour behind another's mints ids above the other's."""
     now = ids.now_ticks()
     ahead, behind = open_with_clock(Clock(now)), open_with_clock(Clock(now - 3600 * ids.TICKS_PER_SECOND))
     queue = make_queue(ahead)
-    found = [say(one, queue, "x")[0] for one in (behind, ahead, behind, behind, ahead, behind)]
-    assert strictly_ascending(found)
-    assert positions(shown(behind, queue)) == found
+    stored_at = [say(one, queue, "x")[0] for one in (behind, ahead, behind, behind, ahead, behind)]
+    assert strictly_ascending(stored_at)
+    assert positions(shown(behind, queue)) == stored_at
 
 
 def test_simultaneous_appends(store: Store, other: Store) -> None:
-    """Threads that append at once each see their own ids ascend, and every message is there once."""
+    """Threads that append at once each see their own ids ascend, and every message is stored once."""
     queue = make_queue(store, partitions=2)
 
     def write(number: int) -> list[Position]:
-        one = (store, other)[number % 2]
-        return [say(one, queue, f"{number}:{n}", partition=number % 2 + 1)[0] for n in range(25)]
+        handle = (store, other)[number % 2]
+        return [say(handle, queue, f"{number}:{n}", partition=number % 2 + 1)[0] for n in range(25)]
 
-    found = at_once(write, range(8))
-    assert all(strictly_ascending(mine) for mine in found)
-    assert len({place for mine in found for place in mine}) == 200
+    results = at_once(write, range(8))
+    assert all(strictly_ascending(mine) for mine in results)
+    assert len({place for mine in results for place in mine}) == 200
     stored = [body for number in (1, 2) for body in shown_bodies(store, queue, number)]
     assert sorted(map(str, stored)) == sorted(f"{number}:{n}" for number in range(8) for n in range(25))
 
 
 def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
-    """Among calls that arrive together those in error fail alone; the others are stored whole."""
+    """Invalid calls among simultaneous ones fail alone; the others are stored completely."""
     queue, gone = make_queue(store), make_queue(store)
     bridge.run(store.catalogue.delete_queue(gone))
 
@@ -169,18 +169,18 @@ def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
 
 @pytest.mark.parametrize("partition", [0, -1, 3, 201, 256, 257, 1 << 40])
 def test_partition_outside_the_queue(store: Store, partition: int) -> None:
-    """A partition that the queue lacks is refused with the whole batch, and no neighbour queue is touched."""
+    """A partition that the queue lacks makes the whole batch fail, and no other queue is changed."""
     before, queue, after = (make_queue(store, partitions=2) for _ in range(3))
     with pytest.raises(InvalidRequest):
         bridge.run(store.messages.append(queue, [new("a"), new("b", partition=partition), new("c", partition=2)]))
     with pytest.raises(InvalidRequest):
         bridge.run(store.messages.append(queue, [new("d", partition=partition, delay=1.0)]))
-    for one in (before, queue, after):
-        assert [info.count for info in bridge.run(store.messages.inspect(one))[1]] == [0, 0]
+    for untouched in (before, queue, after):
+        assert [info.count for info in bridge.run(store.messages.inspect(untouched))[1]] == [0, 0]
 
 
 def test_refused_batch_of_delayed_and_others(store: Store) -> None:
-    """Nothing of a refused batch comes up later either."""
+    """No message of a refused batch appears later, also no delayed one."""
     queue = make_queue(store)
     with pytest.raises(InvalidRequest):
         bridge.run(store.messages.append(queue, [new("a", delay=0.01), new("b", partition=2)]))
@@ -188,19 +188,19 @@ def test_refused_batch_of_delayed_and_others(store: Store) -> None:
 
 
 class TestAfter:
-    """Ids above one that the caller names."""
+    """Tests of ids above one that the caller names."""
 
     def test_respected(self, store: Store, other: Store) -> None:
-        """The new ids are above ``after``, also when that is a moment ahead of the clock and comes from elsewhere."""
+        """The new ids are above ``after``, also if that is a moment ahead of the clock and from another process."""
         queue = make_queue(store)
         ahead = ids.now_ticks() + ids.TICKS_PER_SECOND // 2
         for after in [(ahead, ids.LOW_MIN), (ahead, 0), (ahead, ids.LOW_MAX)]:
-            for one in (store, other):
-                found = bridge.run(one.messages.append(queue, [new("a"), new("b")], after=after))
-                assert strictly_ascending([after, *found])
+            for handle in (store, other):
+                positions = bridge.run(handle.messages.append(queue, [new("a"), new("b")], after=after))
+                assert strictly_ascending([after, *positions])
 
     def test_in_the_past(self, store: Store) -> None:
-        """An ``after`` that is long past changes nothing."""
+        """An ``after`` in the past changes nothing."""
         queue = make_queue(store)
         (first,) = say(store, queue, "a")
         for after in (ids.FIRST, (ids.EPOCH_TICKS, ids.LOW_MAX), first):
@@ -218,7 +218,7 @@ class TestAfter:
 
     @pytest.mark.parametrize("seconds", [60, 1e6])
     def test_too_far_ahead(self, store: Store, seconds: float) -> None:
-        """More than a second ahead of the clock is refused and stores nothing; time does not jump."""
+        """An ``after`` more than a second ahead of the clock is refused and stores nothing; time does not jump."""
         queue = make_queue(store)
         after = (ids.now_ticks() + round(seconds * ids.TICKS_PER_SECOND), 0)
         with pytest.raises(InvalidRequest):
@@ -230,7 +230,7 @@ class TestAfter:
         assert position < after
 
     def test_a_second_ahead_is_the_limit(self, store: Store, clock: Clock) -> None:
-        """A second ahead of the clock to the tick is accepted, one tick more is not."""
+        """An ``after`` of exactly a second ahead is accepted, one tick more is not."""
         queue = make_queue(store)
         limit = clock.ticks + ids.TICKS_PER_SECOND
         (position,) = bridge.run(store.messages.append(queue, [new("a")], after=(limit, ids.LOW_MIN)))
@@ -242,7 +242,7 @@ class TestAfter:
             )
 
     def test_next_appends_stay_above(self, store: Store) -> None:
-        """Ids of later calls without ``after`` lie above those that an ``after`` pushed ahead."""
+        """Ids of later calls without ``after`` are above those that an ``after`` pushed ahead."""
         queue = make_queue(store)
         after = (ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0)
         pushed = bridge.run(store.messages.append(queue, [new("a")], after=after))
@@ -251,7 +251,7 @@ class TestAfter:
 
     @pytest.mark.needs("one_generator")
     def test_appends_of_others_stay_above(self, store: Store, other: Store) -> None:
-        """The same holds for what another store appends."""
+        """Ids of later calls of another store are above them, too."""
         queue = make_queue(store)
         pushed = bridge.run(
             store.messages.append(queue, [new("a")], after=(ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0))
@@ -261,22 +261,22 @@ class TestAfter:
 
 
 class TestBegin:
-    """Appends that are started and answered later."""
+    """Tests of appends that are begun and answered later."""
 
     def test_answer(self, store: Store) -> None:
-        """The answer is that of an append, and by then the messages are there."""
+        """The answer is that of an append, and by then the messages are stored."""
         queue = make_queue(store, partitions=2)
         futures = [begun(store, queue, [new(f"{n}a"), new(f"{n}b", partition=2)]) for n in range(50)]
-        found = [future.result(60) for future in futures]
-        assert positions(shown(store, queue, 1)) == sorted(first for first, _ in found)
-        assert positions(shown(store, queue, 2)) == sorted(second for _, second in found)
+        results = [future.result(60) for future in futures]
+        assert positions(shown(store, queue, 1)) == sorted(first for first, _ in results)
+        assert positions(shown(store, queue, 2)) == sorted(second for _, second in results)
 
     def test_nothing_to_append(self, store: Store) -> None:
         """An empty batch is answered as well."""
         assert begun(store, make_queue(store), []).result(60) == []
 
     def test_invalid(self, store: Store) -> None:
-        """What cannot be accepted is refused, and stores nothing."""
+        """An invalid append is refused, and stores nothing."""
         queue = make_queue(store)
         with pytest.raises(InvalidRequest):
             begun(store, queue, [new(partition=2)]).result(60)
@@ -285,7 +285,7 @@ class TestBegin:
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_giving_up(self, store: Store) -> None:
-        """What is said to have no outcome was not stored; what was answered before was."""
+        """A cancelled append with the outcome "none" was not stored; one that was answered before was."""
         queue = make_queue(store)
         outcomes = [begun(store, queue, [new(str(n))]).give_up() for n in range(200)]
         say(store, queue, "last")
@@ -295,7 +295,7 @@ class TestBegin:
 
     @pytest.mark.needs("ordered_begins")
     def test_answers_in_the_order_begun(self, store: Store) -> None:
-        """Appends that one thread starts one after another get ascending ids."""
+        """Appends that one thread begins one after another get ascending ids."""
         queue = make_queue(store)
         futures = [begun(store, queue, [new(str(n))]) for n in range(100)]
         assert strictly_ascending([future.result(60)[0] for future in futures])
@@ -305,13 +305,13 @@ def test_same_items_again(store: Store) -> None:
     """Appending the same objects twice stores two messages each."""
     queue = make_queue(store)
     items: list[NewMessage] = [new("a"), new("a")]
-    found = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, items))
-    assert len(set(found)) == 4
+    positions = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, items))
+    assert len(set(positions)) == 4
     assert shown_bodies(store, queue) == ["a"] * 4
 
 
 def test_two_queues_do_not_mix(store: Store) -> None:
-    """Messages are in their queue and partition and in no other."""
+    """Messages are stored in their queue and partition and in no other."""
     queues: list[Queue] = [make_queue(store, partitions=3) for _ in range(3)]
     for queue in queues:
         for number in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Bodies and what travels with them come back as they were given."""
+"""Bodies and their metadata are read as they were written."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ EXAMPLES: dict[str, str | bytes] = {
 
 
 def test_examples(store: Store, other: Store) -> None:
-    """Each body is the same in kind and content by every way it is stored and read."""
+    """Each body has the same type and content in every way it is stored and read."""
     for what, body in EXAMPLES.items():
         queue = make_queue(store, what)
         (position,) = say(store, queue, body)
         bridge.run(store.messages.put(queue, [(1, (1, 1))], new(body)))
         for one in (store, other):
-            for found in (*shown(one, queue), *bridge.run(one.messages.fetch(queue, [(1, position), (1, (1, 1))]))):
-                assert found.body == body, what
-                assert type(found.body) is type(body), what
+            for message in (*shown(one, queue), *bridge.run(one.messages.fetch(queue, [(1, position), (1, (1, 1))]))):
+                assert message.body == body, what
+                assert type(message.body) is type(body), what
 
 
 @strategies.ON_STORES
 @given(st.lists(strategies.bodies(), min_size=1, max_size=10))
 def test_any_bodies(store: Store, given_bodies: list[str | bytes]) -> None:
-    """Whatever bodies are stored side by side, each comes back."""
+    """All bodies of a batch are read as they were written."""
     queue = make_queue(store)
     say(store, queue, *given_bodies)
-    found = bodies(shown(store, queue))
-    assert found == given_bodies
-    assert [type(body) for body in found] == [type(body) for body in given_bodies]
+    stored_bodies = bodies(shown(store, queue))
+    assert stored_bodies == given_bodies
+    assert [type(body) for body in stored_bodies] == [type(body) for body in given_bodies]
 
 
 def test_large_bodies(store: Store) -> None:
-    """Bodies up to 256 KiB come back whole, text and bytes."""
+    """Bodies up to 256 KiB are read completely, text and bytes."""
     queue = make_queue(store)
     said: list[str | bytes] = []
     for size in (1, 4095, 4096, 4097, 65_535, 65_536, 256 * 1024):
@@ -68,7 +68,7 @@ def test_large_bodies(store: Store) -> None:
 
 
 def test_many_large_bodies_in_one_batch(store: Store) -> None:
-    """A batch of 8 MiB is stored whole."""
+    """A batch of 8 MiB is stored completely."""
     queue = make_queue(store)
     batch = [bytes([n]) * (256 * 1024) for n in range(32)]
     say(store, queue, *batch)
@@ -88,12 +88,12 @@ METAS = st.builds(
 @strategies.ON_STORES
 @given(st.lists(st.none() | METAS, min_size=1, max_size=8))
 def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
-    """Content type, headers in their order, and the JSON mark come back; nothing is the same as an empty one."""
+    """Content type, ordered headers and the JSON flag are kept; no metadata equals empty metadata."""
     queue = make_queue(store)
-    found = bridge.run(store.messages.append(queue, [new("x", meta=meta) for meta in metas]))
+    positions = bridge.run(store.messages.append(queue, [new("x", meta=meta) for meta in metas]))
     for messages in (
         shown(store, queue),
-        bridge.run(store.messages.fetch(queue, [(1, position) for position in found])),
+        bridge.run(store.messages.fetch(queue, [(1, position) for position in positions])),
     ):
         assert [message.meta or Meta() for message in messages] == [meta or Meta() for meta in metas]
 
@@ -101,7 +101,7 @@ def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
 @strategies.ON_STORES
 @given(METAS)
 def test_meta_of_a_put(store: Store, meta: Meta) -> None:
-    """A message put at an id has its meta, and another put takes it away again."""
+    """A message put at an id has its metadata, and another put removes it."""
     queue = make_queue(store)
     bridge.run(store.messages.put(queue, [(1, (5, 5))], new("x", meta=meta)))
     assert (shown(store, queue)[0].meta or Meta()) == meta

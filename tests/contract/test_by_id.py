@@ -1,4 +1,4 @@
-"""Writing, fetching and deleting messages by id."""
+"""Tests of writing, fetching and deleting messages by id."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ from tests.contract.samples import (
 )
 
 PAST = ids.EPOCH_TICKS + 10**16
-"""Some tick in 2001."""
+"""A tick in 2001."""
 
 
 def past(*numbers: int) -> list[tuple[int, Position]]:
-    """Places in partition 1 at ids that no store would mint."""
+    """Returns positions in partition 1 at ids that no store would mint."""
     return [(1, (PAST + number, number)) for number in numbers]
 
 
 class TestPut:
-    """One body at given ids."""
+    """Tests of putting one body at given ids."""
 
     def test_creates(self, store: Store, other: Store) -> None:
-        """A message appears at an id nobody minted, in its place in the order of time."""
+        """A message is created at an unused id, at its place in the order of time."""
         queue = make_queue(store, partitions=2)
         (later,) = say(store, queue, "later")
         bridge.run(store.messages.put(queue, [(1, (PAST, 5)), (2, (PAST, 6))], new("early", partition=2, delay=9.0)))
-        for one in (store, other):
-            assert bodies(shown(one, queue, 1)) == ["early", "later"]
-            assert positions(shown(one, queue, 1)) == [(PAST, 5), later]
-            assert positions(shown(one, queue, 2)) == [(PAST, 6)]
-            assert bodies(bridge.run(one.messages.fetch(queue, [(1, (PAST, 5))]))) == ["early"]
+        for handle in (store, other):
+            assert bodies(shown(handle, queue, 1)) == ["early", "later"]
+            assert positions(shown(handle, queue, 1)) == [(PAST, 5), later]
+            assert positions(shown(handle, queue, 2)) == [(PAST, 6)]
+            assert bodies(bridge.run(handle.messages.fetch(queue, [(1, (PAST, 5))]))) == ["early"]
 
     def test_overwrites(self, store: Store, other: Store) -> None:
         """Body, content type and headers are replaced; the place in the order stays."""
         queue = make_queue(store)
         meta = Meta("text/html", (("a", "1"),))
-        found = bridge.run(store.messages.append(queue, [new("a"), new("b", meta=meta), new("c")]))
-        bridge.run(other.messages.put(queue, [(1, found[1])], new("B")))
+        stored_at = bridge.run(store.messages.append(queue, [new("a"), new("b", meta=meta), new("c")]))
+        bridge.run(other.messages.put(queue, [(1, stored_at[1])], new("B")))
         assert shown_bodies(store, queue) == ["a", "B", "c"]
-        assert positions(shown(store, queue)) == found
+        assert positions(shown(store, queue)) == stored_at
         assert shown(store, queue)[1].meta in (None, Meta())
-        bridge.run(store.messages.put(queue, [(1, found[0])], new(b"\xff", meta=meta)))
+        bridge.run(store.messages.put(queue, [(1, stored_at[0])], new(b"\xff", meta=meta)))
         message = shown(other, queue)[0]
         assert (message.body, message.meta) == (b"\xff", meta)
 
     def test_created_and_overwritten_together(self, store: Store) -> None:
-        """One call writes the same body at ids that exist and at ids that do not."""
+        """One call writes the same body at existing and at new ids."""
         queue = make_queue(store, partitions=2)
         (first,) = say(store, queue, "a")
         bridge.run(store.messages.put(queue, [(1, first), *past(1, 2), (2, first)], new("same")))
@@ -93,7 +93,7 @@ class TestPut:
         assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [0, 0]
 
     def test_moves_no_generator(self, store: Store) -> None:
-        """An id far ahead is only a place: new ids do not go above it, and readers are not led past the present."""
+        """An id far ahead affects neither new ids nor the position of readers."""
         queue = make_queue(store)
         far = (ids.now_ticks() + 10**6 * ids.TICKS_PER_SECOND, 0)
         bridge.run(store.messages.put(queue, [(1, far), (1, ids.LAST)], new("far")))
@@ -103,7 +103,7 @@ class TestPut:
         assert bodies(bridge.run(store.messages.fetch(queue, [(1, far), (1, ids.LAST)]))) == ["far", "far"]
 
     def test_ends_of_time(self, store: Store) -> None:
-        """The lowest and the highest id are places like others."""
+        """The lowest and the highest id can be used like others."""
         queue = make_queue(store)
         bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new("first")))
         bridge.run(store.messages.put(queue, [(1, ids.LAST)], new("last")))
@@ -113,18 +113,18 @@ class TestPut:
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_minting_where_a_put_is(self, store: Store, clock: Clock) -> None:
-        """Ids that somebody put ahead of the clock, in the store's own manner, stay theirs: new messages get others."""
+        """A message put ahead of the clock, at an id like the store's own, is not overwritten by new messages."""
         queue = make_queue(store)
         (first,) = say(store, queue, "x")
         locations = [(1, (clock.ticks + n, first[1])) for n in range(1, 21)]
         bridge.run(store.messages.put(queue, locations, new("put")))
-        found = say(store, queue, *["new"] * 10)
-        assert not {(1, position) for position in found} & set(locations)
+        positions = say(store, queue, *["new"] * 10)
+        assert not {(1, position) for position in positions} & set(locations)
         clock.advance(1)
         assert sorted(map(str, shown_bodies(store, queue))) == ["new"] * 10 + ["put"] * 20 + ["x"]
 
     def test_order_of_equal_times(self, store: Store) -> None:
-        """Ids of one tick are shown in the order of their low bytes taken as signed."""
+        """Ids of one tick are ordered by their low bytes as signed numbers."""
         queue = make_queue(store)
         lows = [ids.LOW_MAX, -1, 0, ids.LOW_MIN, 1, 0x80, -0x80, 0x7F]
         for low in lows:
@@ -133,12 +133,12 @@ class TestPut:
 
     @pytest.mark.needs("whole_puts")
     def test_simultaneous_puts_leave_one_of_them(self, store: Store, other: Store) -> None:
-        """Of bodies put at the same two ids at once, one is at both in the end."""
+        """When bodies are put simultaneously at the same two ids, both ids have one of them in the end."""
         queue = make_queue(store)
         at_once(lambda n: bridge.run((store, other)[n % 2].messages.put(queue, past(1, 2), new(str(n)))), range(8))
-        found = shown_bodies(store, queue)
-        assert len(found) == 2
-        assert len(set(found)) == 1
+        stored_bodies = shown_bodies(store, queue)
+        assert len(stored_bodies) == 2
+        assert len(set(stored_bodies)) == 1
 
     def test_ttl_counts_from_now_for_past_ids(self, store: Store, clock: Clock) -> None:
         """A message put at an old id lives its whole TTL."""
@@ -164,7 +164,7 @@ class TestPut:
 
     @pytest.mark.parametrize(("first", "second"), [(10, 100), (100, 10), (10, 10)])
     def test_overwriting_sets_the_ttl(self, store: Store, clock: Clock, first: int, second: int) -> None:
-        """After an overwrite only the new TTL counts, be it longer or shorter."""
+        """After an overwrite only the new TTL counts, longer or shorter."""
         queue = make_queue(store)
         bridge.run(store.messages.put(queue, past(1), new("a", ttl=first)))
         clock.advance(5)
@@ -177,7 +177,7 @@ class TestPut:
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     def test_over_an_expired_message(self, store: Store, clock: Clock) -> None:
-        """Where a message has expired a new one can be put, swept or not."""
+        """A new message can be put in place of an expired one, swept or not."""
         queue = make_queue(store)
         bridge.run(store.messages.put(queue, past(1), new("a", ttl=1)))
         clock.advance(500)
@@ -187,47 +187,47 @@ class TestPut:
 
 
 class TestFetch:
-    """Messages by id."""
+    """Tests of fetching messages by id."""
 
     def test_order_and_missing(self, store: Store) -> None:
-        """Messages come in the order asked; those that are not there are left out."""
+        """Messages come in the order asked; missing ones are left out."""
         queue = make_queue(store, partitions=2)
         a, b, c = say(store, queue, "a", "b", "c")
         (d,) = say(store, queue, "d", partition=2)
-        asked = [(1, c), (2, d), (1, (PAST, 0)), (1, a), (2, a), (1, d), (3, a), (1, b)]
-        assert bodies(bridge.run(store.messages.fetch(queue, asked))) == ["c", "d", "a", "b"]
+        places = [(1, c), (2, d), (1, (PAST, 0)), (1, a), (2, a), (1, d), (3, a), (1, b)]
+        assert bodies(bridge.run(store.messages.fetch(queue, places))) == ["c", "d", "a", "b"]
 
     def test_nothing_asked(self, store: Store) -> None:
         """No ids give no messages."""
         assert bridge.run(store.messages.fetch(make_queue(store), [])) == []
 
     def test_partition_outside_the_queue(self, store: Store) -> None:
-        """No partition number leads into another queue."""
+        """No partition number reaches another queue."""
         queue = make_queue(store)
         for neighbour in [make_queue(store, partitions=2) for _ in range(3)]:
             say(store, neighbour, "x")
             bridge.run(store.messages.put(neighbour, [(1, (PAST, 0)), (2, (PAST, 0))], new("x")))
-        asked = [(partition, (PAST, 0)) for partition in (-255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
-        assert bridge.run(store.messages.fetch(queue, asked)) == []
+        places = [(partition, (PAST, 0)) for partition in (-255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
+        assert bridge.run(store.messages.fetch(queue, places)) == []
 
     def test_no_read_delay(self, store: Store) -> None:
-        """Whoever knows an id gets its message at once."""
+        """A message can be fetched by its id at once, without the read delay."""
         queue = make_queue(store, read_delay=3600.0)
         (position,) = say(store, queue, "a")
         assert shown(store, queue) == []
         assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["a"]
 
     def test_a_thousand(self, store: Store) -> None:
-        """A thousand ids in one call are answered in their order."""
+        """A thousand ids in one call are answered in order."""
         queue = make_queue(store)
-        found = say(store, queue, *map(str, range(1000)))
-        asked = [(1, position) for position in reversed(found)]
-        assert bodies(bridge.run(store.messages.fetch(queue, asked))) == [str(n) for n in reversed(range(1000))]
+        positions = say(store, queue, *map(str, range(1000)))
+        places = [(1, position) for position in reversed(positions)]
+        assert bodies(bridge.run(store.messages.fetch(queue, places))) == [str(n) for n in reversed(range(1000))]
 
     @strategies.ON_STORES
     @given(st.sets(strategies.positions(), min_size=1, max_size=10))
     def test_any_id(self, store: Store, locations: set[Position]) -> None:
-        """Every position is found again exactly, and its neighbours are not mistaken for it."""
+        """Every position is found exactly, and not confused with its neighbours."""
         queue = make_queue(store)
         bridge.run(store.messages.put(queue, [(1, place) for place in locations], new("x")))
         near = {step(place) for place in locations for step in (ids.following, ids.preceding)} - locations
@@ -236,41 +236,41 @@ class TestFetch:
 
 
 class TestDelete:
-    """Deleting by id."""
+    """Tests of deleting by id."""
 
     def test_deletes_only_what_is_named(self, store: Store, other: Store) -> None:
-        """What is named is gone for everybody, from ranges and by id; the neighbours stay."""
+        """The named messages are gone for every reader, by range and by id; the neighbours stay."""
         queue = make_queue(store, partitions=2)
         a, b, c = say(store, queue, "a", "b", "c")
         bridge.run(store.messages.put(queue, [(2, b)], new("other partition")))
         bridge.run(store.messages.delete(queue, iter([(1, b)])))
-        for one in (store, other):
-            assert positions(shown(one, queue)) == [a, c]
-            assert bridge.run(one.messages.fetch(queue, [(1, b)])) == []
-            assert shown_bodies(one, queue, 2) == ["other partition"]
+        for handle in (store, other):
+            assert positions(shown(handle, queue)) == [a, c]
+            assert bridge.run(handle.messages.fetch(queue, [(1, b)])) == []
+            assert shown_bodies(handle, queue, 2) == ["other partition"]
 
     @pytest.mark.needs("counts_deletes")
     def test_counts_what_was_there(self, store: Store) -> None:
-        """The count is of messages that were there: each once, missing and deleted ones not."""
+        """The count has each existing message once, and no missing or deleted ones."""
         queue = make_queue(store, partitions=2)
-        found = say(store, queue, "a", "b", "c")
-        locations: Sequence[tuple[int, Position]] = [(1, position) for position in found]
+        positions = say(store, queue, "a", "b", "c")
+        locations: Sequence[tuple[int, Position]] = [(1, position) for position in positions]
         assert bridge.run(store.messages.delete(queue, [])) == 0
-        assert bridge.run(store.messages.delete(queue, [(2, found[0]), (3, found[0]), *past(1)])) == 0
+        assert bridge.run(store.messages.delete(queue, [(2, positions[0]), (3, positions[0]), *past(1)])) == 0
         assert bridge.run(store.messages.delete(queue, [*locations[:2], *locations[:2], *past(1)])) == 2
         assert bridge.run(store.messages.delete(queue, locations)) == 1
         assert bridge.run(store.messages.delete(queue, locations)) == 0
 
     @pytest.mark.needs("counts_deletes")
     def test_expired_messages_are_not_there(self, store: Store, clock: Clock) -> None:
-        """A message that has expired, swept or not, does not count as deleted."""
+        """An expired message, swept or not, does not count as deleted."""
         queue = make_queue(store)
         short, long = bridge.run(store.messages.append(queue, [new("a", ttl=1), new("b", ttl=100)]))
         clock.advance(2)
         assert bridge.run(store.messages.delete(queue, [(1, short), (1, long)])) == 1
 
     def test_partition_outside_the_queue(self, store: Store) -> None:
-        """No partition number reaches into another queue."""
+        """No partition number reaches another queue."""
         queue = make_queue(store)
         neighbours = [make_queue(store, partitions=2) for _ in range(3)]
         for neighbour in neighbours:
@@ -283,7 +283,7 @@ class TestDelete:
         assert [shown_bodies(store, one, n) for one in neighbours for n in (1, 2)] == [["x"]] * 6
 
     def test_deleted_id_can_be_put_again(self, store: Store) -> None:
-        """A deleted message stays away until somebody puts one there."""
+        """A deleted message stays away until another one is put there."""
         queue = make_queue(store)
         bridge.run(store.messages.put(queue, past(1), new("a")))
         bridge.run(store.messages.delete(queue, past(1)))
@@ -301,7 +301,7 @@ class TestDelete:
 
     @pytest.mark.needs("counts_deletes")
     def test_simultaneous_deletes_count_once(self, store: Store, other: Store) -> None:
-        """Callers that delete the same messages at once count each message once in all."""
+        """Simultaneous deletes of the same messages count each message once in total."""
         queue = make_queue(store)
         locations = [(1, position) for position in say(store, queue, *map(str, range(50)))]
         counts = at_once(lambda n: bridge.run((store, other)[n % 2].messages.delete(queue, locations)), range(6))

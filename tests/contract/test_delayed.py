@@ -1,4 +1,4 @@
-"""Messages with a delay."""
+"""Tests of messages with a delay."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     kinds = [
         structs.replace(whole(), descending=down, delayed=kept) for down in (False, True) for kept in (False, True)
     ]
-    for one in (store, other):
-        assert [page.messages for page in bridge.run(one.messages.read(queue, kinds))] == [[]] * 4
+    for handle in (store, other):
+        assert [page.messages for page in bridge.run(handle.messages.read(queue, kinds))] == [[]] * 4
     clock.advance(9.99)
-    for one in (other, store):
-        assert [page.messages for page in bridge.run(one.messages.read(queue, kinds))] == [[]] * 4
+    for handle in (other, store):
+        assert [page.messages for page in bridge.run(handle.messages.read(queue, kinds))] == [[]] * 4
     clock.advance(0.02)
-    for one in (other, store):
-        assert [bodies(page.messages) for page in bridge.run(one.messages.read(queue, kinds))] == [["late"]] * 4
+    for handle in (other, store):
+        assert [bodies(page.messages) for page in bridge.run(handle.messages.read(queue, kinds))] == [["late"]] * 4
 
 
 def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
-    """The id's time is the moment at which the message is due."""
+    """The time of the id is the due time."""
     queue = make_queue(store)
     for delay in (0.5, 10.0, 86_400.0):
         (position,) = bridge.run(store.messages.append(queue, [new("late", delay=delay)]))
@@ -55,11 +55,11 @@ def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
 
 
 def test_found_by_id_before_due(store: Store, other: Store) -> None:
-    """Whoever knows the id gets a delayed message at any time."""
+    """A delayed message can be fetched by its id at any time."""
     queue = make_queue(store)
     (position,) = bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
-    for one in (store, other):
-        assert bodies(bridge.run(one.messages.fetch(queue, [(1, position)]))) == ["late"]
+    for handle in (store, other):
+        assert bodies(bridge.run(handle.messages.fetch(queue, [(1, position)]))) == ["late"]
 
 
 def test_ttl_counts_from_due_time(store: Store, clock: Clock) -> None:
@@ -89,7 +89,7 @@ def test_moves_no_generator(store: Store, other: Store, clock: Clock) -> None:
 
 
 def test_due_without_further_writes(store: Store, other: Store, clock: Clock) -> None:
-    """Delayed messages come up one after another though nobody writes in between, also for cursors kept so far."""
+    """Delayed messages appear one after another without further writes, also for cursors kept since before."""
     queue, unrelated = make_queue(store), make_queue(store)
     for number in range(1, 6):
         bridge.run(store.messages.append(queue if number % 2 else unrelated, [new(str(number), delay=float(number))]))
@@ -105,45 +105,45 @@ def test_due_without_further_writes(store: Store, other: Store, clock: Clock) ->
 
 
 def test_due_behind_a_batch_of_others(store: Store, clock: Clock) -> None:
-    """A message that falls due among the ids of its own batch does not keep later ones from coming up."""
+    """A message that comes due among the ids of its own batch does not hide later ones."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new("last", delay=10.0)]))
     bridge.run(store.messages.append(queue, [new("soon", delay=10 * TICK), *[new("now")] * 100]))
     clock.advance(11)
-    found = shown_bodies(store, queue)
-    assert sorted(map(str, found)) == ["last", *["now"] * 100, "soon"]
-    assert found[-1] == "last"
+    stored_bodies = shown_bodies(store, queue)
+    assert sorted(map(str, stored_bodies)) == ["last", *["now"] * 100, "soon"]
+    assert stored_bodies[-1] == "last"
 
 
 @strategies.ON_STORES
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.lists(st.integers(0, 20), max_size=12))
 def test_delays_of_a_few_ticks(store: Store, clock: Clock, first: list[int], second: list[int]) -> None:
-    """Delays that differ by single ticks give different ids, all of which come up."""
+    """Delays that differ by single ticks give different ids, and all messages appear."""
     queue = make_queue(store)
     items = [new(f"{n}", delay=ticks * TICK) for n, ticks in enumerate(first)]
     more = [new(f"more {n}", delay=ticks * TICK) for n, ticks in enumerate(second)]
-    found = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, more))
-    assert len(set(found)) == len(items) + len(more)
+    stored_at = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, more))
+    assert len(set(stored_at)) == len(items) + len(more)
     clock.advance(1)
-    assert sorted(positions(shown(store, queue))) == sorted(found)
+    assert sorted(positions(shown(store, queue))) == sorted(stored_at)
 
 
 def test_many_delayed_for_one_moment(store: Store, other: Store, clock: Clock) -> None:
-    """Any number of messages may be due at one moment, from several stores and queues."""
+    """Any number of messages from several stores and queues may be due at one moment."""
     queues = [make_queue(store), make_queue(store)]
-    found = [
+    positions = [
         position
         for one in (store, other)
         for queue in queues
         for position in bridge.run(one.messages.append(queue, [new("late", delay=5.0)] * 50))
     ]
-    assert len(set(found)) == 200
+    assert len(set(positions)) == 200
     clock.advance(6)
     assert [len(shown(store, queue)) for queue in queues] == [100, 100]
 
 
 def test_after_does_not_apply(store: Store, clock: Clock) -> None:
-    """An ``after`` below the due time leaves the due time as it is."""
+    """An ``after`` below the due time does not change the due time."""
     queue = make_queue(store)
     after = (clock.ticks + ids.TICKS_PER_SECOND // 2, 0)
     (position,) = bridge.run(store.messages.append(queue, [new("late", delay=30.0)], after=after))
@@ -153,7 +153,7 @@ def test_after_does_not_apply(store: Store, clock: Clock) -> None:
 
 
 def test_purged_and_deleted_before_due(store: Store, clock: Clock) -> None:
-    """What was delayed when its queue was purged or deleted never comes up."""
+    """A message that was delayed when its queue was purged or deleted never appears."""
     purged, deleted = make_queue(store), make_queue(store)
     for queue in (purged, deleted):
         bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
@@ -166,7 +166,7 @@ def test_purged_and_deleted_before_due(store: Store, clock: Clock) -> None:
 
 
 def test_counted_before_due(store: Store, clock: Clock) -> None:
-    """Delayed messages are part of what a partition holds, and not part of what a reader lags behind."""
+    """Delayed messages count in a partition's size, but not in a reader's lag."""
     queue = make_queue(store)
     (now,) = say(store, queue, "now")
     (late,) = bridge.run(store.messages.append(queue, [new("late", delay=10.0)]))
@@ -180,7 +180,7 @@ def test_counted_before_due(store: Store, clock: Clock) -> None:
 
 @pytest.mark.parametrize("pushed", [0.0, 0.9])
 def test_never_below_what_a_reader_passed(store: Store, clock: Clock, pushed: float) -> None:
-    """However short the delay and however far ids run ahead of the clock, no cursor has passed a delayed message."""
+    """However short the delay and however far ids are ahead of the clock, no cursor has passed a delayed message."""
     queue = make_queue(store)
     for seconds in (-60.0, 0.0):
         bridge.run(

@@ -1,4 +1,4 @@
-"""The end of messages."""
+"""Tests of the end of messages."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ from tests.contract.samples import (
 from tests.interposed_store import InterposedStore
 
 PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
-"""Seconds; no few of them sum up to a whole number, at which one tick would decide what is alive."""
+"""TTLs in seconds. No few of them sum up to a whole number, where one tick would decide what is alive."""
 ENDED = structs.replace(whole(), kept=True)
-"""A slice of everything, messages that have ended as well."""
+"""A slice of everything, including ended messages."""
 
 
 def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock: Clock) -> None:
-    """Past its TTL a message is in no range, by no id, in no count and no lag, of any store."""
+    """After its TTL a message is in no range, fetch, count or lag of any store."""
     queue = make_queue(store)
     (short,) = say(store, queue, "short", ttl=10)
     (long,) = say(store, queue, "long", ttl=100)
     clock.advance(9)
     assert shown_bodies(other, queue) == ["short", "long"]
     clock.advance(2)
-    for one in (store, other):
-        assert shown_bodies(one, queue) == ["long"]
-        assert bodies(read_one(one, queue, Slice(partition=1, descending=True)).messages) == ["long"]
-        assert bridge.run(one.messages.fetch(queue, [(1, short), (1, long)]))[0].position == long
-        _, (info,) = bridge.run(one.messages.inspect(queue))
+    for handle in (store, other):
+        assert shown_bodies(handle, queue) == ["long"]
+        assert bodies(read_one(handle, queue, Slice(partition=1, descending=True)).messages) == ["long"]
+        assert bridge.run(handle.messages.fetch(queue, [(1, short), (1, long)]))[0].position == long
+        _, (info,) = bridge.run(handle.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (1, long, long)
-        assert bridge.run(one.messages.lag(queue, [(1, None)]))[0].count == 1
+        assert bridge.run(handle.messages.lag(queue, [(1, None)]))[0].count == 1
     clock.advance(100)
-    for one in (store, other):
-        assert shown(one, queue) == []
-        _, (info,) = bridge.run(one.messages.inspect(queue))
+    for handle in (store, other):
+        assert shown(handle, queue) == []
+        _, (info,) = bridge.run(handle.messages.inspect(queue))
         assert (info.count, info.oldest, info.newest) == (0, None, None)
-        assert bridge.run(one.messages.lag(queue, [(1, None)]))[0].count == 0
+        assert bridge.run(handle.messages.lag(queue, [(1, None)]))[0].count == 0
 
 
 def test_expiry_by_the_wall_clock(store: Store) -> None:
-    """Without anybody moving clocks, a message of one second is gone a little later."""
+    """A message with a TTL of one second is gone a little later, by the real clock."""
     queue = make_queue(store)
     say(store, queue, "short", ttl=1)
     say(store, queue, "long", ttl=1000)
@@ -73,7 +73,7 @@ def test_expiry_by_the_wall_clock(store: Store) -> None:
 
 
 def test_expires_says_when(store: Store, clock: Clock) -> None:
-    """A message carries the moment of its end."""
+    """A message has the time of its end."""
     queue = make_queue(store)
     for ttl in (30, 60, MAX_TTL):
         (position,) = say(store, queue, "x", ttl=ttl)
@@ -84,12 +84,12 @@ def test_expires_says_when(store: Store, clock: Clock) -> None:
 @strategies.ON_STORES
 @given(st.lists(st.tuples(st.sampled_from([40, 41, 60, 61, 3600, MAX_TTL]), st.integers(1, 5)), max_size=20), st.data())
 def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[int, int]], data: st.DataObject) -> None:
-    """With any mix of TTLs exactly the messages that are not past theirs are shown, counted and paged through."""
+    """With any mix of TTLs exactly the live messages are shown, counted and paged through."""
     queue = make_queue(store)
     ends = []
     for number, (ttl, count) in enumerate(batches):
-        found = say(store, queue, *[str(number)] * count, ttl=ttl)
-        ends += [(position, clock.ticks + ttl * ids.TICKS_PER_SECOND) for position in found]
+        stored_at = say(store, queue, *[str(number)] * count, ttl=ttl)
+        ends += [(position, clock.ticks + ttl * ids.TICKS_PER_SECOND) for position in stored_at]
         clock.advance(data.draw(st.sampled_from(PAUSES[:4])))
     for _ in range(3):
         clock.advance(data.draw(st.sampled_from(PAUSES[1:])))
@@ -104,7 +104,7 @@ def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[i
 
 @pytest.mark.parametrize("limit", [1, 10, 1000])
 def test_limit_counts_the_living(store: Store, clock: Clock, limit: int) -> None:
-    """Expired messages take no place on a page, wherever they lie."""
+    """Expired messages do not count towards a page's limit, wherever they lie."""
     queue = make_queue(store)
     for number in range(40):
         say(store, queue, f"short {number}", f"long {number}", ttl=5)
@@ -117,7 +117,7 @@ def test_limit_counts_the_living(store: Store, clock: Clock, limit: int) -> None
 
 
 def test_reading_past_the_expired(store: Store, clock: Clock) -> None:
-    """A cursor taken before messages expired goes on at the ones that came after."""
+    """A cursor taken before messages expired continues with the later ones."""
     queue = make_queue(store)
     say(store, queue, "a", "b", "c", ttl=5)
     first = read_one(store, queue, Slice(partition=1, limit=1))
@@ -131,19 +131,19 @@ def test_reading_past_the_expired(store: Store, clock: Clock) -> None:
 def test_long_ttl_at_an_old_id_among_short_ones(store: Store, clock: Clock) -> None:
     """A message put at an old id stays readable though everything around it has expired."""
     queue = make_queue(store)
-    found = say(store, queue, *"abcdef", ttl=10)
-    bridge.run(store.messages.put(queue, [(1, found[2])], new("kept", ttl=10_000)))
+    positions = say(store, queue, *"abcdef", ttl=10)
+    bridge.run(store.messages.put(queue, [(1, positions[2])], new("kept", ttl=10_000)))
     bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("ancient", ttl=10_000)))
     clock.advance(5000)
     say(store, queue, "new", ttl=10)
     assert shown_bodies(store, queue) == ["ancient", "kept", "new"]
-    part = Slice(partition=1, lower=found[0], upper=found[-1])
+    part = Slice(partition=1, lower=positions[0], upper=positions[-1])
     assert bodies(read_one(store, queue, part).messages) == ["kept"]
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 3
 
 
 def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
-    """Messages that expire do not change what the horizon of later reads promises."""
+    """Messages that expire do not change the promise of later horizons."""
     queue = make_queue(store)
     say(store, queue, "a", ttl=1)
     before = read_one(store, queue, whole()).horizon
@@ -152,12 +152,12 @@ def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
 
 
 def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
-    """The bodies that a kept read of a partition shows."""
+    """Returns the bodies that a read of kept messages shows."""
     return bodies(read_one(store, queue, ENDED).messages)
 
 
 def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store, clock: Clock) -> None:
-    """Past its end a kept message is in no read, count or lag, but in reads that ask for it, until it is deleted."""
+    """An ended kept message is only in reads that ask for kept ones, until it is deleted; not in counts or lags."""
     queue = make_queue(store)
     items = [new("a", ttl=10, kept=True), new("b", ttl=10, delay=5, kept=True), new("c", ttl=1000)]
     first, delayed, live = bridge.run(store.messages.append(queue, items))
@@ -181,7 +181,7 @@ def test_ended_messages_are_shown_to_kept_reads_alone(store: Store, other: Store
 
 
 def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: Store, clock: Clock) -> None:
-    """What reads find out about where live messages begin does not hold for reads of kept ones."""
+    """Positions of live messages that reads have cached do not hide messages from reads of kept ones."""
     queue = make_queue(store)
     for _ in range(3):
         bridge.run(store.messages.append(queue, [new("kept", ttl=10, kept=True)]))
@@ -191,7 +191,7 @@ def test_readers_that_have_passed_ended_messages_hide_them_from_nobody(store: St
 
 
 def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> None:
-    """Nobody would give up the expired messages of a queue without claims, so it does not get the option."""
+    """A queue without claims cannot have the option, because no claim would give up its expired messages."""
     between = InterposedStore(store)
     between.instead(ClaimLogs.claims_refusal, lambda _queue: "its consistency is weak.")
     service, spec = Service(between.store), QueueSpec(on_ack="delete", on_expiry="dead-letter")
@@ -202,7 +202,7 @@ def test_queues_that_cannot_be_claimed_from_drop_what_expires(store: Store) -> N
 
 
 def test_named_and_moved_messages_are_kept(store: Store) -> None:
-    """Values of names without a TTL of their own are kept, and what is moved, in a queue that does not drop them."""
+    """In a queue that does not drop expired messages, moved ones and values of names without a TTL are kept."""
     spec = QueueSpec(read_delay=0.0, consistency=PROMPT, on_ack="delete", on_expiry="dead-letter")
     target, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     between, stored = InterposedStore(store), list[NewMessage]()

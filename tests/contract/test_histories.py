@@ -1,4 +1,4 @@
-"""Whatever is done to a store in whatever order, it does what a naive model of the contract says."""
+"""In any order of operations, a store does what a naive model of the contract does."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def check(beside: StoreLocation, backend: Backend, *, histories: int, steps: int
     """Runs random histories of up to a number of steps; fewer where a step is a round trip to a server.
 
     Args:
-        beside: Each history gets a location of its own beside this one.
-        backend: The store's kind.
-        histories: How many.
-        steps: Of each at most.
-        same: The same ones at every run, so that a change is judged by what it changes.
+        beside: The location beside which each history gets its own.
+        backend: The kind of the store.
+        histories: Number of histories.
+        steps: Max steps of each history.
+        same: Whether each run has the same histories, so that a change is judged by its own effect.
 
-    Two stores take turns if their ids ascend together; the model knows no other order.
+    Two stores take turns if their ids ascend together, as the model knows no other order.
     """
     together = "one_generator" in backend.capabilities
     histories = histories if together else histories // 8
-    # Finding the shortest history that fails takes hours where every step asks a server.
+    # Finding the shortest failing history takes hours if every step asks a server.
     phases = tuple(Phase) if together else (Phase.explicit, Phase.generate)
     limits = settings(
         max_examples=histories,
@@ -46,11 +46,11 @@ def check(beside: StoreLocation, backend: Backend, *, histories: int, steps: int
 
 
 def test_short_histories(location: StoreLocation, backend: Backend, clock: Clock) -> None:
-    """Many histories of a few dozen steps."""
+    """Runs many histories of a few dozen steps."""
     check(location, backend, histories=40, steps=30, same=True)
 
 
 @pytest.mark.slow
 def test_long_histories(location: StoreLocation, backend: Backend, clock: Clock) -> None:
-    """More and deeper ones, others at every run."""
+    """Runs more and longer histories, different ones at every run."""
     check(location, backend, histories=400, steps=80, same=False)

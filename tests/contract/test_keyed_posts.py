@@ -1,4 +1,4 @@
-"""Posts with idempotency keys: stored once, however often and wherever they are repeated."""
+"""Posts with idempotency keys are stored once, however often and wherever they are repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _keys = itertools.count(1)
 
 
 def fresh_key(*, content: bytes = b"content", seconds: int = 3600) -> PostKey:
-    """A key that no other test of this run uses."""
+    """Returns a key that no other test of this run uses."""
     return PostKey(f"key-{next(_keys)}", content, seconds)
 
 
@@ -28,34 +28,34 @@ def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult
 
 
 def patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
-    """Posts messages under a key as a client does: again and again while another post is under way."""
-    found: list[PostResult] = []
+    """Posts messages under a key as a client does: it retries while another post is in flight."""
+    results: list[PostResult] = []
 
     def settled() -> bool:
         try:
-            found.append(posted(store, queue, key, *bodies))
+            results.append(posted(store, queue, key, *bodies))
         except KeyInUse as error:
             return error.retry_after <= 0
         return True
 
     assert eventually(settled, 60)
-    return found[0]
+    return results[0]
 
 
 def test_repeated(store: Store, other: Store) -> None:
-    """A post that is repeated anywhere finds what was stored before, is marked, and stores nothing."""
+    """A post that is repeated by any process returns the stored messages, is marked as repeated, and stores nothing."""
     queue, key = make_queue(store), fresh_key()
     first = posted(store, queue, key, "a", "b")
     assert not first.replayed
     assert [partition for partition, _ in first.locations] == [1, 1]
-    for one in (store, other, store):
-        assert posted(one, queue, key, "a", "b") == PostResult(first.locations, replayed=True)
+    for handle in (store, other, store):
+        assert posted(handle, queue, key, "a", "b") == PostResult(first.locations, replayed=True)
     assert [(message.partition, message.position) for message in shown(other, queue)] == first.locations
     assert shown_bodies(other, queue) == ["a", "b"]
 
 
 def test_batches_of_all_kinds(store: Store, other: Store) -> None:
-    """A batch over several partitions, with delays, TTLs and bytes, is stored whole and found again in its order."""
+    """A batch over several partitions, with delays, TTLs and bytes, is stored completely and returned in order."""
     queue, key = make_queue(store, partitions=3), fresh_key()
     items = [
         new(f"{n}" if n % 2 else b"\xff%d" % n, partition=n % 3 + 1, delay=n % 5 // 4 * 60.0, ttl=(60, 700_000)[n % 2])
@@ -74,7 +74,7 @@ def test_batches_of_all_kinds(store: Store, other: Store) -> None:
 
 
 def test_largest_batch(store: Store) -> None:
-    """A key may name a thousand messages."""
+    """A post of a thousand messages may have a key."""
     queue, key = make_queue(store, partitions=2), fresh_key()
     items = [new(str(n), partition=n % 2 + 1) for n in range(1000)]
     first = bridge.run(store.keyed_posts.append_once(queue, items, key))
@@ -85,7 +85,7 @@ def test_largest_batch(store: Store) -> None:
 
 
 def test_keys_do_not_mix(store: Store) -> None:
-    """Each key of each queue has its own post; messages without a key are not touched."""
+    """Each key of each queue has its own post; messages without a key are not affected."""
     queues, keys = [make_queue(store) for _ in range(2)], [fresh_key() for _ in range(2)]
     for queue in queues:
         say(store, queue, "no key")
@@ -95,7 +95,7 @@ def test_keys_do_not_mix(store: Store) -> None:
 
 
 def test_any_key(store: Store) -> None:
-    """A key is compared character by character, in its case."""
+    """Keys are compared character by character, with their case."""
     queue = make_queue(store)
     for text in ("~", "aB", "Ab", "a:b/c?d=e", '"quoted"', " ", "  ", "A" * LONGEST_KEY):
         key = PostKey(text, b"content", 60)
@@ -104,18 +104,18 @@ def test_any_key(store: Store) -> None:
 
 
 def test_another_post(store: Store, other: Store) -> None:
-    """Another content under a key is refused everywhere, stores nothing, and leaves the key as it is."""
+    """A different content under a used key is refused everywhere, stores nothing, and does not change the key."""
     queue, key = make_queue(store), fresh_key()
     first = posted(store, queue, key, "a")
-    for one in (store, other):
+    for handle in (store, other):
         with pytest.raises(KeyReused):
-            posted(one, queue, PostKey(key.text, b"another", 3600), "b")
+            posted(handle, queue, PostKey(key.text, b"another", 3600), "b")
     assert posted(other, queue, key, "a").locations == first.locations
     assert shown_bodies(store, queue) == ["a"]
 
 
 def test_after_the_message_is_gone(store: Store) -> None:
-    """A repeated post has its first answer also after somebody has deleted the message."""
+    """A repeated post has its first answer also after the message was deleted."""
     queue, key = make_queue(store), fresh_key()
     first = posted(store, queue, key)
     bridge.run(store.messages.delete(queue, first.locations))
@@ -138,7 +138,7 @@ def test_purged_and_deleted(store: Store) -> None:
 
 @pytest.mark.parametrize("change", ["purge", "delete", "update"])
 def test_outdated_queues(store: Store, other: Store, change: str) -> None:
-    """Nothing is stored or found with a queue's row that is out of date."""
+    """A post with an outdated queue row is refused."""
     queue, key = make_queue(store), fresh_key()
     posted(store, queue, key)
     changes: dict[str, Callable[[], object]] = {
@@ -147,41 +147,41 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
         "update": lambda: bridge.run(other.catalogue.update_queue(queue, QueueSpec(ttl=99))),
     }
     changes[change]()
-    for one in (key, fresh_key()):
+    for post_key in (key, fresh_key()):
         with pytest.raises(QueueChanged):
-            posted(store, queue, one)
+            posted(store, queue, post_key)
     if change == "update":
         assert posted(store, bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), key).replayed
 
 
 def test_forgotten_in_time(store: Store) -> None:
-    """A key is forgotten some time after its seconds are over, and can be used anew."""
+    """A key is forgotten some time after its seconds are over, and can be used again."""
     try:
         check_that_a_key_is_forgotten(store, fresh_key(seconds=1))
-    except StoreUnavailable:  # A busy machine took longer than a second for a post.
+    except StoreUnavailable:  # On a busy machine a post took longer than a second.
         check_that_a_key_is_forgotten(store, fresh_key(seconds=20))
 
 
 def check_that_a_key_is_forgotten(store: Store, key: PostKey) -> None:
-    """Posts under a key until that stores another message."""
+    """Posts under a key until another message is stored."""
     queue = make_queue(store)
     first = posted(store, queue, key)
-    found: list[PostResult] = []
+    results: list[PostResult] = []
 
     def forgotten() -> bool:
-        found.append(posted(store, queue, key))
-        return not found[-1].replayed
+        results.append(posted(store, queue, key))
+        return not results[-1].replayed
 
     assert eventually(forgotten, 60)
-    assert all(result.locations == first.locations for result in found[:-1])
+    assert all(result.locations == first.locations for result in results[:-1])
     assert [(message.partition, message.position) for message in shown(store, queue)] == [
         *first.locations,
-        *found[-1].locations,
+        *results[-1].locations,
     ]
 
 
 def test_bad_input(store: Store) -> None:
-    """What cannot be stored is refused, and its key stays free."""
+    """A refused post leaves its key unused."""
     queue, key = make_queue(store), fresh_key()
     with pytest.raises(InvalidRequest):
         bridge.run(store.keyed_posts.append_once(queue, [new("a"), new("b", partition=2)], key))
@@ -204,7 +204,7 @@ def test_above_an_id(store: Store, other: Store) -> None:
 
 
 def test_racing_posts(store: Store, other: Store) -> None:
-    """Of many posts with one key at once, through several stores, one is carried out; all that succeed agree."""
+    """One of many simultaneous posts with one key, through several stores, is stored; all that succeed agree."""
     queue = make_queue(store, partitions=2)
     keys = [fresh_key() for _ in range(3)]
 
@@ -232,7 +232,7 @@ def test_begun_side_by_side(store: Store) -> None:
 
 
 def test_giving_up(store: Store) -> None:
-    """A post that was given up can be repeated with its key, whatever became of it."""
+    """A cancelled post can be repeated with its key, whatever its outcome was."""
     queue = make_queue(store)
     keys = [fresh_key() for _ in range(20)]
     outcomes = [begun_once(store, queue, [new(key.text)], key).give_up() for key in keys]
@@ -242,7 +242,7 @@ def test_giving_up(store: Store) -> None:
 
 
 def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
-    """Every post that was begun is answered while its store is closed, and can be repeated elsewhere."""
+    """Every post that was begun is answered when its store is closed, and can be repeated in another."""
     queue = make_queue(store)
     closing = open_store()
     assert bridge.run(closing.catalogue.queue(queue.application, queue.name)) == queue

@@ -1,4 +1,4 @@
-"""Messages written at ids of the caller's choice, where no reader has been."""
+"""Tests of loading messages at ids of the caller's choice, above all readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOW = 12345
 
 
 def planned(first: int, count: int, *, partition: int = 1, step: int = 1) -> list[Message]:
-    """Messages at the ticks from ``first`` on, alive for an hour after."""
+    """Returns messages at the ticks from ``first`` on, alive for an hour after."""
     return [
         Message(first + n * step, LOW, partition, first + 3600 * SECOND, f"{partition}-{n}", Meta("a/b"))
         for n in range(count)
@@ -36,24 +36,24 @@ def planned(first: int, count: int, *, partition: int = 1, step: int = 1) -> lis
 
 
 def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
-    """What is loaded ahead comes up when its ids come due, exactly as delayed messages do, for every reader."""
+    """A message loaded ahead appears when its id comes due, like a delayed one, for every reader."""
     queue = make_queue(store, partitions=2)
     due = bridge.run(store.ledger.now()) + 30 * SECOND
     messages = planned(due, 20) + planned(due, 5, partition=2)
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 25
-    for one in (store, other):
-        assert shown(one, queue) == []
-        assert bridge.run(one.messages.fetch(queue, [(1, messages[7].position)])) == [messages[7]]
+    for handle in (store, other):
+        assert shown(handle, queue) == []
+        assert bridge.run(handle.messages.fetch(queue, [(1, messages[7].position)])) == [messages[7]]
     clock.advance(29)
     assert shown(other, queue) == []
     clock.advance(2)
-    for one in (store, other):
-        assert shown(one, queue) == messages[:20]
-        assert shown(one, queue, 2) == messages[20:]
+    for handle in (store, other):
+        assert shown(handle, queue) == messages[:20]
+        assert shown(handle, queue, 2) == messages[20:]
 
 
 def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None:
-    """A reader that follows by cursor gets each message once when it is due, though nobody writes in between."""
+    """A reader that follows by cursor gets each message once when it is due, without further writes."""
     queue = make_queue(store)
     messages = planned(bridge.run(store.ledger.now()) + 10 * SECOND, 6, step=SECOND)
     bridge.run(store.bulk.load_unread(queue, messages))
@@ -68,7 +68,7 @@ def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None
 
 
 def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
-    """Whoever does it again in time leaves each message there once."""
+    """A load that is repeated in time leaves each message there once."""
     queue = make_queue(store)
     messages = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 30)
     bridge.run(store.bulk.load_unread(queue, messages))
@@ -103,7 +103,7 @@ def test_what_readers_may_have_passed(store: Store, back: int) -> None:
 
 
 def test_one_id_too_low(store: Store) -> None:
-    """One id that may have been passed is enough to refuse all of the call."""
+    """One id that may have been passed makes the whole call fail."""
     queue = make_queue(store, partitions=2)
     say(store, queue, "x")
     ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
@@ -117,7 +117,7 @@ def test_one_id_too_low(store: Store) -> None:
 
 
 def test_once_it_is_due(store: Store, other: Store, clock: Clock) -> None:
-    """A retry that comes after readers have been there is refused and leaves what was written as it is."""
+    """A retry that comes after readers have passed is refused and leaves the written messages as they are."""
     queue = make_queue(store)
     messages = planned(bridge.run(store.ledger.now()) + 30 * SECOND, 4)
     bridge.run(store.bulk.load_unread(queue, messages[:2]))
@@ -145,7 +145,7 @@ def test_the_exact_border(store: Store, other: Store, clock: Clock) -> None:
 
 @pytest.mark.needs("exact_horizon")
 def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clock) -> None:
-    """Where a reader has been shown a delayed message, ids up to that moment are refused, though none was minted."""
+    """After a reader was shown a delayed message, ids up to its time are refused, though none was minted."""
     queue = make_queue(store)
     say(store, queue, "x")
     bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
@@ -161,7 +161,7 @@ def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clo
 
 @pytest.mark.needs("exact_horizon")
 def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> None:
-    """What counts is what readers may have passed: ids ahead of a clock that was set back may lie below that."""
+    """If the clock is set back, ids ahead of it may still be refused, because readers may have passed them."""
     queue = make_queue(store)
     say(store, queue, "x")
     clock.advance(-60)
@@ -172,7 +172,7 @@ def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> No
 
 @pytest.mark.needs("exact_horizon")
 def test_ids_of_a_quiet_time(store: Store, other: Store, clock: Clock) -> None:
-    """Ids of the past that lie above all that was ever shown are taken, and the reader that goes on gets them."""
+    """Past ids above everything ever shown are accepted, and a reader that continues gets them."""
     queue = make_queue(store)
     say(store, queue, "x")
     page = read_one(other, queue, whole())
@@ -191,14 +191,14 @@ def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: C
     messages = [structs.replace(message, low=minted[1]) for message in planned(first, 300)]
     bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(20)
-    found = [place for _ in range(20) for one in (store, other) for place in say(one, queue, "a", "b", "c")]
+    places = [place for _ in range(20) for one in (store, other) for place in say(one, queue, "a", "b", "c")]
     clock.advance(5)
-    assert len(set(found) | set(positions(messages)) | {minted}) == 421
-    assert sorted(positions(shown(store, queue))) == sorted({minted, *found, *positions(messages)})
+    assert len(set(places) | set(positions(messages)) | {minted}) == 421
+    assert sorted(positions(shown(store, queue))) == sorted({minted, *places, *positions(messages)})
 
 
 def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
-    """Messages end when they say, and those that have ended are left out and not counted."""
+    """Messages end at their own end, and ended ones are left out and not counted."""
     queue = make_queue(store)
     first = bridge.run(store.ledger.now()) + 10 * SECOND
     messages = planned(first, 6)
@@ -214,7 +214,7 @@ def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
 
 
 def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
-    """Text, bytes and metadata arrive as they were given, in batches of any size."""
+    """Text, bytes and metadata are read as they were given, in batches of any size."""
     queue = make_queue(store)
     first = bridge.run(store.ledger.now()) + 60 * SECOND
     given: list[str | bytes] = ["ü\0", b"\xff\0", "x" * 70_000, b"y" * 2000, *(f"{n}" for n in range(300))]
@@ -226,12 +226,12 @@ def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
 
 
 def test_nothing_to_load(store: Store) -> None:
-    """No messages, no effect."""
+    """Loading no messages has no effect."""
     assert bridge.run(store.bulk.load_unread(make_queue(store), [])) == 0
 
 
 def test_refused(store: Store) -> None:
-    """A partition that the queue does not have and a row that is out of date are refused, and nothing is written."""
+    """A load into a missing partition, or with an outdated row, is refused, and nothing is written."""
     queue = make_queue(store)
     ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 3)
     with pytest.raises(InvalidRequest):
@@ -249,7 +249,7 @@ def test_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
-    """G1 holds for loaded messages beside minted ones: no cursor is above one that its reader was not shown."""
+    """With loaded messages beside minted ones no cursor passes a message that its reader was not shown (G1)."""
     check_between_threads(store, other, [Loader, Loader, Writer] * 2, messages)
 
 

@@ -1,4 +1,4 @@
-"""What the console asks of a store: sessions, scans, an audit log, and dead letters that go back once."""
+"""Store calls of the console: sessions, scans, an audit log, and dead letters that are sent back once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USED = "This link was used before, or has expired."
 
 
 def test_sessions_of_two_processes(store: Store, other: Store) -> None:
-    """A session that one process begins another one finds, and ends for both."""
+    """A session that one process begins is found, and ended, by another."""
     token, session = Sessions(store).begin(b"d" * 32)
     assert Sessions(other).find(token) == session
     Sessions(other).end(token)
@@ -35,19 +35,19 @@ def test_sessions_of_two_processes(store: Store, other: Store) -> None:
 
 
 def test_a_link_of_two_processes(store: Store, other: Store) -> None:
-    """Of two processes that get the same link at the same moment, one logs in."""
-    one, two = Sessions(store), Sessions(other)
-    token = one.offer(b"d" * 32)
+    """When two processes get the same link at the same moment, one of them logs in."""
+    first, second = Sessions(store), Sessions(other)
+    token = first.offer(b"d" * 32)
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(sessions.redeem, token) for sessions in (one, two)]
+        results = [pool.submit(sessions.redeem, token) for sessions in (first, second)]
     assert sorted(str(result.exception()) for result in results) == ["None", USED]
-    for sessions in (one, two):
+    for sessions in (first, second):
         with pytest.raises(NotAuthenticated, match="used before"):
             sessions.redeem(token)
 
 
 def test_a_scan_meets_each_message_once(store: Store) -> None:
-    """Steps of a scan over several partitions go from the newest message to the oldest, and find what is wanted."""
+    """Steps of a scan over several partitions go from the newest message to the oldest, and find the matching ones."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "scanned", QueueSpec(partitions=3)))
     bodies = [f"body {number}" for number in range(30)]
     for number, body in enumerate(bodies):
@@ -56,14 +56,14 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
     access = service.enter(queue, lambda _queue: None)
 
     def scanned(wanted: Sought) -> list[str | bytes]:
-        found: list[str | bytes] = []
+        read_bodies: list[str | bytes] = []
         since = ""
         while True:
             step = service.browsing.scan(access, wanted, partitions=None, since=since, limit=7)
-            found += [message.body for message in step.messages]
+            read_bodies += [message.body for message in step.messages]
             since = step.cursor
             if not since:
-                return found
+                return read_bodies
 
     assert eventually(lambda: scanned(Sought()) == bodies[::-1])
     assert scanned(Sought(text="BODY 2")) == [*reversed(bodies[20:]), "body 2"]
@@ -71,7 +71,7 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
 
 
 def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
-    """What one process writes down another one finds at once, and a form that both get is written down once."""
+    """An audit entry of one process is found by another at once, and a form that both get is recorded once."""
     logs = [Service(each).audit for each in (store, other)]
     about: Any = {"content": b"c", "act": "purge", "who": "me", "queue": "q", "details": {"a": "b"}}
     assert logs[0].sent(APP, "form") is None
@@ -88,7 +88,7 @@ def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
 
 
 def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
-    """Of two processes that send the same dead letters back, each stores those that the other one has not."""
+    """When two processes send the same dead letters back, each stores those that the other has not."""
     bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(partitions=2)))
     dead, _ = bridge.run(store.catalogue.create_queue(APP, "q.dead", QueueSpec(partitions=2)))
     for number in range(6):
@@ -120,7 +120,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3, 20])
 def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
-    """They are shown by themselves, the next one first, each once, however many partitions and steps there are."""
+    """Messages that are not due are shown separately, the next one first, each once, over any partitions and steps."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "delayed", QueueSpec(partitions=partitions)))
     due = [f"in {number:02} h" for number in range(1, 41)]
     for number, body in reversed(list(enumerate(due))):
@@ -133,16 +133,16 @@ def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
     browsing = Service(store).browsing
     access = Service(store).enter(queue, lambda _queue: None)
     for limit in (1, 7, 100):
-        found: list[str | bytes] = []
+        read_bodies: list[str | bytes] = []
         since = ""
         while True:
             step = browsing.scan(access, Sought(), partitions=None, since=since, limit=limit, upcoming=True)
-            found += [message.body for message in step.messages]
+            read_bodies += [message.body for message in step.messages]
             since = step.cursor
             assert len(since) <= 35
             if not since:
                 break
-        assert found == due
+        assert read_bodies == due
     step = browsing.scan(access, Sought(text="7"), partitions=(1,), since="", limit=100, upcoming=True)
     assert [message.body for message in step.messages] == [
         body for number, body in enumerate(due) if number * 7 % partitions == 0 and "7" in body
@@ -150,7 +150,7 @@ def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
 
 
 def test_neighbours(store: Store) -> None:
-    """A message's neighbours are those of its partition, whether due or not; at the ends there are none."""
+    """A message's neighbours are those of its partition, due or not; at the ends they are missing."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "neighbours", QueueSpec(partitions=2)))
     sent = [
         ids.to_hex(bridge.run(store.messages.append(queue, [NewMessage("x", 2, 600, delay=delay)]))[0])

@@ -1,4 +1,4 @@
-"""Large numbers of queues and messages still do what small ones do. What they cost is measured by the benchmarks."""
+"""Large numbers of queues and messages work like small ones. Benchmarks measure their cost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 def patiently(call: Callable[[], T], *, again: bool = False) -> T:
-    """Tries again what the store had no time for and did not do, as callers do: the machine may be busy.
+    """Retries a call that the store had no time for, as callers do: the machine may be busy.
 
     Args:
-        call: What to try.
-        again: It may also be tried again when it may have been done.
+        call: The call to try.
+        again: Whether it may also be retried when it may have been done.
     """
     while True:
         try:
@@ -36,7 +36,7 @@ def patiently(call: Callable[[], T], *, again: bool = False) -> T:
 
 
 def make_many(store: Store, numbers: range) -> None:
-    """Creates queues by number, many at a time, so that they share commits."""
+    """Creates numbered queues, many at a time, so that they share commits."""
 
     def create(first: int) -> None:
         for number in numbers[first::32]:
@@ -72,25 +72,25 @@ def test_many_queues(store: Store, other: Store, count: int) -> None:
 
 
 def test_many_messages(store: Store) -> None:
-    """Head, middle and tail of a partition with half a million messages are where they belong."""
+    """The first, middle and last messages of a partition with half a million messages are in order."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
-    found = []
+    positions = []
     for n in range(500):
-        found += patiently(partial(say, store, queue, *[str(n * 1000 + m) for m in range(1000)]))
+        positions += patiently(partial(say, store, queue, *[str(n * 1000 + m) for m in range(1000)]))
     for start in (0, 250_000, 499_900):
-        page = patiently(partial(read_one, store, queue, Slice(partition=1, lower=found[start], limit=100)))
+        page = patiently(partial(read_one, store, queue, Slice(partition=1, lower=positions[start], limit=100)))
         assert bodies(page.messages) == [str(start + n) for n in range(100)]
-        before = Slice(partition=1, upper=found[start], limit=100, descending=True)
+        before = Slice(partition=1, upper=positions[start], limit=100, descending=True)
         down = patiently(partial(read_one, store, queue, before))
         assert bodies(down.messages) == [str(start - 1 - n) for n in range(min(start, 100))]
     _, (info,) = patiently(partial(ran, store.messages.inspect, queue))
-    assert (info.oldest, info.newest) == (found[0], found[-1])
+    assert (info.oldest, info.newest) == (positions[0], positions[-1])
     assert 450_000 <= info.count <= 550_000
 
 
 @pytest.mark.needs("clock")
 def test_expiry_of_many(store: Store, clock: Clock) -> None:
-    """When a quarter of a million messages have expired, the few that have not are found at once."""
+    """When a quarter of a million messages have expired, the few live ones are found at once."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
     for _ in range(250):
         patiently(partial(say, store, queue, *["short"] * 1000, ttl=60))

@@ -1,4 +1,4 @@
-"""What a clock that was wrong leaves behind once it is right again: who is stopped, who says so, what ends it."""
+"""The effects of a clock that was wrong, once it is right again: what is blocked, who reports it, what ends it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Open = Callable[[Clock], Store]
 
 
 def claim(service: Service, access: QueueAccess, ttl: float = 60) -> list[str | bytes]:
-    """Claims what there is."""
+    """Claims available messages."""
     return texts(blocking(service.claims).claim(access, limit=10, ttl=ttl))
 
 
 @JUMPS
 def test_ids_grow(open_with_clock: Open, jump: float) -> None:
-    """In one process ids grow, whatever its clock does; on SQLite in all of them."""
+    """Ids ascend in one process whatever its clock does, and on SQLite in all processes."""
     clock = Clock()
     store = open_with_clock(clock)
     queue = make_queue(store)
@@ -45,8 +45,8 @@ def test_ids_grow(open_with_clock: Open, jump: float) -> None:
     if store.name == "sqlite":
         later = open_with_clock(clock)
         places += say(later, queue, "later")
-        found = [message.position for message in read_one(later, queue, whole()).messages]
-        assert found == places
+        positions = [message.position for message in read_one(later, queue, whole()).messages]
+        assert positions == places
     assert places == sorted(places)
     assert len(set(places)) == len(places)
 
@@ -54,9 +54,9 @@ def test_ids_grow(open_with_clock: Open, jump: float) -> None:
 @JUMPS
 @KINDS
 def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
-    """Messages sent since are claimed, and what a worker that died has claimed comes again, within 13 h at the latest.
+    """Later messages are claimed, and claims of a worker that died expire, within 13 h at the latest.
 
-    On Cassandra ids made since lie below those that claims passed while all clocks were ahead: such a queue is purged.
+    On Cassandra later ids are below those that claims passed while all clocks were ahead: such a queue is purged.
     """
     clock = Clock()
     store = open_with_clock(clock)
@@ -74,13 +74,13 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     service, access = enter(later, queue)
     waits = expected(later.name, jump)
     bridge.run(later.messages.append(queue, [new("new", ttl=5 * 86_400)]))
-    waited, found = 0.0, set[str | bytes]()
-    while not found >= waits:
+    waited, delivered = 0.0, set[str | bytes]()
+    while not delivered >= waits:
         clock.advance(600)
         waited += 600
         assert waited <= max(600, min(jump + 1200, 13 * HOUR))
-        found.update(claim(service, access, ttl=43_200))
-    assert found == waits
+        delivered.update(claim(service, access, ttl=43_200))
+    assert delivered == waits
     if later.name != "sqlite" and jump > 0:
         bridge.run(later.catalogue.purge_queue(queue))
         service, access = enter(later, queue := bridge.run(later.catalogue.queue(APP, queue.name)))
@@ -90,19 +90,19 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
 
 
 def expected(store: str, jump: float) -> set[str]:
-    """Returns which messages come: one of long ago has expired."""
+    """Returns which messages are delivered: one from long ago has expired."""
     lost = {"lost"} if jump >= -5 * DAY else set()
     return lost if store != "sqlite" and jump > 0 else lost | {"new"}
 
 
 def warned(store: Store) -> str:
-    """What is said."""
+    """Returns the warnings in the log."""
     return clock_warning(bridge.run(store.ledger.ids_ahead())) or ""
 
 
 @pytest.mark.parametrize("behind", [50.0, 5 * HOUR, 400 * DAY])
 def test_it_is_said(open_with_clock: Open, behind: float) -> None:
-    """The store says how far its ids are ahead, until the clock has caught up, and nothing before that or after."""
+    """The store says how far its ids are ahead, until the clock has caught up, and nothing before or after."""
     clock = Clock()
     store = open_with_clock(clock)
     queue = make_queue(store)

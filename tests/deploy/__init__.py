@@ -1,1 +1,1 @@
-"""The samples in ``deploy/``, each checked as far as this machine can."""
+"""The samples in ``deploy/``, each checked as far as possible on this machine."""

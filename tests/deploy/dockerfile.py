@@ -1,4 +1,4 @@
-"""Reads Dockerfiles, as far as ours use their language: instructions, stages, build arguments, JSON and shell forms."""
+"""Parses Dockerfiles, as far as ours use the language: instructions, stages, build arguments, JSON and shell forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Instruction(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """What it is given: the members of a JSON array, or the words without options."""
+        """Returns its arguments: the members of a JSON array, or the words without options."""
         if self.rest.startswith("["):
             members: list[str] = json.loads(self.rest)
             return members
@@ -25,28 +25,25 @@ class Instruction(NamedTuple):
 
     @property
     def options(self) -> dict[str, str]:
-        """Its options."""
         return dict(re.findall(r"(?<!\S)--([a-z-]+)=(\S+)", self.rest))
 
 
 class Stage(NamedTuple):
-    """What follows one FROM."""
+    """The instructions after one FROM."""
 
     image: str
     name: str
     instructions: list[Instruction]
 
     def all(self, name: str) -> list[Instruction]:
-        """Its instructions of a name."""
         return [one for one in self.instructions if one.name == name]
 
     def last(self, name: str) -> Instruction:
-        """The one that counts."""
+        """Returns the last instruction of a name, which wins."""
         return self.all(name)[-1]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its variables."""
         pairs = (word.partition("=") for one in self.all("ENV") for word in one.words)
         return {name: value for name, _, value in pairs}
 
@@ -58,16 +55,16 @@ def read(path: Path) -> tuple[dict[str, str], list[Stage]]:
     arguments: dict[str, str] = {}
     stages: list[Stage] = []
     for line in filter(str.strip, lines):
-        name, _, rest = line.strip().partition(" ")
-        one = Instruction(name.upper(), rest.strip())
-        if one.name == "ARG" and not stages:
-            key, _, value = one.rest.partition("=")
+        name, _, words = line.strip().partition(" ")
+        instruction = Instruction(name.upper(), words.strip())
+        if instruction.name == "ARG" and not stages:
+            key, _, value = instruction.rest.partition("=")
             arguments[key] = value
-        elif one.name == "FROM":
-            image, *alias = one.words
+        elif instruction.name == "FROM":
+            image, *alias = instruction.words
             stages.append(
                 Stage(re.sub(r"\$\{(\w+)\}", lambda m: arguments[m[1]], image), alias[-1] if alias else "", [])
             )
         else:
-            stages[-1].instructions.append(one)
+            stages[-1].instructions.append(instruction)
     return arguments, stages

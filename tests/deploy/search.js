@@ -1,4 +1,4 @@
-// Asks the site's own search, which a browser runs in a worker: node search.js SITE < queries, one a line.
+// Queries the site's own search, which a browser runs in a worker: node search.js SITE < queries, one a line.
 // Prints a line of JSON for each query: the pages found, best first.
 const fs = require("fs")
 const path = require("path")

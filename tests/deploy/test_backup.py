@@ -1,4 +1,4 @@
-"""The page's backup and restore of a Cassandra cluster, typed as it says, on real nodes."""
+"""The page's backup and restore of a Cassandra cluster, typed as on the page, on real nodes."""
 
 from __future__ import annotations
 
@@ -24,32 +24,31 @@ OPTIONS = CassandraOptions(row_age=0.1, timeout=20.0, reap_interval=None)
 
 
 def commands() -> tuple[str, str]:
-    """What the page says to type: for the backup, and for the restore."""
+    """The commands of the page: for the backup, and for the restore."""
     section = PAGE.read_text().partition("\n## Backup and restore\n")[2].partition("\n## ")[0]
     backup, restore = re.findall(r"^ *```sh\n(.*?)^ *```$", section, re.DOTALL | re.MULTILINE)
     return backup, restore
 
 
 def keyspace(cluster: CassandraCluster) -> DataCentreTarget:
-    """The keyspace, with its tables."""
     target = DataCentreTarget(tuple(cluster.contact_points), "queuey", cluster.port)
     migrations.migrate(target, OPTIONS, replication="datacenter1=1")
     return target
 
 
 def operator(node: CassandraNode, directory: Path, text: str) -> str:
-    """Types commands on a node's machine; returns what they print."""
+    """Runs commands on a node's machine; returns their output."""
     tool = directory / "nodetool"
-    asked = shlex.join([*node._java(), f"-Duser.home={directory}", NODETOOL, "-p", str(node._place.jmx_port)])
-    tool.write_text(f'#!/bin/sh\nexec {asked} "$@"\n')
+    nodetool = shlex.join([*node._java(), f"-Duser.home={directory}", NODETOOL, "-p", str(node._place.jmx_port)])
+    tool.write_text(f'#!/bin/sh\nexec {nodetool} "$@"\n')
     tool.chmod(0o755)
     places = {
         "/var/lib/cassandra/data": node.directory / "data",
         "/backup": directory,
         "/restore": directory / "restore",
     }
-    for place, here in places.items():
-        text = re.sub(rf"(?<![\w/]){place}\b", str(here), text)
+    for place, actual in places.items():
+        text = re.sub(rf"(?<![\w/]){place}\b", str(actual), text)
     variables = {"PATH": f"{directory}:/usr/bin:/bin"}
     ended = subprocess.run(["/bin/sh", "-euc", text], env=variables, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -58,7 +57,7 @@ def operator(node: CassandraNode, directory: Path, text: str) -> str:
 
 @pytest.mark.slow
 def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
-    """A new cluster, restored from the snapshot, has the queues, messages and keys of before it, none from after."""
+    """A new cluster, restored from the snapshot, has the queues, messages and keys from before it, none from after."""
     backup, restore = commands()
     with start_cassandra(1, NodeOptions(nodetool=True)) as old:
         target = keyspace(old)
@@ -83,11 +82,11 @@ def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
         )
         operator(new.nodes[0], tmp_path, f"TAG={tag}\n{restore}")
         with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
-            assert [found.name for found in bridge.run(store.catalogue.list_queues("app"))] == ["kept"]
+            assert [messages.name for messages in bridge.run(store.catalogue.list_queues("app"))] == ["kept"]
             assert bridge.run(store.applications.find_key(b"k" * 32)) is not None
             queue = bridge.run(store.catalogue.queue("app", "kept"))
-            found = bridge.run(store.messages.fetch(queue, [(1, place) for place in before]))
-            assert [message.body for message in found] == [str(number) for number in range(500)]
+            messages = bridge.run(store.messages.fetch(queue, [(1, place) for place in before]))
+            assert [message.body for message in messages] == [str(number) for number in range(500)]
             assert bridge.run(store.messages.fetch(queue, [(2, place) for place in after])) == []
             (newer,) = bridge.run(store.messages.append(queue, [NewMessage(body="new", partition=1, ttl=3600)]))
             assert newer > max(*before, *after)

@@ -1,4 +1,4 @@
-"""The lines for Cassandra's nodes: a real node runs with them, and they go with what the store counts on."""
+"""The lines for Cassandra's nodes: a real node runs with them, and they agree with what the store assumes."""
 
 from __future__ import annotations
 
@@ -42,16 +42,15 @@ Connect = Callable[..., options.CassandraOptions]
 
 
 def seconds(text: str) -> float:
-    """A duration as cassandra.yaml has it."""
+    """Returns the seconds of a duration in cassandra.yaml."""
     number, unit = re.fullmatch(r"(\d+)([a-z]+)", text).groups()  # type: ignore[union-attr] # it has that form
     return int(number) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[unit]
 
 
 @pytest.fixture(scope="module")
 def lines() -> dict[str, Any]:
-    """The lines for every node."""
-    found: dict[str, Any] = yaml.safe_load(LINES.read_text())
-    return found
+    settings: dict[str, Any] = yaml.safe_load(LINES.read_text())
+    return settings
 
 
 def behind(own: str) -> Callable[[str], str]:
@@ -60,7 +59,7 @@ def behind(own: str) -> Callable[[str], str]:
 
 
 def credentials(directory: Path, *addresses: str) -> str:
-    """Makes a node's certificate, and returns the lines of ``secure.yaml`` with the files in place."""
+    """Creates a node's certificate, and returns the lines of ``secure.yaml`` with the files in place."""
     if addresses:
         names = ",".join(f"IP:{address}" for address in addresses)
         command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout key.pem -out ca.pem -addext"
@@ -75,15 +74,14 @@ def credentials(directory: Path, *addresses: str) -> str:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with the node's certificate."""
     return tmp_path_factory.mktemp("tls")
 
 
 @pytest.fixture(scope="module")
 def node(servers: ExitStack, tls: Path) -> Iterator[CassandraCluster]:
-    """One node with both samples at the end of its cassandra.yaml, which says otherwise before."""
+    """One node with both samples at the end of its cassandra.yaml, which has other values before."""
     own = f"{LINES.read_text()}\n{credentials(tls)}"
-    # What is said of TLS here only tells the starter how to ask the node whether it is up.
+    # The options for TLS here only tell the starter how to ask the node whether it is up.
     with start_cassandra(
         1, CassandraOptions(tls=Tls(tls / "node.pem"), restarts=False, rewrite=behind(own))
     ) as running:
@@ -92,13 +90,13 @@ def node(servers: ExitStack, tls: Path) -> Iterator[CassandraCluster]:
 
 @pytest.fixture(scope="module")
 def target(node: CassandraCluster) -> options.DataCentreTarget:
-    """The keyspace that the page makes."""
+    """The keyspace that the page creates."""
     return options.DataCentreTarget(tuple(node.contact_points), "queuey", node.port)
 
 
 @pytest.fixture(scope="module")
 def connect(tls: Path) -> Connect:
-    """Options for a user. The certificate is another machine's, so its name is not looked at."""
+    """Returns options for a user. The certificate is another machine's, so its name is not checked."""
 
     def by(user: str, password: str, **more: Any) -> options.CassandraOptions:  # noqa: ANN401 - further options
         return options.CassandraOptions(
@@ -109,29 +107,29 @@ def connect(tls: Path) -> Connect:
 
 
 def ask(target: options.DataCentreTarget, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
-    """Runs statements outside of any keyspace; returns what the last one gave."""
+    """Runs statements outside of any keyspace; returns the result of the last one."""
     with closing(Driver(target, given, keyspace=False)) as driver:
         assert driver.ready(100), driver.problem()
-        found: list[Any] = []
+        rows: list[Any] = []
         for statement in statements:
-            found = list(driver.run(statement, timeout=20.0))
-        return found
+            rows = list(driver.run(statement, timeout=20.0))
+        return rows
 
 
 def page_blocks() -> list[str]:
-    """The CQL of the page's section about passwords."""
+    """Returns the CQL of the page's section about passwords."""
     section = PAGE.read_text().partition("\n## Passwords and TLS\n")[2].partition("\n## ")[0]
     return re.findall(r"^```cql\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def prepared(target: options.DataCentreTarget, connect: Connect) -> options.DataCentreTarget:
-    """The cluster after everything that the page tells to type, for a cluster of one node."""
+    """The cluster after everything that the page says to type, for a cluster of one node."""
     users = [connect(*SUPERUSER), connect("admin", "change-me-1")]
     for user, block in zip(users, page_blocks(), strict=True):
-        here = block.replace("'dc1': 3", "'datacenter1': 1")
-        assert here.count("datacenter1") == 1
-        ask(target, user, *(Statement(one.strip(), idempotent=False) for one in here.split(";") if one.strip()))
+        adapted = block.replace("'dc1': 3", "'datacenter1': 1")
+        assert adapted.count("datacenter1") == 1
+        ask(target, user, *(Statement(one.strip(), idempotent=False) for one in adapted.split(";") if one.strip()))
     return target
 
 
@@ -169,11 +167,11 @@ def test_node_takes_the_lines(
 ) -> None:
     """A node with the samples at the end of its settings runs by them, whatever the settings say before."""
     in_force = dict(ask(target, connect(*SUPERUSER), SETTINGS))
-    wanted = yaml.safe_load(LINES.read_text() + SECURE.read_text().replace("/etc/cassandra/tls", str(tls)))
-    plain = {name: value for name, value in wanted.items() if not isinstance(value, dict)}
+    expected = yaml.safe_load(LINES.read_text() + SECURE.read_text().replace("/etc/cassandra/tls", str(tls)))
+    plain = {name: value for name, value in expected.items() if not isinstance(value, dict)}
     names = {"authenticator", "authorizer", "role_manager"}
-    found = {name: in_force[f"{name}.class_name" if name in names else name] for name in plain}
-    assert {name: value.rpartition(".")[2] if name in names else value for name, value in found.items()} == {
+    actual = {name: in_force[f"{name}.class_name" if name in names else name] for name in plain}
+    assert {name: value.rpartition(".")[2] if name in names else value for name, value in actual.items()} == {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in plain.items()
     }
     assert in_force["client_encryption_options.enabled"] == "true"
@@ -182,7 +180,7 @@ def test_node_takes_the_lines(
 
 
 def test_nobody_gets_in_without_a_password(node: CassandraCluster) -> None:
-    """A client without encryption is cut off, and one that does not know a password is refused."""
+    """A client without encryption is disconnected, and one without a valid password is refused."""
     address = node.contact_points[0]
     with pytest.raises(OSError, match=r".*"), Conversation(address, node.port) as plain:
         plain.query("SELECT key FROM system.local", ONE)
@@ -206,8 +204,8 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget,
         places = bridge.run(
             store.messages.append(queue, [NewMessage(body=body, partition=1, ttl=60) for body in ("first", "second")])
         )
-        found = bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))
-        assert [message.body for message in found] == ["first", "second"]
+        messages = bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))
+        assert [message.body for message in messages] == ["first", "second"]
         assert bridge.run(store.acknowledgement()).level == "fsync"
         assert bridge.run(store.catalogue.purge_queue(queue)).qid != queue.qid
 
@@ -225,9 +223,9 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
         [address] = [host.address for host in driver.hosts()]
         request = Encoded(clock_watch.NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=address)
         driver.send(request, lambda rows, _: answer.set_result(rows or []))
-        found = await asyncio.wait_for(answer, 60)
+        result = await asyncio.wait_for(answer, 60)
         driver.loop.adopt(None)
-        return found
+        return result
 
     migrations.migrate(prepared, connect("queuey", "change-me-2"))
     with closing(Driver(prepared, connect("queuey", "change-me-2"))) as driver:
@@ -237,13 +235,13 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
 
 
 def test_the_role_may_do_no_more(prepared: options.DataCentreTarget, connect: Connect) -> None:
-    """The service's role makes no keyspace and reads nobody's passwords; the superuser of old does not get in."""
+    """The service's role cannot create keyspaces or read passwords; the default superuser cannot log in."""
     ours = connect("queuey", "change-me-2")
     make = "CREATE KEYSPACE other WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     for forbidden in (make, "SELECT role FROM system_auth.roles", "DROP ROLE admin"):
         with pytest.raises(StoreUnavailable, match="does not let this user in"):
             ask(prepared, ours, Statement(forbidden, idempotent=False))
-    for _ in range(200):  # Nodes remember for a while who may log in.
+    for _ in range(200):  # Nodes cache for a while who may log in.
         with closing(Driver(prepared, connect(*SUPERUSER), keyspace=False)) as driver:
             refused = not driver.ready(2)
             problem = driver.problem() or ""
@@ -254,7 +252,7 @@ def test_the_role_may_do_no_more(prepared: options.DataCentreTarget, connect: Co
 
 
 def test_doctor_has_nothing_against_it(prepared: options.DataCentreTarget, connect: Connect) -> None:
-    """What the samples are to blame for is fine: access, what is acknowledged, Paxos, how long deletes live."""
+    """The checks that depend on the samples pass: access, acknowledgement, Paxos, lifetime of deletes."""
     migrations.migrate(prepared, connect("queuey", "change-me-2"))
     findings = {one.check: one for one in examine(prepared, connect("queuey", "change-me-2"))}
     for check in ("nodes", "access", "clocks", "acknowledged", "paxos", "schema", "gc_grace", "read_repair"):
@@ -263,7 +261,7 @@ def test_doctor_has_nothing_against_it(prepared: options.DataCentreTarget, conne
 
 @pytest.mark.slow
 def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, connect: Connect) -> None:
-    """Behind a bucket full of messages that all expired early, a read finds the one that lives, and does not fail."""
+    """Behind a bucket full of messages that all expired early, a read finds the live one, and does not fail."""
     ours = connect("queuey", "change-me-2")
     migrations.migrate(prepared, ours)
     with closing(Driver(prepared, ours)) as driver:
@@ -276,20 +274,20 @@ def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, 
         alive = message_codec.uuid_of((bucketing.FULL_ROWS, 0))
         driver.run(insert, (1, 1, 0, alive, b"alive", 2, b"m", 1, 3600), consistency="ONE")
         lower, upper = message_codec.uuid_of((0, 0)), message_codec.uuid_of((bucketing.FULL_ROWS + 1, 0))
-        found: list[Any] = []
-        while len(found) != 1:  # The last ones expire a second after they were written.
-            found = list(driver.run(message_codec.UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0))
-        assert found[0][1] == b"alive"
+        rows: list[Any] = []
+        while len(rows) != 1:  # The last ones expire a second after they were written.
+            rows = list(driver.run(message_codec.UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0))
+        assert rows[0][1] == b"alive"
 
 
 def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
-    """Tells whether a node goes on after a handshake; TLS 1.3 judges the client's certificate behind it."""
+    """Returns whether a node goes on after a handshake; TLS 1.3 checks the client's certificate after it."""
     with socket.create_connection((address, port), 10) as plain:
         try:
             with context.wrap_socket(plain, server_hostname=address) as encrypted:
                 encrypted.settimeout(1)
                 return encrypted.recv(1) != b""
-        except TimeoutError:  # It waits for us to speak first.
+        except TimeoutError:  # It waits for us to send first.
             return True
         except OSError:
             return False
@@ -297,7 +295,7 @@ def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
 
 @pytest.mark.slow
 def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path) -> None:
-    """Three nodes with the samples form a cluster over TLS, which lets in nobody without a certificate of its own."""
+    """Three nodes with the samples form a cluster over TLS, which admits only peers with a certificate."""
     block = claim(deploy.local.cassandra.ports(3))
     own = f"{LINES.read_text()}\n{credentials(tmp_path, *(block.address(index) for index in range(3)))}"
     setup = CassandraOptions(tls=Tls(tmp_path / "node.pem"), nodetool=True, rewrite=behind(own))

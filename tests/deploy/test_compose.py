@@ -1,4 +1,4 @@
-"""The compose file: valid, and its parts go together, as far as that can be said without Docker's engine."""
+"""The compose file: valid, and its parts fit together, as far as that can be checked without Docker's engine."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ Service = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """The file, anchors and merges resolved."""
-    found: dict[str, Any] = yaml.safe_load(FILE.read_text())
-    return found
+    """The file, with anchors and merges resolved."""
+    content: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    return content
 
 
 @pytest.fixture(scope="module")
 def services(document: dict[str, Any]) -> dict[str, Service]:
-    """Its services by name."""
-    found: dict[str, Service] = document["services"]
-    return found
+    entries: dict[str, Service] = document["services"]
+    return entries
 
 
 def has_compose() -> bool:
-    """Tells whether docker is here with its compose plugin; an engine is not needed."""
+    """Returns whether docker with its compose plugin is installed; an engine is not needed."""
     try:
         return subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -62,8 +61,8 @@ def test_references_lead_somewhere(document: dict[str, Any], services: dict[str,
     """Every volume, network and dependency is declared, every file that is mounted or built from exists."""
     for name, service in services.items():
         for source in (volume.partition(":")[0] for volume in service.get("volumes", [])):
-            there = (FILE.parent / source).is_file() if source.startswith(".") else source in document["volumes"]
-            assert there, (name, source)
+            exists = (FILE.parent / source).is_file() if source.startswith(".") else source in document["volumes"]
+            assert exists, (name, source)
         assert set(service["networks"]) <= set(document["networks"])
         assert set(service.get("depends_on", {})) <= set(services)
         if "build" in service:
@@ -73,7 +72,7 @@ def test_references_lead_somewhere(document: dict[str, Any], services: dict[str,
 
 
 def test_ports_are_published_to_this_machine_only(services: dict[str, Service]) -> None:
-    """No port can be reached from another machine, none is taken twice, and Cassandra's is not published at all."""
+    """No port can be reached from another machine, none is used twice, and Cassandra's is not published at all."""
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
     assert len({port.split(":")[1] for port in ports}) == len(ports)
@@ -81,7 +80,7 @@ def test_ports_are_published_to_this_machine_only(services: dict[str, Service]) 
 
 
 def test_cassandra_is_out_of_reach(document: dict[str, Any], services: dict[str, Service]) -> None:
-    """Cassandra asks nobody for a password, so only the services on its closed network reach it."""
+    """Cassandra has no passwords, so only the services on its closed network reach it."""
     assert document["networks"]["store"]["internal"] is True
     assert all(services[name]["networks"] == ["store"] for name in NODES)
 
@@ -108,16 +107,16 @@ def test_health_checks(services: dict[str, Service]) -> None:
 
 
 def test_health_check_of_cassandra_looks_at_the_port(services: dict[str, Service]) -> None:
-    """The nodes' health check fails while nobody listens, and passes when somebody does."""
+    """The nodes' health check fails while no process listens, and passes when one does."""
     import socket  # noqa: PLC0415 - only this test listens
 
     command = services[NODES[0]]["healthcheck"]["test"][1:]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        here = [part.replace(str(NATIVE_PORT), str(listener.getsockname()[1])) for part in command]
-        assert subprocess.run(here, capture_output=True, check=False).returncode != 0
+        adapted = [part.replace(str(NATIVE_PORT), str(listener.getsockname()[1])) for part in command]
+        assert subprocess.run(adapted, capture_output=True, check=False).returncode != 0
         listener.listen()
-        assert subprocess.run(here, capture_output=True, check=False).returncode == 0
+        assert subprocess.run(adapted, capture_output=True, check=False).returncode == 0
 
 
 def test_nodes_get_our_lines_once(services: dict[str, Service], tmp_path: Path) -> None:
@@ -161,8 +160,8 @@ def test_migration_makes_three_copies(services: dict[str, Service]) -> None:
     """The migration is a command of ours that asks for a copy per node, in the nodes' data centre."""
     name, *arguments = services["migrate"]["command"]
     command = load(name)
-    known = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in arguments if word.startswith("--")} <= known
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in arguments if word.startswith("--")} <= options
     copies = parse_replication(arguments[arguments.index("--replication") + 1])
     centre = services[NODES[0]]["environment"]["CASSANDRA_DC"]
     assert copies == {"class": "NetworkTopologyStrategy", centre: str(len(NODES))}

@@ -1,4 +1,4 @@
-"""The image: what its file says, and its steps, command and health check run here as far as they can without Docker."""
+"""The image: its file, and its steps, command and health check, run here as far as possible without Docker."""
 
 from __future__ import annotations
 
@@ -31,23 +31,21 @@ SECRET = re.compile(r"password|secret|token|private.key|BEGIN ", re.IGNORECASE)
 
 @pytest.fixture
 def stages() -> list[Stage]:
-    """The stages of the image."""
     return dockerfile.read(FILE)[1]
 
 
 @pytest.fixture
 def final(stages: list[Stage]) -> Stage:
-    """The stage that becomes the image."""
     return stages[-1]
 
 
 def copied(stage: Stage) -> set[str]:
-    """What a stage takes out of the project's directory."""
+    """Returns what a stage copies from the project's directory."""
     return {source for one in stage.all("COPY") if "from" not in one.options for source in one.words[:-1]}
 
 
 def let_in() -> list[str]:
-    """The exceptions of the ignore file, whose first rule leaves everything out."""
+    """Returns the exceptions of the ignore file, whose first rule excludes everything."""
     rules = [
         rule for rule in FILE.with_name("Dockerfile.dockerignore").read_text().splitlines() if not rule.startswith("#")
     ]
@@ -70,22 +68,22 @@ def test_every_version_is_pinned(stages: list[Stage]) -> None:
     (install,) = (one for one in stages[0].all("RUN") if " install " in one.rest)
     assert "-c constraints.txt" in install.rest
     (extras,) = re.findall(r"\.\[([\w,]+)\]", install.rest)
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"cassandra", "zookeeper"} <= set(extras.split(",")) <= set(known)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"cassandra", "zookeeper"} <= set(extras.split(",")) <= set(declared)
 
 
 def test_python_is_one_that_is_tested() -> None:
     """The image has the oldest Python that the project supports, which the tests run on, in its slim form."""
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     version, kind, *_ = dockerfile.read(FILE)[0]["PYTHON"].split("-")
-    assert (version, kind) == (wanted, "slim")
+    assert (version, kind) == (required, "slim")
 
 
 def test_context_has_what_is_copied_and_no_more(stages: list[Stage]) -> None:
     """The ignore file lets in exactly what the build copies, and all of it exists."""
-    wanted = copied(stages[0])
-    assert set(let_in()) == wanted
-    assert {name for name in wanted if not (ROOT / name).exists()} == set()
+    expected = copied(stages[0])
+    assert set(let_in()) == expected
+    assert {name for name in expected if not (ROOT / name).exists()} == set()
 
 
 def test_it_does_not_run_as_root(final: Stage) -> None:
@@ -103,8 +101,8 @@ def test_no_secret_is_built_in(stages: list[Stage]) -> None:
     """No argument, variable or step names a secret, and no file is fetched from elsewhere."""
     for stage in stages:
         assert stage.all("ADD") == []
-        for one in stage.instructions:
-            assert not SECRET.search(one.rest), one
+        for instruction in stage.instructions:
+            assert not SECRET.search(instruction.rest), instruction
 
 
 def test_port_is_the_one_it_listens_on(final: Stage) -> None:
@@ -122,37 +120,36 @@ def test_linter() -> None:
 
 
 def run_as_image(final: Stage, home: Path, programs: Path) -> None:
-    """Starts the image's command, asks its health check, stops it, and asks again.
+    """Starts the image's command, runs its health check, stops it, and runs the check again.
 
     Args:
         final: The stage.
-        home: Stands for the volume.
-        programs: Where the installed programs are.
+        home: Replaces the volume.
+        programs: Directory of the installed programs.
     """
     port = free_port()
     variables = {name: value.replace("/var/lib", str(home)) for name, value in final.environment.items()}
     variables |= {"QUEUEY_PORT": str(port), "QUEUEY_HOST": "127.0.0.1", "PATH": f"{programs}{os.pathsep}/usr/bin:/bin"}
-    given = environment(**variables)
+    variables_given = environment(**variables)
     check = dockerfile.Instruction("CMD", final.last("HEALTHCHECK").rest.partition("CMD ")[2]).words
     command = [*final.last("ENTRYPOINT").words, *final.last("CMD").words]
     process = subprocess.Popen(
-        command, executable=programs / command[0], env=given, cwd=home, stdout=subprocess.PIPE, text=True
+        command, executable=programs / command[0], env=variables_given, cwd=home, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Queuey serves at")
-        assert healthy(check, programs, given)
+        assert healthy(check, programs, variables_given)
         assert {path.name for path in (home / "queuey").iterdir()} >= {"profile.toml", "queuey.sqlite3"}
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 0
-        assert not healthy(check, programs, given)
+        assert not healthy(check, programs, variables_given)
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:
-    """Runs the health check."""
     ended = subprocess.run(
         check, executable=programs / check[0], env=variables, capture_output=True, timeout=300, check=False
     )
@@ -166,7 +163,7 @@ def test_command_and_health_check(final: Stage, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_steps(stages: list[Stage], tmp_path: Path) -> None:
-    """The build's steps, run on what it copies, make an environment that serves, with Cassandra's driver and tables."""
+    """The build's steps, run on copied files, make an environment that serves, with Cassandra's driver and tables."""
     build, final = stages
     source, target, home = tmp_path / "src", tmp_path / "queuey", tmp_path / "home"
     source.mkdir()
@@ -214,7 +211,6 @@ def test_image() -> None:
 
 
 def docker(*words: str) -> str:
-    """Runs Docker's client; returns what it printed."""
     ended = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout.strip()

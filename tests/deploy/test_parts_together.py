@@ -1,4 +1,4 @@
-"""What the compose file starts, started as processes on a real Cassandra: the migration, then two web nodes."""
+"""The services of the compose file, started as processes on a real Cassandra: the migration, then two web nodes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,25 @@ PROGRAMS = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """The compose file's services."""
-    found: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())["services"]
-    return found
+    content: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())["services"]
+    return content
 
 
 @pytest.fixture(scope="module")
 def target(cassandra: Cassandra) -> DataCentreTarget:
-    """A keyspace that is not there yet."""
+    """A keyspace that does not exist yet."""
     return DataCentreTarget(tuple(cassandra.contact_points), unique_name("compose"), cassandra.port)
 
 
 def variables(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> dict[str, str]:
-    """A service's environment: the image's and its own, with our Cassandra, a free port, and a place for its volume."""
+    """Returns a service's environment: the image's and its own, with our Cassandra, a free port and a volume."""
     image = dockerfile.read(ROOT / "deploy" / "docker" / "Dockerfile")[1][-1].environment
-    given = {name: value.replace("/var/lib", str(volume)) for name, value in (image | service["environment"]).items()}
-    given |= {"QUEUEY_STORE": target.url, "QUEUEY_HOST": "127.0.0.1", "QUEUEY_PORT": str(free_port())}
-    return environment(**given | {"PATH": f"{PROGRAMS}{os.pathsep}/usr/bin:/bin"})
+    values = {name: value.replace("/var/lib", str(volume)) for name, value in (image | service["environment"]).items()}
+    values |= {"QUEUEY_STORE": target.url, "QUEUEY_HOST": "127.0.0.1", "QUEUEY_PORT": str(free_port())}
+    return environment(**values | {"PATH": f"{PROGRAMS}{os.pathsep}/usr/bin:/bin"})
 
 
 def command(service: dict[str, Any]) -> list[str]:
-    """What a service's container runs."""
     image = dockerfile.read(ROOT / "deploy" / "docker" / "Dockerfile")[1][-1]
     words = service.get("command") or image.last("CMD").words
     return [str(PROGRAMS / image.last("ENTRYPOINT").words[0]), *words]
@@ -56,14 +54,14 @@ def command(service: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> Iterator[str]:
-    """A web node; gives its URL. It must end in order."""
+    """Runs a web node; yields its URL. It must end in order."""
     volume.mkdir()
-    given = variables(service, target, volume)
-    process = subprocess.Popen(command(service), env=given, cwd=volume, stdout=subprocess.PIPE, text=True)
+    values = variables(service, target, volume)
+    process = subprocess.Popen(command(service), env=values, cwd=volume, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Queuey serves at")
-        yield f"http://127.0.0.1:{given['QUEUEY_PORT']}"
+        yield f"http://127.0.0.1:{values['QUEUEY_PORT']}"
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 0
     finally:
@@ -72,7 +70,7 @@ def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> 
 
 
 def run(words: list[str], given: dict[str, str]) -> str:
-    """Runs a command that must succeed; returns what it prints."""
+    """Runs a command that must succeed; returns its output."""
     ended = subprocess.run(words, env=given, cwd=PROGRAMS, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -83,14 +81,14 @@ def test_two_web_nodes_serve_the_same(services: dict[str, Any], target: DataCent
     migration, volumes = services["migrate"], (tmp_path / "1", tmp_path / "2")
     words = ["datacenter1=1" if word == "dc1=3" else word for word in command(migration)]
     assert words != command(migration)
-    given = variables(migration, target, tmp_path)
-    for _ in range(2):  # It may run again, as when the containers are made anew.
-        run(words, given)
-    key = json.loads(run([words[0], "app", "create", "demo", "--json"], given))["secret"]
+    values = variables(migration, target, tmp_path)
+    for _ in range(2):  # It may run again, as when the containers are created anew.
+        run(words, values)
+    key = json.loads(run([words[0], "app", "create", "demo", "--json"], values))["secret"]
     with (
-        running(services["web-1"], target, volumes[0]) as one,
+        running(services["web-1"], target, volumes[0]) as node,
         running(services["web-2"], target, volumes[1]) as other,
-        Client(one, key=key, application="demo") as first,
+        Client(node, key=key, application="demo") as first,
         Client(other, key=key, application="demo") as second,
     ):
         first.create_queue("shared", partitions=2)

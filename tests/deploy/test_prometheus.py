@@ -1,4 +1,4 @@
-"""The alerts: valid, about metrics that there are, tested, and explained. promtool runs them where it is installed."""
+"""The alerts: valid, about existing metrics, tested, and documented. promtool runs them where it is installed."""
 
 from __future__ import annotations
 
@@ -30,22 +30,20 @@ with_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="nee
 
 @pytest.fixture(scope="module")
 def alerts() -> dict[str, dict[str, Any]]:
-    """The rules by name."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    found = {rule["alert"]: rule for rule in rules}
-    assert len(found) == len(rules)
-    return found
+    by_name = {rule["alert"]: rule for rule in rules}
+    assert len(by_name) == len(rules)
+    return by_name
 
 
 def families(text: bytes) -> set[str]:
-    """What an exposition has."""
     return set(re.findall(r"^# TYPE (\w+) ", text.decode(), re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
 def cassandra_families() -> set[str]:
-    """The metrics of the service on Cassandra; they are there while Cassandra is not."""
+    """Metrics of the service on Cassandra, which exist even while Cassandra is down."""
     store = CassandraStore(NOBODY, CassandraOptions(reap_interval=None, heartbeat=60.0), Clock())
     try:
         return families(exposition({"1": snapshot(Metrics(), bridge.run(store.statistics()))}))
@@ -66,7 +64,7 @@ def common_families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def promtool(*arguments: str | Path) -> None:
-    """Runs promtool, which must find nothing wrong."""
+    """Runs promtool, which must find no errors."""
     ended = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -105,7 +103,7 @@ def test_metrics_exist(
 
 
 def test_each_is_tested_both_ways(alerts: dict[str, dict[str, Any]]) -> None:
-    """For every alert there is a moment at which it must be silent, and one at which it must speak."""
+    """Every alert has a test in which it must not fire, and one in which it must."""
     cases = [case for test in yaml.safe_load(TESTS.read_text())["tests"] for case in test["alert_rule_test"]]
     assert {case["alertname"] for case in cases if case.get("exp_alerts")} == set(alerts)
     silent = {case["alertname"] for case in cases if not case.get("exp_alerts")}
@@ -113,7 +111,7 @@ def test_each_is_tested_both_ways(alerts: dict[str, dict[str, Any]]) -> None:
 
 
 def test_each_is_explained(alerts: dict[str, dict[str, Any]]) -> None:
-    """The page says of every alert what it means and what to do, with the severity that it has."""
+    """The page says of every alert what it means and what to do, with its severity."""
     pages = PAGE.read_text() + (ROOT / "docs" / "operations.md").read_text()
     explained = dict(re.findall(r"^\| (Queuey\w+) \((page|ticket)\) \|", pages, re.MULTILINE))
     assert explained == {name: rule["labels"]["severity"] for name, rule in alerts.items()}
@@ -142,9 +140,12 @@ def test_targets_are_asked_what_there_is() -> None:
     [
         ("OK", False),
         ("StoreUnavailable: Cassandra has too few replicas alive (1 of 2 needed)", False),
-        ("StoreUnavailable: the clock is +0.410 s off the Cassandra nodes'", False),
+        ("StoreUnavailable: the clock is +0.410 s off the clocks of the Cassandra nodes", False),
         ("StoreUnavailable: keyspace queuey has no tables yet; run `queuey migrate`", True),
-        ("StoreUnavailable: keyspace queuey cannot be used: the keyspace has the change 009_x, which is newer", True),
+        (
+            "StoreUnavailable: keyspace queuey cannot be used: the keyspace has the migration 009_x, which is newer",
+            True,
+        ),
     ],
 )
 def test_schema_is_told_from_other_troubles(body: str, *, about_schema: bool) -> None:

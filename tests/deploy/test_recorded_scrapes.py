@@ -16,7 +16,7 @@ from tests.deploy.recording import series
 from tests.deploy.test_prometheus import RULES, promtool, with_promtool
 
 SCRAPES = 80
-"""One every 15 s."""
+"""Number of scrapes, one every 15 s."""
 ROUTE = "v1.queue"
 
 
@@ -29,18 +29,17 @@ class Recorder:
         self.scrapes: list[bytes] = []
 
     def scrape(self, asked: int | None) -> None:
-        """Records a scrape: of all workers, or as if the one that is asked knew nothing of the other."""
-        found = [snapshot(metrics, bridge.run(self.store.statistics())) for metrics in self.workers]
-        workers: dict[str, Snapshot | None] = dict(zip("12", found, strict=True))
-        self.scrapes.append(exposition(workers if asked is None else {"": found[asked]}))
+        """Records a scrape: of all workers, or as if the one that is scraped did not know of the other."""
+        snapshots = [snapshot(metrics, bridge.run(self.store.statistics())) for metrics in self.workers]
+        workers: dict[str, Snapshot | None] = dict(zip("12", snapshots, strict=True))
+        self.scrapes.append(exposition(workers if asked is None else {"": snapshots[asked]}))
 
     def series(self) -> list[dict[str, str]]:
-        """Returns what was recorded as promtool takes it."""
         return series(self.scrapes, job="queuey", instance="web-1:5000")
 
 
 def evaluate(directory: Path, series: list[dict[str, str]], speaking: dict[str, dict[str, Any]]) -> None:
-    """Has promtool evaluate all alerts at the end; fails unless exactly these speak, with these labels."""
+    """Has promtool evaluate all alerts at the end; fails unless exactly these fire, with these labels."""
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     cases = []
     for rule in rules:
@@ -56,7 +55,7 @@ def evaluate(directory: Path, series: list[dict[str, str]], speaking: dict[str, 
 
 @pytest.fixture
 def record(tmp_path: Path) -> Callable[[Callable[[Recorder, int], None]], list[dict[str, str]]]:
-    """Records a service's scrapes, one after each step of what it goes through."""
+    """Records a service's scrapes, one after each step of its history."""
 
     def run(step: Callable[[Recorder, int], None], asked: Callable[[int], int | None] = lambda _: None) -> Any:  # noqa: ANN401
         store = open_store(tmp_path / "data")
@@ -91,7 +90,7 @@ def lose_a_worker(recorder: Recorder, number: int) -> None:
 @with_promtool
 @pytest.mark.parametrize("step", [work, lose_a_worker])
 def test_a_service_that_is_well(record: Any, tmp_path: Path, step: Callable[[Recorder, int], None]) -> None:  # noqa: ANN401
-    """No alert speaks of two workers that do their work, however unlike, and of one that is replaced."""
+    """No alert fires for two healthy workers, however unlike, or for one that is replaced."""
     evaluate(tmp_path, record(step), {})
 
 
@@ -103,7 +102,7 @@ def test_scrapes_of_one_worker_at_a_time(record: Any, tmp_path: Path) -> None:  
 
 
 def fail(recorder: Recorder, number: int) -> None:
-    """One worker cannot reach its store for one request in seventeen."""
+    """One worker fails to reach its store for one request in seventeen."""
     work(recorder, number)
     for _ in range(25):
         recorder.workers[1].observe(ROUTE, 503, 0.002)

@@ -1,4 +1,4 @@
-"""The sample settings: accepted, and what they say about themselves holds."""
+"""The sample settings: accepted, and their comments are true."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE, SEVERAL = "one-data-centre.toml", "several-data-centres.toml"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A directory that has what the samples expect in /etc/queuey, and the samples themselves."""
+    """A directory with the samples, and with the files that they expect in /etc/queuey."""
     (tmp_path / "cassandra.password").write_text("secret\n")
     (tmp_path / "cassandra-ca.pem").write_text(CERTIFICATE.read_text())
     for name in SAMPLES:
@@ -34,12 +34,11 @@ def installed(tmp_path: Path) -> Path:
 
 
 def loaded(installed: Path, name: str) -> Loaded:
-    """A sample, read as the service reads it."""
+    """Returns a sample as the service reads it."""
     return settings.load({}, {}, config=installed / name)
 
 
 def options(installed: Path, name: str) -> CassandraOptions:
-    """What a sample makes of the store."""
     return opening.cassandra_options(loaded(installed, name).settings)
 
 
@@ -52,10 +51,10 @@ def test_accepted(installed: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_safe(installed: Path, name: str) -> None:
     """The store is reached with TLS and a password that is in a file of its own, never in the sample."""
-    found = options(installed, name)
-    assert found.tls_ca is not None
-    assert found.tls_hostname
-    assert (found.user, found.password) == ("queuey", "secret")
+    loaded_options = options(installed, name)
+    assert loaded_options.tls_ca is not None
+    assert loaded_options.tls_hostname
+    assert (loaded_options.user, loaded_options.password) == ("queuey", "secret")
     assert "secret" not in (DIRECTORY / name).read_text()
 
 
@@ -70,10 +69,10 @@ def test_missing_password_is_named(installed: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "copies"), [(ONE, {"dc1": 3}), (SEVERAL, {"paris": 3, "rome": 3, "oslo": 3})])
 def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -> None:
     """With three copies in each data centre, reads meet writes as far as the sample says."""
-    found = options(installed, name)
-    levels = ConsistencyLevels(found, lambda: copies, TimingInForce(found, Clock()))
+    loaded_options = options(installed, name)
+    levels = ConsistencyLevels(loaded_options, lambda: copies, TimingInForce(loaded_options, Clock()))
     queue = Queue(application="acme", name="orders", uid=1, qid=1)
     strong, very_strong = (levels.of(replace(queue, consistency=level)) for level in ("strong", "very_strong"))
     assert meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
     assert meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
-    assert meeting(found.catalogue_write, found.catalogue_read, copies) == "everywhere"
+    assert meeting(loaded_options.catalogue_write, loaded_options.catalogue_read, copies) == "everywhere"

@@ -72,12 +72,12 @@ WANTED = {
     "websocket": "inbox",
     "zookeeper": "qdo",
 }
-"""Queries, and a page that a reader wants to see among the first three."""
+"""Queries, and a page that must be among the first three results."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does: strictly."""
+    """The site, built strictly, as `make docs` does."""
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", "deploy/site/mkdocs.yml"]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -96,15 +96,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser without windows."""
     if chromium.CHROMIUM is None:
         pytest.skip("needs Chromium, which is not installed")
-    with chromium.chromium() as found:
-        yield found
+    with chromium.chromium() as running:
+        yield running
 
 
 def test_every_page_has_a_place(site: Path) -> None:
-    """Each page of the documentation is on the site, and so are the pages that stand elsewhere."""
+    """Each page of the documentation is on the site, and so are the pages from other folders."""
     docs = ROOT / "docs"
     pages = {page.relative_to(docs).with_suffix(".html") for page in docs.rglob("*.md")}
     pages |= {Path(name) for name in ("readme.html", "changelog.html", "contributing.html", "local-servers.html")}
@@ -114,8 +113,8 @@ def test_every_page_has_a_place(site: Path) -> None:
 def test_reference(site: Path) -> None:
     """The reference has what the packages export, and nothing of the marks that docstrings have."""
     for package in (queuey.client, qdo):
-        part = package.__name__.rpartition(".")[2]
-        text = "".join(page.read_text() for page in (site / "reference").glob(f"{part}*.html"))
+        module = package.__name__.rpartition(".")[2]
+        text = "".join(page.read_text() for page in (site / "reference").glob(f"{module}*.html"))
         names = [f"{package.__name__}.{name}" for name in package.__all__]
         assert {name: text.count(f'id="{name}"') for name in names if text.count(f'id="{name}"') != 1} == {}
         assert 'class="highlight"' in text
@@ -129,8 +128,8 @@ def test_search(site: Path) -> None:
     queries = "\n".join(WANTED)
     script = Path(__file__).with_name("search.js")
     ended = subprocess.run([str(NODE), script, site], input=queries, capture_output=True, check=True, text=True)
-    found = dict(zip(WANTED, map(json.loads, ended.stdout.splitlines()), strict=True))
-    assert {query: found[query][:5] for query, page in WANTED.items() if f"{page}.html" not in found[query][:3]} == {}
+    hits = dict(zip(WANTED, map(json.loads, ended.stdout.splitlines()), strict=True))
+    assert {query: hits[query][:5] for query, page in WANTED.items() if f"{page}.html" not in hits[query][:3]} == {}
 
 
 def test_words_for_the_search_are_of_pages() -> None:
@@ -174,7 +173,7 @@ def test_examples_in_three_languages_are_tabs(site: Path) -> None:
 
 
 LONGEST, SMALL, PARTS = 20_000, 375, 8
-"""In pixels the height of a page in a window 1,280 wide, and the width of a telephone; into how many tests pages go."""
+"""Max height of a page (px) in a window 1,280 px wide; width of a telephone (px); number of tests for all pages."""
 UNDER_BUTTONS = """() => [...document.querySelectorAll(".md-code__nav")].filter(nav => {
   const button = nav.getBoundingClientRect(), code = nav.closest("pre, .highlight").querySelector("code");
   const text = document.createRange();
@@ -183,7 +182,7 @@ UNDER_BUTTONS = """() => [...document.querySelectorAll(".md-code__nav")].filter(
   return code.scrollWidth > code.clientWidth
     || lines.some(line => line.right > button.left && line.bottom > button.top && line.top < button.bottom);
 }).map(nav => nav.closest("pre, .highlight").textContent.slice(0, 60))"""
-"""Code of which a line is cut, or stands below the button that copies it."""
+"""Finds code with a line that is cut, or lies below the button that copies it."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -1,4 +1,4 @@
-"""The systemd unit: checked by systemd itself where it is installed, and against what the service does."""
+"""The systemd unit: checked by systemd itself where it is installed, and against the service's behaviour."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "queuey.service"
 VARIABLES = ROOT / "deploy" / "systemd" / "queuey.env"
 EXPOSED_AT_MOST = 20
-"""Tenths: 2.0 of 10, what systemd calls OK."""
+"""Max exposure in tenths: 2.0 of 10, which systemd calls OK."""
 
 with_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """The unit's lines by key, in order."""
+    """Returns the unit's lines by key, in order."""
     lines: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         if "=" in line and not line.startswith("#"):
@@ -39,13 +39,11 @@ def read(path: Path) -> dict[str, list[str]]:
 
 @pytest.fixture
 def unit() -> dict[str, list[str]]:
-    """The unit's lines."""
     return read(UNIT)
 
 
 @pytest.fixture
 def command(unit: dict[str, list[str]]) -> Sequence[str]:
-    """What the unit starts."""
     return shlex.split(unit["ExecStart"][0])
 
 
@@ -63,17 +61,17 @@ def test_systemd_accepts_it(tmp_path: Path) -> None:
 def test_it_may_do_little() -> None:
     """By systemd's own measure the unit is hardly exposed."""
     threshold = f"--threshold={EXPOSED_AT_MOST}"
-    asked = ["systemd-analyze", "security", "--offline=yes", "--no-pager", threshold, str(UNIT)]
-    ended = subprocess.run(asked, capture_output=True, text=True, check=False)
+    analysis = ["systemd-analyze", "security", "--offline=yes", "--no-pager", threshold, str(UNIT)]
+    ended = subprocess.run(analysis, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
 
 
 def test_it_starts_a_command_of_ours(command: Sequence[str]) -> None:
     """The command and its options are those of the command line."""
-    program, name, *rest = command
+    program, name, *arguments = command
     assert Path(program).name == "queuey"
-    known = {option for parameter in load(name).params for option in parameter.opts}
-    assert {word for word in rest if word.startswith("--")} <= known
+    options = {option for parameter in load(name).params for option in parameter.opts}
+    assert {word for word in arguments if word.startswith("--")} <= options
 
 
 def test_stop_waits_for_requests(unit: dict[str, list[str]]) -> None:

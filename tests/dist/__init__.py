@@ -1,1 +1,1 @@
-"""What is built for users, and how they are told to install it."""
+"""The distributions for users, and the instructions to install them."""

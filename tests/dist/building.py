@@ -1,4 +1,4 @@
-"""Builds the wheel and the sdist as ``make dist`` does, and lists what belongs into them."""
+"""Builds the wheel and the sdist as ``make dist`` does, and lists what belongs in them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 CACHES = ("__pycache__", "*.py[cod]", ".*_cache", ".venv", ".git", ".hypothesis", "*.sqlite*")
 DEVELOPMENT = "dev"
-"""The extra with the tools for working on a checkout; it holds all others."""
+"""The extra with the tools for working on a checkout; it includes all others."""
 
 
 class Built(NamedTuple):
-    """What was built."""
+    """The wheel and the sdist."""
 
     wheel: Path
     sdist: Path
 
 
 def build(tree: Path, target: Path) -> Built:
-    """Builds both from a checkout or an unpacked sdist, without asking an index."""
+    """Builds both from a checkout or an unpacked sdist, without an index."""
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
     ended = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -33,23 +33,21 @@ def build(tree: Path, target: Path) -> Built:
 
 
 def is_cache(path: str) -> bool:
-    """Whether a path, with ``/``, is something that a tool left behind."""
+    """Returns whether a path, with ``/``, is a file or folder that a tool left behind."""
     return any(fnmatch(part, pattern) for part in path.split("/") for pattern in CACHES)
 
 
 def files(*folders: str) -> Iterator[str]:
-    """The files of folders of the checkout, by their paths in it."""
+    """Returns the files of folders of the checkout, by their paths in it."""
     for folder in folders:
         paths = (path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file())
         yield from (path for path in paths if not is_cache(path))
 
 
 def project() -> dict[str, Any]:
-    """What the project says of itself."""
     table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return table
 
 
 def extras() -> list[str]:
-    """The extras for users, in order."""
     return sorted(project()["optional-dependencies"].keys() - {DEVELOPMENT})

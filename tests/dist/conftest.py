@@ -13,13 +13,13 @@ from tests.dist.building import ROOT, Built, build
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """What ``make dist`` would build of the checkout."""
+    """What ``make dist`` would build from the checkout."""
     return build(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="session")
 def checkout(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What stands for a checkout in which ``make dist`` has run: the unpacked sdist, with the wheel where pages have it."""
+    """A replacement of a checkout after ``make dist``: the unpacked sdist, with the wheel where pages expect it."""
     directory = tmp_path_factory.mktemp("checkout")
     with tarfile.open(built.sdist) as sdist:
         sdist.extractall(directory, filter="data")

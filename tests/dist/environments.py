@@ -1,4 +1,4 @@
-"""Virtual environments that know nothing of this checkout. They need pip and an index, or wheels that pip is told to use."""
+"""Virtual environments without this checkout. They need pip and an index, or wheels that pip is told to use."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ CONSTRAINTS = str(ROOT / "constraints.txt")
 
 
 class Environment:
-    """A virtual environment that knows nothing of this checkout.
+    """A virtual environment without this checkout.
 
     Args:
-        home: Where it is made.
+        home: Directory of the environment.
     """
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.programs = home / "bin"
-        # An empty variable counts as none; the cache is for what the programs keep of their own.
+        # An empty variable counts as unset; the programs may keep files of their own in the cache.
         self.variables = environment(PYTHONPATH="", XDG_CACHE_HOME=str(home / "cache"))
         self.variables["PIP_CACHE_DIR"] = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
         self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
 
     def shell(self, command: str, directory: Path, **variables: str) -> str:
-        """Runs a command of a shell with this environment's programs; returns what it printed."""
+        """Runs a shell command with this environment's programs; returns its output."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         ended = subprocess.run(
             ["/bin/sh", "-euc", command],
@@ -45,7 +45,6 @@ class Environment:
         return ended.stdout
 
     def install(self, target: str, *, directory: Path) -> None:
-        """Installs something with the pinned versions."""
         self.shell(f"pip install -q -c {shlex.quote(CONSTRAINTS)} {shlex.quote(target)}", directory)
 
     def python(self, program: str) -> str:

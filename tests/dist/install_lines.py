@@ -17,54 +17,54 @@ PLAIN = {"-e", "-q", "--quiet", "--disable-pip-version-check"}
 
 
 class InstallLine(NamedTuple):
-    """A command.
+    """An installation command.
 
     Attributes:
         place: The file, and the line in it.
-        arguments: What follows ``pip install``, as a shell reads it.
+        arguments: The text after ``pip install``, as a shell reads it.
     """
 
     place: str
     arguments: str
 
     def command(self) -> str:
-        """The command, for whichever pip comes first on the path."""
+        """Returns the command, for the first pip on the path."""
         return f"pip install {self.arguments}"
 
     def constraints(self) -> list[str]:
-        """The files that it takes versions from."""
+        """Returns the files from which it takes versions."""
         words = shlex.split(self.arguments, comments=True)
         return [value for option, value in zip(words, words[1:], strict=False) if option in WITH_VALUE]
 
     def targets(self) -> list[str]:
-        """What it installs.
+        """Returns what it installs.
 
         Raises:
             ValueError: An option is not one of the few that are known here.
         """
         words = iter(shlex.split(self.arguments, comments=True))
-        found = []
+        names = []
         for word in words:
             if word in WITH_VALUE:
                 next(words)
             elif not word.startswith("-"):
-                found.append(word)
+                names.append(word)
             elif word not in PLAIN:
                 raise ValueError(f"{self.place}: option {word!r}")
-        return found
+        return names
 
 
 def lines_in(text: str, place: str) -> Iterator[InstallLine]:
-    """The commands in a text that install something; one that installs nothing is mentioned, not printed."""
+    """Yields the commands in a text that install something, without mere mentions of ``pip install``."""
     for number, line in enumerate(text.splitlines(), 1):
-        for found in COMMAND.finditer(line):
-            one = InstallLine(f"{place}:{number}", END.split(found[1])[0].strip())
-            if one.targets():
-                yield one
+        for match in COMMAND.finditer(line):
+            install_line = InstallLine(f"{place}:{number}", END.split(match[1])[0].strip())
+            if install_line.targets():
+                yield install_line
 
 
 def texts(*folders: str, suffix: str = "") -> Iterator[tuple[str, str]]:
-    """The path and the text of each file that people read, in folders of the checkout and on its top."""
+    """Yields path and text of each file for readers, in folders of the checkout and at its top."""
     inner = (path for folder in folders for path in (ROOT / folder).rglob(f"*{suffix}"))
     for path in sorted({*ROOT.glob("*.md"), *inner}):
         name = path.relative_to(ROOT).as_posix()
@@ -73,5 +73,4 @@ def texts(*folders: str, suffix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def printed() -> list[InstallLine]:
-    """Every command of a page or a sample, in order."""
     return [line for name, text in texts("docs", "deploy") for line in lines_in(text, name)]

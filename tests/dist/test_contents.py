@@ -1,4 +1,4 @@
-"""What is in the wheel and in the sdist."""
+"""Contents of the wheel and of the sdist."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ INFO = f"{DISTRIBUTION.replace('-', '_')}-{queuey.__version__}.dist-info"
 
 @pytest.fixture(scope="module")
 def names(built: Built) -> set[str]:
-    """The files in the wheel."""
     with ZipFile(built.wheel) as wheel:
         return set(wheel.namelist())
 
 
 @pytest.fixture(scope="module")
 def metadata(built: Built) -> Message:
-    """What the wheel says of itself."""
     with ZipFile(built.wheel) as wheel:
         return Parser().parsestr(wheel.read(f"{INFO}/METADATA").decode())
 
@@ -46,10 +44,10 @@ def test_wheel_has_both_packages(names: set[str]) -> None:
 
 
 def test_wheel_has_the_licences(names: set[str], metadata: Message) -> None:
-    """The project's licence, and those of what it took in from others, are declared and stand with the metadata."""
-    wanted = {"LICENSE"} | {name for name in files("queuey", "qdo") if LICENCE.search(name)}
-    assert set(metadata.get_all("License-File", [])) == wanted
-    assert {f"{INFO}/licenses/{name}" for name in wanted} <= names
+    """The licences of the project and of vendored code are declared and stored with the metadata."""
+    expected = {"LICENSE"} | {name for name in files("queuey", "qdo") if LICENCE.search(name)}
+    assert set(metadata.get_all("License-File", [])) == expected
+    assert {f"{INFO}/licenses/{name}" for name in expected} <= names
     assert metadata["License-Expression"] == "Apache-2.0"
 
 
@@ -60,7 +58,7 @@ def test_wheel_has_one_version(metadata: Message) -> None:
 
 
 def test_wheel_has_the_commands(built: Built) -> None:
-    """The commands keep their names, and what is found by its name is there."""
+    """The commands keep their names, and entry points found by name exist."""
     with ZipFile(built.wheel) as wheel:
         lines = wheel.read(f"{INFO}/entry_points.txt").decode().split("\n")
     assert [line for line in lines if line] == [
@@ -84,8 +82,8 @@ def test_messages_name_all_packages(extra: str, metadata: Message, monkeypatch: 
     """From the wheel's metadata a message names every package of an extra, within its bounds."""
     monkeypatch.setattr(importlib.metadata, "requires", {DISTRIBUTION: metadata.get_all("Requires-Dist")}.__getitem__)
     named = shlex.split(install_command(extra))[4:]
-    wanted = [Requirement(line) for line in project()["optional-dependencies"][extra]]
-    assert sorted(_facts(Requirement(line)) for line in named) == sorted(_facts(one) for one in wanted)
+    requirements = [Requirement(line) for line in project()["optional-dependencies"][extra]]
+    assert sorted(_facts(Requirement(line)) for line in named) == sorted(_facts(one) for one in requirements)
 
 
 def _facts(requirement: Requirement) -> tuple[str, str, str]:

@@ -16,18 +16,18 @@ from tests.servers.served import environment
 
 
 def needed(name: str) -> set[str]:
-    """Returns the names of what a distribution needs, itself included, without extras."""
-    found, new = set(), [name]
+    """Returns the names of a distribution and of everything that it requires, without extras."""
+    names, new = set(), [name]
     while new:
-        found.add(each := new.pop())
-        lines = map(Requirement, distribution(each).requires or [])
-        wanted = [line.name for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
-        new += [other for other in wanted if other not in found]
-    return found
+        names.add(package := new.pop())
+        lines = map(Requirement, distribution(package).requires or [])
+        required = [line.name for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
+        new += [other for other in required if other not in names]
+    return names
 
 
 def test_the_demo_of_an_installed_wheel(built: Built, tmp_path: Path) -> None:
-    """In an empty environment with the wheel and what it needs, without Spark, the demo shows all; nothing is left."""
+    """In an environment with the wheel and its requirements, without Spark, the demo shows all and leaves nothing."""
     home, place = tmp_path / "environment", tmp_path / "place"
     place.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)

@@ -1,4 +1,4 @@
-"""What pages, samples and messages tell people to install can be installed: not by a name that belongs to others."""
+"""Pages, samples and messages print commands that install this project, never by a name that belongs to others."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CHECKOUT_OR_WHEEL = re.compile(
     r"(?:\.|(?:dist/|\./)queuey_store-\*\.whl|\$\(echo (?:dist/|\./)queuey_store-\*\.whl\))(?:\[(?P<extras>[\w,-]+)\])?"
 )
 BY_NAME = re.compile(rf"(?<![\w/.-])(?:queuey|qdo|{DISTRIBUTION})\[[a-z]")
-"""An extra of a distribution by that name: one belongs to others, and ours is on no index."""
+"""An extra of a distribution of this name: one name belongs to others, and ours is on no index."""
 
 
 def wrong(line: InstallLine) -> list[str]:
-    """What cannot be installed of what a command names."""
+    """Returns the words of a command that cannot be installed."""
     return [word for word in line.targets() if not installable(word)] + [
         name for name in line.constraints() if not (ROOT / name).is_file()
     ]
 
 
 def installable(word: str) -> bool:
-    """Whether it is this project as a checkout or a wheel, with extras that it has, or a package that is pinned."""
+    """Returns whether it is this project as a checkout or a wheel, with existing extras, or a pinned package."""
     ours = CHECKOUT_OR_WHEEL.fullmatch(word)
     if ours is not None:
         return ours["extras"] is None or set(ours["extras"].split(",")) <= set(extras())
@@ -56,8 +56,8 @@ def test_messages_have_one_source() -> None:
     sources = {name: text for name, text in texts("queuey", "qdo", suffix=".py") if name.endswith(".py")}
     del sources["queuey/extras.py"]  # It makes the commands.
     assert [line for name, text in sources.items() for line in lines_in(text, name)] == []
-    asked = {name for text in sources.values() for name in re.findall(r"install_command\([\"'](.*?)[\"']\)", text)}
-    assert {"cassandra", "spark", "zookeeper", "zookeeper-sasl"} <= asked <= set(extras())
+    named = {name for text in sources.values() for name in re.findall(r"install_command\([\"'](.*?)[\"']\)", text)}
+    assert {"cassandra", "spark", "zookeeper", "zookeeper-sasl"} <= named <= set(extras())
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_messages_have_one_source() -> None:
     ],
 )
 def test_a_wrong_one_is_noticed(text: str) -> None:
-    """A name that belongs to others, an extra or a file that is not there: each is found."""
+    """A name that belongs to others, a missing extra and a missing file are each detected."""
     (line,) = lines_in(text, "page")
     assert len(wrong(line)) == 1
 

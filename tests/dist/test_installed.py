@@ -1,6 +1,6 @@
-"""The wheel, installed into empty environments; and every command that a page or a message prints to install something.
+"""The wheel, installed into empty environments; and every printed command that installs something.
 
-These tests need pip and an index, or wheels that pip is told to use: they fail without.
+These tests need pip and an index, or wheels that pip is told to use: without them they fail.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ USES = {
     "zookeeper": "import qdo.coordination.zookeeper; from qdo.curator import QueueBuilder",
     "zookeeper-sasl": "from qdo.coordination.zookeeper import SaslLogin; SaslLogin('ann', 'secret')",
 }
-"""What an extra is for, as a program."""
+"""A program that uses an extra."""
 
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Environment]:
-    """An environment with nothing in it."""
     yield Environment(tmp_path / "environment")
     shutil.rmtree(tmp_path / "environment")
 
@@ -56,10 +55,10 @@ def test_every_extra_is_used() -> None:
 
 
 def test_wheel_alone(built: Built, empty: Environment, tmp_path: Path) -> None:
-    """From the wheel alone the commands tell their version, the service starts on SQLite, and a message arrives."""
+    """From the wheel alone the commands print their version, the service starts on SQLite, and a message arrives."""
     empty.install(str(built.wheel), directory=tmp_path)
-    said = empty.shell("queuey --version; qdo --version; pip check", tmp_path).splitlines()
-    assert said[:2] == [f"queuey {queuey.__version__}", f"qdo {queuey.__version__}"]
+    output = empty.shell("queuey --version; qdo --version; pip check", tmp_path).splitlines()
+    assert output[:2] == [f"queuey {queuey.__version__}", f"qdo {queuey.__version__}"]
     place = empty.python("import queuey, qdo; print(queuey.__file__); print(qdo.__file__)")
     assert all(Path(line).is_relative_to(empty.home) for line in place.splitlines())
     program = [str(empty.programs / "queuey")]

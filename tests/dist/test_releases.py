@@ -1,4 +1,4 @@
-"""Each release's wheel, installed by itself: its client and the present service, its service and the present client.
+"""Each release's wheel, installed by itself: its client and the present service, and vice versa.
 
 The wheel of a release is built from the commit that carries it. A version that is about to be released takes part, too,
 as soon as it has a record.
@@ -36,11 +36,10 @@ class Installed(NamedTuple):
     environment: Environment
 
     def differences(self, answers: dict[str, Any]) -> list[str]:
-        """Compares the answers of the program with those that the release recorded."""
+        """Compares the program's answers with those that the release recorded."""
         return differences(self.released.answers, answers, drawn=LIVE)
 
     def serve(self, directory: Path) -> Served:
-        """Returns the release's service, to be started."""
         program = [str(self.environment.programs / "queuey")]
         return Served(directory, program=program, variables=self.environment.variables)
 
@@ -59,7 +58,6 @@ def wheel_of(version: str, built: Built, target: Path) -> Path:
 def installed(
     request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installed]:
-    """Each release, installed."""
     folder: Path = request.param
     released = recording.read(folder)
     home = tmp_path_factory.mktemp("release")

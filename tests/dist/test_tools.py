@@ -1,4 +1,4 @@
-"""The lines of docs/install.md for pipx and uv, run on the wheel that was built. They need a package index."""
+"""The lines of docs/install.md for pipx and uv, run on the built wheel. They need a package index."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Services inside a program: over no socket, on real stores."""
+"""Services inside a program, without a socket, on real stores."""

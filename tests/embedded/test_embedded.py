@@ -1,4 +1,4 @@
-"""A service inside the program: what its client can do, how it begins and how it ends."""
+"""A service inside the program: its client's calls, its start and its end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ QUICK = {"sync": "normal"}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The file of a store."""
     return tmp_path / "jobs.db"
 
 
@@ -69,7 +68,6 @@ def test_a_group_of_the_program(client: Client) -> None:
 
 
 def service_of(client: Client) -> EmbeddedService:
-    """Returns the service behind a client."""
     pool = client._sender._connections.of(client.servers[0]).pool
     assert isinstance(pool, InProcessPool)
     return pool._service
@@ -94,7 +92,7 @@ def test_a_message_stays_when_the_service_has_ended(file: Path) -> None:
 
 
 async def test_the_client_opens_a_store_itself(file: Path) -> None:
-    """In both colours it does what this package does, and says what is missing where there is only the client."""
+    """Sync and async clients open it like this package, and say what is missing where only the client is installed."""
     with Client.open(file, application="shop", settings=QUICK) as client:
         client.create_queue("mails")
         async with AsyncClient.open(file, application="shop", settings=QUICK) as other:
@@ -132,7 +130,7 @@ def test_threads_share_a_client(client: Client) -> None:
 
 
 def test_a_claim_waits_for_a_message(client: Client) -> None:
-    """A long poll holds the caller until there is something, and a task runs it."""
+    """A long poll blocks the caller until a message comes, and a task runs it."""
     jobs, done = Jobs("mails", client=client), []
 
     @jobs.task
@@ -148,7 +146,7 @@ def test_a_claim_waits_for_a_message(client: Client) -> None:
 
 
 def test_a_large_answer_comes_in_pieces(client: Client) -> None:
-    """An answer of many pieces is whole, and one that nobody reads to its end leaves nothing behind."""
+    """An answer of many pieces is complete, and one that is not read to its end leaves nothing behind."""
     large = [Outgoing("x" * 100_000) for _ in range(2 + 4 * MAX_UNREAD // 100_000)]
     client.send_many("mails", large)
     assert sum(len(message.body) for message in client.read_all("mails", since=0)) == 100_000 * len(large)
@@ -161,7 +159,7 @@ async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
         writer.send_many("mails", [Outgoing("x" * 100_000) for _ in range(4 * MAX_UNREAD // 100_000)])
     async with embedded.open_async(file, settings=QUICK) as client:
         service = client._sender._connections.of(client.servers[0]).pool._service
-        service._gateway._sender._stall = ALWAYS  # It is not given up for being slow.
+        service._gateway._sender._stall = ALWAYS  # The call is not abandoned for being slow.
         async with asyncio.timeout(60):
             events = client.stream("mails", since=0)
             assert len((await anext(events)).message.body) == 100_000
@@ -213,7 +211,7 @@ def test_a_call_that_began_before_the_close_is_answered(client: Client) -> None:
 
 
 def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
-    """Ctrl-C in a close leaves neither a thread nor the file open once the client is closed again, or at the end."""
+    """Ctrl-C in a close leaves neither a thread nor the file open once the client is closed again, or at exit."""
     service = service_of(client)
     thread = service._thread
 
@@ -253,8 +251,8 @@ def test_what_came_due_while_no_program_ran(file: Path) -> None:
 
 
 def rows_of(file: Path) -> int:
-    """Returns how many messages lie in a file, expired ones too."""
-    with closing(apsw.Connection(str(file))) as connection:  # The copy of SQLite that the store has, so locks stay.
+    """Returns how many messages a file contains, expired ones too."""
+    with closing(apsw.Connection(str(file))) as connection:  # Use the store's copy of SQLite, so that locks stay.
         rows: Any = connection.execute("SELECT count(*) FROM messages").fetchall()
     return int(rows[0][0])
 
@@ -283,7 +281,7 @@ def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_threads_open_a_file_at_once(file: Path) -> None:
-    """What one has just opened is not taken for the work of sqlite3."""
+    """A file that another thread has just opened is not taken for one opened by sqlite3."""
     together, clients = threading.Barrier(4), []
 
     def open_it() -> None:
@@ -313,7 +311,7 @@ def test_a_call_that_takes_too_long_is_given_up(client: Client) -> None:
 
 
 def test_places_that_cannot_be_used(tmp_path: Path) -> None:
-    """An error says what is wrong with the place."""
+    """An error says what is wrong with the path."""
     text = tmp_path / "text.db"
     text.write_text("no database, and long enough for SQLite to see that it is none" * 10)
     with pytest.raises(ServiceUnavailable, match="not a database"):
@@ -354,7 +352,7 @@ def test_what_names_no_store_is_refused(
 
 
 def test_a_full_disk(file: Path) -> None:
-    """Opening and sending say what is wrong; what is stored stays."""
+    """Opening and sending report the error; stored messages stay."""
 
     def limited(pages: int) -> AbstractContextManager[None]:
         options = sqlite.SqliteOptions(sync="normal", pragmas=(f"PRAGMA max_page_count = {pages}",))
@@ -396,13 +394,13 @@ def test_a_file_that_sqlite3_has_open_is_refused(file: Path, monkeypatch: pytest
         with pytest.raises(InvalidArgument, match="sqlite3"):
             embedded.open(file)
     monkeypatch.chdir(file.parent)
-    with embedded.open(file, settings=QUICK) as one, embedded.open(file.name, settings=QUICK) as other:
-        one.create_queue("mails")
-        other.send("mails", "to a store that is open twice")
+    with embedded.open(file, settings=QUICK) as first, embedded.open(file.name, settings=QUICK) as second:
+        first.create_queue("mails")
+        second.send("mails", "to a store that is open twice")
 
 
 async def test_sending_waits_for_the_reader() -> None:
-    """An answer does not pile up in memory, and a reader that leaves holds nobody up."""
+    """An answer does not pile up in memory, and a reader that leaves delays no other."""
     parts: list[Part] = []
     exchange = InProcessExchange(asyncio.get_running_loop(), b"", parts.append)
 

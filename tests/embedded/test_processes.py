@@ -1,4 +1,4 @@
-"""Embedded services and processes: forks, ends without a close, and others that use the same file."""
+"""Embedded services and processes: forks, exits without a close, and other processes that use the same file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_programs
 
 
 def test_a_child_leaves_the_file_of_its_parent(tmp_path: Path) -> None:
-    """A child that was forked neither uses, ends nor opens what its parent has open: it would have no locks on it.
+    """A forked child neither uses, closes nor opens what its parent has open: it would have no locks on it.
 
     Else the parent, at its close, would delete the log that the child writes to.
     """
@@ -90,11 +90,11 @@ def test_a_worker_runs_on_it(tmp_path: Path) -> None:
     with embedded.open(file) as client:
         client.create_queue("mails")
         client.send("mails", "hello")
-    seen = []
+    handled = []
 
     def handle(message: Message, _context: object) -> None:
-        seen.append(message.body)
+        handled.append(message.body)
         raise StopWorker
 
     assert Worker(handle, Claims(embedded.open_async(file), ["mails"])).run() == 0
-    assert seen == ["hello"]
+    assert handled == ["hello"]

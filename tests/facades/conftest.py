@@ -1,4 +1,4 @@
-"""What the tests of the web room have: callers, a store, and an end of what serves them."""
+"""The fixtures of the web room's tests: callers, a store, and the end of its servers."""
 
 from tests.web.conftest import anonymous, app, backend, between, ended, guest, limits, owner, prompt, stopping
 

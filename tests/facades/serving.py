@@ -21,13 +21,13 @@ def facade_app(
     includes: Sequence[Include] = (),
     **more: Any,  # noqa: ANN401 - what make_app takes
 ) -> App:
-    """Makes an application as a service with these facades does.
+    """Returns an application made like that of a service with these facades.
 
     Args:
         store: Its store.
-        served: Which facades there are.
-        secret: From which the secrets of access keys follow.
-        includes: Of others.
-        more: For :func:`~queuey.web.make_app`.
+        served: Names of the facades.
+        secret: Secret from which those of access keys are derived.
+        includes: Includes of others.
+        more: Further arguments of :func:`~queuey.web.make_app`.
     """
     return make_app(store, own_api=served.only is None, includes=[facades(served, secret), *includes], **more)

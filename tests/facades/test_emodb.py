@@ -1,4 +1,4 @@
-"""The facade of EmoDB in process: who may do what, what the clock does, full queues, and stores that fail."""
+"""The facade of EmoDB in process: rights, effects of the clock, full queues, and stores that fail."""
 
 from __future__ import annotations
 
@@ -44,20 +44,19 @@ class Emodb:
         self._caller = Caller(app)
 
     def __call__(self, key: str, method: str, path: str, body: object = None) -> Reply:
-        """Sends a request."""
         path, _, query = path.partition("?")
         raw = b"" if body is None else json.dumps(body).encode()
         headers = {"X-BV-API-Key": key, "Content-Type": "application/json"}
         return self._caller.send(method, path, raw, headers, query)
 
     def get(self, path: str, key: str = "all") -> Any:  # noqa: ANN401 - tests look into it
-        """The answer to a GET that succeeds."""
+        """Returns the answer to a GET that succeeds."""
         reply = self(key, "GET", path)
         assert reply.status == 200, reply
         return reply.json
 
     def do(self, method: str, path: str, body: object = None) -> None:
-        """Changes something, with success."""
+        """Makes a change that succeeds."""
         reply = self("all", method, path, body)
         assert (reply.status, reply.json) == (200, {"success": True})
 
@@ -74,7 +73,6 @@ def emodb(store: Store, between: InterposedStore) -> Emodb:
 
 
 def ids_of(messages: list[dict[str, Any]]) -> list[str]:
-    """The ids of messages."""
     return [message["id"] for message in messages]
 
 
@@ -118,12 +116,12 @@ def test_who_may_move(emodb: Emodb) -> None:
     """A move needs what polls and purges the source, and what sends to the target; everyone may see how it stands."""
     assert [emodb(key, "POST", "/queue/1/_move?from=team-a&to=team-b").status for key in KEYS] == [200, 403, 403, 403]
     reference = emodb("all", "POST", "/queue/1/_move?from=a&to=b").json["id"]
-    seen = {key: emodb(key, "GET", f"/queue/1/_move/{reference}").status for key in (*KEYS, "foreign", "")}
-    assert seen == {"all": 200, "post": 200, "poll": 200, "work": 200, "foreign": 403, "": 403}
+    statuses = {key: emodb(key, "GET", f"/queue/1/_move/{reference}").status for key in (*KEYS, "foreign", "")}
+    assert statuses == {"all": 200, "post": 200, "poll": 200, "work": 200, "foreign": 403, "": 403}
 
 
 def test_claims_by_the_clock(emodb: Emodb, clock: Clock) -> None:
-    """Claims last as long as they were asked for; renewing never shortens them, and begins one where none is."""
+    """Claims last as long as requested; renewing never shortens them, and begins a claim if none is left."""
     emodb.do("POST", "/queue/1/q/sendbatch", [1, 2])
     first, second = ids_of(emodb.get("/queue/1/q/poll"))
     emodb.do("POST", "/queue/1/q/renew?ttl=5", [first])
@@ -158,7 +156,7 @@ def test_a_full_queue(store: Store) -> None:
         assert not open_claims.has_room(access.queue.qid)
         assert not open_claims.is_full(access)  # counted: nothing is claimed
         open_claims.add(other.queue.qid, 1)
-        assert not open_claims.has_room(access.queue.qid)  # forgotten, so it has to be counted
+        assert not open_claims.has_room(access.queue.qid)  # the count is forgotten, so it has to be taken again
         assert open_claims.has_room(other.queue.qid)
 
 
@@ -193,8 +191,6 @@ def test_polls_of_a_full_queue(emodb: Emodb) -> None:
 
 
 def failing(error: Exception) -> Callable[..., NoReturn]:
-    """A method that fails."""
-
     def fail(*_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - of any method
         raise error
 
@@ -217,7 +213,7 @@ def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:
 
 
 def test_requests_that_are_too_long(emodb: Emodb) -> None:
-    """Nobody can have the service take in any amount."""
+    """A request over the limit is refused before the service has read it all."""
     reply = emodb("all", "POST", "/queue/1/q/sendbatch", ["x" * 30_000] * 300)
     assert (reply.status, reply.json.keys()) == (413, {"message"})
     assert emodb("all", "POST", "/queue/1/q/sendbatch", [1] * 1_000_002).status == 413

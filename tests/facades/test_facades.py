@@ -1,4 +1,4 @@
-"""Facades in process: what they answer when the store fails, and under a server that knows nothing of them."""
+"""Facades in process: what they answer when the store fails, and under a server that does not know of them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ def mq(store: Store, between: InterposedStore) -> Call:
 
 
 def failing(error: Exception) -> Callable[..., NoReturn]:
-    """A method that fails."""
-
     def fail(*_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - of any method
         raise error
 
@@ -69,14 +67,14 @@ def test_mq_in_process(mq: Call) -> None:
 
 @pytest.fixture
 def both(store: Store) -> Caller:
-    """An application that serves MQ and RQMS under a path each."""
+    """Returns an application that serves MQ and RQMS under a path each."""
     bridge.run(store.applications.create_application("shop"))
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
     return Caller(facade_app(store, served))
 
 
 def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
-    """Sends a request; ``Sec_Fetch_Site=…`` stands for a header."""
+    """Sends a request; ``Sec_Fetch_Site=…`` sets a header."""
     path, _, query = target.partition("?")
     return caller.send(method, path, body, headers, query)
 
@@ -86,7 +84,7 @@ PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.
 
 @pytest.mark.parametrize("only", ["emodb", "mq", "rqms", "sqs"])
 def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "mq", "rqms", "sqs"]) -> None:
-    """Every path of version 1 is one of the facade's own, or none: 404, with a key and without, whatever the method."""
+    """Every path of version 1 is the facade's own or 404, with a key and without, whatever the method."""
     bridge.run(store.applications.create_application("a"))
     bridge.run(store.applications.add_key("a", digest_of(KEY)))
     run = running(facade_app(store, Facades(only=only, app="a"), secret=b"x" * 32))
@@ -122,7 +120,7 @@ CALLS = [("POST", "/mq/q/messages"), ("GET", "/mq/q/messages"), ("POST", "/rqms/
     ],
 )
 def test_pages_of_other_sites_are_refused(both: Caller, headers: dict[str, str]) -> None:
-    """What a browser sends for a page of another site neither stores nor fetches a message, nor makes a queue."""
+    """A request from a page of another site neither stores nor fetches a message, nor creates a queue."""
     assert ask(both, "POST", "/mq/q/messages", b"1", **OWN, **headers).status == 403
     assert ask(both, "GET", "/mq/q").status == 404
     assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
@@ -136,7 +134,7 @@ def test_pages_of_other_sites_are_refused(both: Caller, headers: dict[str, str])
     "headers", [{"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Origin": "https://127.0.0.1:5000"}, {}]
 )
 def test_other_requests_are_not(both: Caller, headers: dict[str, str]) -> None:
-    """Programs, what is typed into a browser, and pages of the service's own origin have all rights."""
+    """Programs, addresses typed into a browser, and pages of the service's own origin have all rights."""
     assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
     for method, path in CALLS:
         assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
@@ -147,8 +145,8 @@ def test_the_path_of_a_facade_is_its_own_with_a_slash_and_without(store: Store, 
     """The facade's path gets the facade's answer, whichever way a client writes it."""
     bridge.run(store.applications.create_application("shop"))
     prefix = "/queue/1" if kind == "emodb" else "/a/b"
-    given: dict[str, Any] = {kind: {"beside": True} if kind == "emodb" else {"prefix": prefix}}
-    caller = Caller(facade_app(store, msgspec.convert(given | {"app": "shop"}, Facades), secret=b"x" * 32))
+    options: dict[str, Any] = {kind: {"beside": True} if kind == "emodb" else {"prefix": prefix}}
+    caller = Caller(facade_app(store, msgspec.convert(options | {"app": "shop"}, Facades), secret=b"x" * 32))
     for method in ("GET", "POST"):
         replies = [ask(caller, method, path) for path in (prefix, f"{prefix}/")]
         forms = {(r.status, r.headers["Content-Type"], len(r.body)) for r in replies}  # Bodies of SQS have an id.
@@ -190,7 +188,7 @@ def test_names_that_others_can_point_here_are_refused(both: Caller, host: str) -
     ],
 )
 def test_names_of_the_service_are_not(store: Store, host: str) -> None:
-    """Addresses, names that no domain has, and those that a setting lists, reach the service."""
+    """IP addresses, names that no domain has, and those in a setting reach the service."""
     bridge.run(store.applications.create_application("shop"))
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), hosts="mq.example.com Jobs.shop")
     caller = Caller(facade_app(store, served))

@@ -13,16 +13,15 @@ from queuey.facades.settings import MAX_FACADE_BODY, Facades, MqFacade
 
 
 def load(tmp_path: Path, text: str, **options: str) -> Facades:
-    """Returns what a file and options say."""
     path = tmp_path / "queuey.toml"
     path.write_text(text)
     return settings.load(options, {}, config=path).settings.of(FacadesRoom).facades
 
 
 def test_nothing_is_served_by_default() -> None:
-    """Facades are there for those who ask for them, and change no limit for others."""
-    found = settings.load({}, {}).settings.of(FacadesRoom).facades
-    assert (found, found.prefixes(), found.longest_body(7)) == (Facades(), {}, 7)
+    """Facades are off by default, and change no limit of other deployments."""
+    loaded = settings.load({}, {}).settings.of(FacadesRoom).facades
+    assert (loaded, loaded.prefixes(), loaded.longest_body(7)) == (Facades(), {}, 7)
 
 
 def test_tables(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Guarantees under faults: real processes and nodes are killed and paused, and a checker judges what was recorded."""
+"""Guarantees under faults: real processes and nodes are killed and paused, and a checker judges the records."""

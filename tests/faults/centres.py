@@ -16,7 +16,7 @@ from tests.servers import keyspaces
 NAMES = ("east", "west")
 
 SETTINGS = {
-    # What a data centre missed is kept for it, and brought over soon after the link is healed.
+    # Writes that a data centre missed are kept as hints, and sent soon after the link is healed.
     "hinted_handoff_enabled": True,
     "hints_flush_period": "500ms",
     "write_request_timeout": "1000ms",
@@ -28,9 +28,9 @@ class Centres:
     """Two data centres.
 
     Attributes:
-        cluster: The nodes, the first half of them in the first data centre.
-        link: Carries what the nodes of one tell those of the other, and nothing else.
-        each: How many nodes each has.
+        cluster: The nodes. The first half is in the first data centre.
+        link: Carries the traffic between nodes of different data centres, and nothing else.
+        each: Number of nodes in each data centre.
     """
 
     cluster: CassandraCluster
@@ -39,24 +39,24 @@ class Centres:
 
     @property
     def copies(self) -> str:
-        """One of everything on each node, as CQL has it."""
+        """The replication in CQL, with a copy of everything on each node."""
         return ", ".join(f"'{name}': {self.each}" for name in NAMES)
 
 
 @contextmanager
 def start_centres(each: int) -> Iterator[Centres]:
-    """Starts them.
+    """Starts two data centres.
 
-    A node listens at an address of its own and is known by another one, where the link listens. Within a data centre
-    nodes turn to the former (``prefer_local``).
+    A node listens at an address of its own and announces another one, at which the link listens. Within a data centre
+    nodes use the former (``prefer_local``).
 
     Args:
-        each: How many nodes each data centre has, one or two.
+        each: Number of nodes in each data centre, one or two.
     """
     with contextlib.ExitStack() as opened:
         try:
             centres = opened.enter_context(_started(each))
-        except StartFailed:  # It was seen that nodes which start at once do not find each other.
+        except StartFailed:  # nodes started at the same time sometimes do not find each other
             centres = opened.enter_context(_started(each))
         yield centres
 
@@ -75,6 +75,6 @@ def _started(each: int) -> Iterator[Centres]:
 
 
 def keyspace_on(centres: Centres) -> str:
-    """Makes a keyspace with a copy of everything on each node; returns its URL."""
+    """Creates a keyspace with a copy of everything on each node, and returns its URL."""
     replication = ",".join(f"{name}={centres.each}" for name in NAMES)
     return keyspaces.make(centres.cluster, replication, local_dc=NAMES[0])

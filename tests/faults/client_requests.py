@@ -1,4 +1,4 @@
-"""How many requests Cassandra nodes got over the connections of event loops, by what the nodes say of their clients."""
+"""Counts the requests of event loops to Cassandra nodes, from the nodes' statistics of their clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from queuey.storage.cassandra.driver import Driver, Statement, connected
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
 
 LOOP_CLIENT = "queuey"
-"""The name that ``driver/cql`` gives to nodes; cassandra-driver has another one."""
+"""The name that ``driver/cql`` sends to nodes. cassandra-driver sends another one."""
 CLIENTS = Statement("SELECT driver_name, address, port, request_count FROM system_views.clients", prepared=False)
 OPTIONS = CassandraOptions(timeout=1.0)
 INTERVAL = 0.5
-"""Seconds between two looks at all nodes."""
+"""Seconds between two queries of all nodes."""
 CONNECT_SECONDS = 60.0
 
 
@@ -24,8 +24,8 @@ class ClientRequests:
     """Counts requests of event loops from the outside, while web processes and nodes come and go.
 
     Args:
-        url: Of the keyspace.
-        nodes: Addresses. A node that does not answer is asked again later.
+        url: The keyspace.
+        nodes: Addresses of the nodes. A node that does not answer is asked again later.
         local_dc: The data centre to connect to, if there are several.
     """
 
@@ -38,7 +38,7 @@ class ClientRequests:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The requests so far: all, and those while a node was faulty."""
+        """The requests so far: all of them, and those while a node was faulty."""
         return {"over_loop": self._total, "over_loop_during_faults": self._during_faults}
 
     @property
@@ -46,7 +46,7 @@ class ClientRequests:
         return sum(self._by_connection.values())
 
     def watch(self, is_faulty: Callable[[], bool], stop: threading.Event) -> None:
-        """Asks all nodes again and again until told to stop."""
+        """Queries all nodes repeatedly until ``stop`` is set."""
         with connected(self._target, self._options, CONNECT_SECONDS) as driver:
             while not stop.wait(INTERVAL):
                 before, faulty = self._total, is_faulty()

@@ -1,4 +1,4 @@
-"""The three-node cluster as a store for experiments: its options, its nodes as victims, and how its copies agree."""
+"""The three-node cluster as the store of a run: its options, its nodes as victims, and how to make its copies agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProxiedNodes:
 
 @contextmanager
 def start_proxied(nodes: int) -> Iterator[ProxiedNodes]:
-    """Starts nodes behind proxies: clients learn from the nodes only the addresses at which the proxies listen."""
+    """Starts nodes behind proxies. The nodes announce only the addresses of the proxies to clients."""
     block = claim([*ports(nodes), *((nodes + index, NATIVE_PORT) for index in range(nodes))])
     port = block.port(NATIVE_PORT)
     behind = {block.address(index): block.address(nodes + index) for index in range(nodes)}
@@ -71,18 +71,18 @@ def store_on(
     row_age: float,
     proxies: Mapping[str, Proxy] = {},
 ) -> Store:
-    """Makes a store of a keyspace with a copy on each node, and empties that.
+    """Returns the store of a run on an emptied keyspace with a copy on each node.
 
     Args:
         cluster: Three nodes.
-        url: Of a keyspace there.
+        url: The keyspace.
         span: W and D of ``strong``.
         difference: S in seconds.
         row_age: C in seconds.
-        proxies: Between the web processes and the nodes, by name.
+        proxies: Proxies between the web processes and the nodes, by name.
     """
     keyspaces.empty(url)
-    keyspaces.close()  # nobody else is connected while nodes are killed
+    keyspaces.close()  # no other client is connected while nodes are killed
     keyspaces.go_by(url, span.timing(difference, row_age))
     nodes: dict[str, Victim | Proxy] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
     return Store(
@@ -97,11 +97,11 @@ def store_on(
 
 
 def store_between(centres: Centres, url: str, span: Span, *, difference: float, row_age: float) -> Store:
-    """Makes a store whose web processes are in a data centre each; their link is a victim.
+    """Returns the store of a run with a web process in each data centre. Their link is a victim.
 
     Args:
         centres: The data centres.
-        url: Of a keyspace there.
+        url: The keyspace.
         span: W and D of ``strong``.
         difference: S in seconds.
         row_age: C in seconds.
@@ -126,18 +126,18 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
 
 
 def _account(url: str, **variables: str) -> Account:
-    """Makes an application and its key, as an operator does; a further key where an earlier test has made it."""
+    """Creates an application and its key, as an operator does. If the application exists, adds a key."""
     for action in ("create", "key-add"):
         command = [sys.executable, "-m", "queuey", "app", action, APPLICATION, "--store", url, "--json"]
-        made = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
-        if made.returncode == 0:
+        completed = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
+        if completed.returncode == 0:
             break
-    assert made.returncode == 0, made.stderr
-    return Account(APPLICATION, json.loads(made.stdout)["secret"])
+    assert completed.returncode == 0, completed.stderr
+    return Account(APPLICATION, json.loads(completed.stdout)["secret"])
 
 
 def converge(url: str, local_dc: str | None = None) -> None:
-    """Reads everything from all copies, which makes them agree, as a repair would."""
+    """Reads everything at ALL, which makes the copies agree, as a repair would."""
     driver = Driver(parse_url(url), replace(keyspaces.OPTIONS, local_dc=local_dc))
     try:
         assert driver.ready(60), driver.problem()
@@ -145,7 +145,7 @@ def converge(url: str, local_dc: str | None = None) -> None:
             table = f"messages_{name}"
             keys = driver.run(Statement(f"SELECT DISTINCT qid, partition, bucket FROM {table}"), consistency="ALL")
             for key in keys:
-                every = Statement(f"SELECT id FROM {table} WHERE qid = ? AND partition = ? AND bucket = ?")
-                driver.run(every, key, consistency="ALL")
+                statement = Statement(f"SELECT id FROM {table} WHERE qid = ? AND partition = ? AND bucket = ?")
+                driver.run(statement, key, consistency="ALL")
     finally:
         driver.close()

@@ -1,4 +1,4 @@
-"""Keyspaces on three nodes, two data centres to be cut off from each other, and the service of the last release."""
+"""Keyspaces on three nodes, two data centres with a link to cut, and the service of the last release."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def nodes_keyspace(cassandra_cluster: Cassandra) -> str:
-    """The URL of a keyspace with a copy of everything on each of three nodes; each test finds it emptied."""
-    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    """The URL of a keyspace with a copy of everything on each of three nodes. It is emptied for each test."""
+    from tests.servers import keyspaces  # noqa: PLC0415 - most tests here do not need the driver
 
     return keyspaces.make(cassandra_cluster, 3)
 
 
 @pytest.fixture(scope="package")
 def package_centres(servers: contextlib.ExitStack) -> Iterator[Centres]:
-    """Two data centres of one node each, which end when the last test here has."""
-    from tests.faults.centres import start_centres  # noqa: PLC0415 - only who uses it needs the driver
+    """Two data centres of one node each, for all tests of this package."""
+    from tests.faults.centres import start_centres  # noqa: PLC0415 - most tests here do not need the driver
 
     with start_centres(1) as centres:
         yield centres
@@ -43,15 +43,15 @@ def package_centres(servers: contextlib.ExitStack) -> Iterator[Centres]:
 
 @pytest.fixture(scope="package")
 def centres_keyspace(package_centres: Centres) -> str:
-    """The URL of a keyspace with a copy of everything in each."""
-    from tests.faults.centres import keyspace_on  # noqa: PLC0415 - only who uses it needs the driver
+    """The URL of a keyspace with a copy of everything in each data centre."""
+    from tests.faults.centres import keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
 
     return keyspace_on(package_centres)
 
 
 @pytest.fixture
 def centres(package_centres: Centres) -> Iterator[Centres]:
-    """The two data centres for a test that cuts their link; it is healed afterwards."""
+    """The two data centres, for a test that cuts their link. It is healed afterwards."""
     yield package_centres
     package_centres.link.heal()
     package_centres.cluster.restore()
@@ -60,15 +60,15 @@ def centres(package_centres: Centres) -> Iterator[Centres]:
 @pytest.fixture
 def three_nodes(cassandra_nodes: CassandraCluster, nodes_keyspace: str) -> MakeStore:
     """Makes the store of a run on three nodes."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - most tests here do not need the driver
 
     return partial(store_on, cassandra_nodes, nodes_keyspace)
 
 
 @pytest.fixture(scope="package")
 def package_proxied_nodes(servers: contextlib.ExitStack) -> Iterator[ProxiedNodes]:
-    """Three nodes behind proxies, which end when the last test here has."""
-    from tests.faults.cluster import start_proxied  # noqa: PLC0415 - only who uses it needs the driver
+    """Three nodes behind proxies, for all tests of this package."""
+    from tests.faults.cluster import start_proxied  # noqa: PLC0415 - most tests here do not need the driver
 
     with start_proxied(3) as nodes:
         yield nodes
@@ -76,15 +76,15 @@ def package_proxied_nodes(servers: contextlib.ExitStack) -> Iterator[ProxiedNode
 
 @pytest.fixture(scope="package")
 def proxied_keyspace(package_proxied_nodes: ProxiedNodes) -> str:
-    """The URL of a keyspace with a copy of everything on each of these nodes; each test finds it emptied."""
-    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    """The URL of a keyspace with a copy of everything on each node behind a proxy. It is emptied for each test."""
+    from tests.servers import keyspaces  # noqa: PLC0415 - most tests here do not need the driver
 
     return keyspaces.make(package_proxied_nodes.cluster, 3)
 
 
 @pytest.fixture
 def proxied_nodes(package_proxied_nodes: ProxiedNodes) -> Iterator[ProxiedNodes]:
-    """The nodes and proxies for a test that breaks them; they are brought back afterwards."""
+    """The nodes and proxies, for a test that breaks them. They are restored afterwards."""
     yield package_proxied_nodes
     for proxy in package_proxied_nodes.proxies.values():
         proxy.heal()
@@ -95,7 +95,7 @@ def proxied_nodes(package_proxied_nodes: ProxiedNodes) -> Iterator[ProxiedNodes]
 @pytest.fixture
 def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> MakeStore:
     """Makes the store of a run on three nodes behind proxies."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - most tests here do not need the driver
 
     return partial(store_on, proxied_nodes.cluster, proxied_keyspace, proxies=proxied_nodes.proxies)
 
@@ -108,14 +108,14 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Program:
     newest = max(recording.COMMITS, key=Version)
     tree = tmp_path_factory.mktemp("release")
     recording.check_out(newest, tree)
-    # A release that runs goes on in a keyspace that is migrated meanwhile, but it does not start in one whose changes
-    # it does not know. So it knows the files of the later ones, and nothing else of them.
+    # A running release keeps working in a keyspace that is migrated meanwhile, but it does not start in one with
+    # unknown changes. So it gets the schema files of later changes, and nothing else of them.
     for change in (ROOT / "cql").glob("*.cql"):
         if not (tree / "cql" / change.name).exists():
             shutil.copy(change, tree / "cql")
-    # With -P Python does not look into the working directory, where this version is.
+    # With -P Python does not import from the working directory, which has this version.
     program = Program((sys.executable, "-P", "-m", "queuey"), {"PYTHONPATH": str(tree)})
     command, variables = [*program.words, "--version"], environment(**program.variables)
-    told = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=100.0)
-    assert newest in told.stdout
+    completed = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=100.0)
+    assert newest in completed.stdout
     return program

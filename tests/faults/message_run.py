@@ -37,23 +37,23 @@ from tests.waiting import until
 QUEUES = ("orders", "mails")
 SELDOM = "seldom"
 MANY = 60
-"""A queue with so many partitions, each of which gets one message, for data centres that are apart."""
+"""Partitions of a queue for data centres that are cut off. Each partition gets one message."""
 FULL_READS = 3
 APART = 2.0
 """Seconds between full reads that must agree."""
 UNDO_SECONDS = 60.0
 CALM_SECONDS = 30.0
 STILL = 0.5
-"""Seconds for which nothing happens in this process, from which on that is a fault: nobody asked for anything."""
+"""Max seconds for which this process may stand still. Longer is recorded as a fault, as it sent no requests."""
 
 
 class MessageRun:
-    """Two web processes, ``web-1`` and ``web-2``, and everybody who talks to them.
+    """Two web processes, ``web-1`` and ``web-2``, and all their clients.
 
     Args:
-        directory: For data, logs and the history.
-        store: What they run on.
-        slowness: Writers rest so many times longer than usual.
+        directory: Holds data, logs and the history.
+        store: The store of the web processes.
+        slowness: Factor for the writers' pauses.
         written: Schedules of faults by name.
     """
 
@@ -69,11 +69,11 @@ class MessageRun:
         self._processes = Webs(directory, store, 2)
 
     def run(self, plan: Plan, *, limits: Limits, rest: float) -> Result:
-        """Runs, with all faults in the middle, and judges.
+        """Runs, with all faults in the middle, and judges the records.
 
         Args:
-            plan: Its faults, and the seed of what writers write.
-            limits: What counts as available.
+            plan: The faults, and the seed of what writers write.
+            limits: Bounds of the rules.
             rest: Seconds between waves of faults.
         """
         self._seed = plan.seed
@@ -88,7 +88,7 @@ class MessageRun:
                 perform(waves, self._processes.hit, self._journal.add, rest=rest)
                 self._store.settled()
                 self._await_calm(limits)
-            # From now on nothing is written, and what was delayed is due before these.
+            # Writers have stopped. After this wait, delayed messages are due before the marks.
             threading.Event().wait(LONGEST_DELAY)
             self._await_undo_writes()
             marks = self._mark()
@@ -106,16 +106,15 @@ class MessageRun:
         return History(self._records.all())
 
     def _await_calm(self, limits: Limits) -> None:
-        """Waits until requests succeed again; on a machine that stands still meanwhile, nobody has tried any."""
+        """Waits until requests succeed again. If the machine stalled meanwhile, none was sent and the wait goes on."""
         threading.Event().wait(limits.grace + limits.calm + 1)
         self._await_success(limits)
 
     def _await_success(self, limits: Limits) -> None:
-        with suppress(AssertionError):  # the verdict says so
+        with suppress(AssertionError):  # the verdict reports it
             until(lambda: not [*available(self._history(), limits)], CALM_SECONDS, every=0.5)
 
     def _mark(self) -> dict[str, dict[int, str]]:
-        """Posts to every partition; returns the ids."""
         webs = self._processes.addresses
         return {
             queue: self._writer(f"marks-{queue}", webs, [queue], style).mark()[queue]
@@ -123,35 +122,34 @@ class MessageRun:
         }
 
     def _styles(self) -> dict[str, Style]:
-        """The queues, and how all their partitions are written to."""
+        """Returns the queues, and how to write to all their partitions."""
         usual = dict.fromkeys(QUEUES, SINGLE)
         return usual | ({SELDOM: SINGLE._replace(partitions=range(1, MANY + 1))} if self._store.centres else {})
 
     def _read_all(self, marks: Mapping[str, dict[int, str]]) -> None:
-        """Reads everything again and again, in each data centre if there are several."""
+        """Reads everything several times, in each data centre if there are several."""
         webs = self._processes.addresses
-        asked = [[web] for web in webs] if self._store.centres else [webs]
+        groups = [[web] for web in webs] if self._store.centres else [webs]
         if self._store.centres:
             self._store.converged()
-        for final in range(1, FULL_READS * len(asked) + 1):
+        for final in range(1, FULL_READS * len(groups) + 1):
             for queue, style in self._styles().items():
                 habit = Habit(tuple(style.partitions), limit=500, patience=PATIENCE)
-                self._reader(f"full-{final}.{queue}", queue, habit, asked[final % len(asked)], final).read_beyond(
+                self._reader(f"full-{final}.{queue}", queue, habit, groups[final % len(groups)], final).read_beyond(
                     marks[queue]
                 )
             if final == 1 and not self._store.centres:
                 self._store.converged()
-            elif final % len(asked) == 0 and final < FULL_READS * len(asked):
+            elif final % len(groups) == 0 and final < FULL_READS * len(groups):
                 threading.Event().wait(APART)
 
     def _await_undo_writes(self) -> None:
-        """Waits until no web process has a write left to take back: from then on nothing vanishes any more."""
+        """Waits until no web process has an undo write pending. From then on nothing vanishes any more."""
         webs, name = self._processes.addresses, "queuey_store_undo_writes_pending"
         until(lambda: not any(metric(web, name) > 0 for web in webs), UNDO_SECONDS, every=0.2)
 
     @contextmanager
     def _traffic(self) -> Iterator[list[Reader]]:
-        """Runs writers and readers in threads of their own."""
         readers = self._readers()
         stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
         with running([*(writer.run for writer in self._writers()), *(reader.run for reader in readers), stalls]):
@@ -191,5 +189,5 @@ class MessageRun:
 
 
 def _once(number: int) -> Style:
-    """How one of two writers puts a message into every other partition, each at a time of its own."""
+    """Returns the style of one of two writers that each post one message into every other partition."""
     return Style(hasty=0.0, pace=0.5, partitions=range(1 + number, MANY + 1, 2), once=True)

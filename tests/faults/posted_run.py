@@ -1,4 +1,4 @@
-"""What runs share in which messages are posted while there are faults; each kind of run has its own consumers."""
+"""The common part of runs that post messages under faults. Each kind of run has its own consumers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.harness.results import Result
 
 
 class PostedRun:
-    """Web processes on one store, named ``web-1`` and so on, those who post, and their records.
+    """Web processes on one store, named ``web-1`` and so on, with posters and their records.
 
     Args:
-        directory: For data, logs and the history of posts.
-        store: What they run on.
-        webs: How many services.
-        workers: How many processes each of them has.
+        directory: Holds data, logs and the history of posts.
+        store: The store of the web processes.
+        webs: Number of services.
+        workers: Number of processes of each service.
         written: Schedules of faults by name.
     """
 
@@ -43,7 +43,7 @@ class PostedRun:
     def _post(
         self, queues: Sequence[str], style: Style, posters: int, plan: Plan, *, rest: float, calm_seconds: float
     ) -> None:
-        """Posts, with all faults in the middle and some time without any before and after them."""
+        """Posts, with some time without faults before and after all faults."""
         webs, account = self._processes.addresses, self._processes.account
         writers = [
             Writer(f"poster-{number}", webs, account, queues, style, self._journal, plan.seed)
@@ -60,7 +60,6 @@ class PostedRun:
         return History(self._records.all())
 
     def _result(self, history: object, rules: Rules, counts: Mapping[str, int]) -> Result:
-        """Judges by rules what consumers saw."""
         counts = {**counts, **self._processes.request_counts}
         faults, output = self._posted().faults, self._processes.output[-6000:]
         return Result(check(history, rules), counts, checked(counts, rules), faults, output, history)

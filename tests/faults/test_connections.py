@@ -12,19 +12,19 @@ from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, plans, verify
 
 SILENCE = 8.0
-"""Longer than a client waits before it replaces a silent connection (``driver/cql/client.py``, ``HEARTBEAT``)."""
+"""Seconds. A client replaces a silent connection before this (``driver/cql/client.py``, ``HEARTBEAT``)."""
 WAVES: list[Wave] = [
-    # A moment, all requests under way are lost; and long enough for attempts to connect that fail.
+    # A short cut, which loses all requests under way; and a cut long enough that attempts to connect fail.
     (Step("cut", "proxy-1", 0.1), Step("cut", "proxy-2", LATE, at=0.3), Step("cut", "proxy-1", 0.1, at=1.0)),
-    # What was sent arrives when nobody waits for it any more.
+    # Requests arrive after their callers have given up.
     (Step("silence", "proxy-3", SILENCE), Step("cut", "proxy-1", LATE, at=SILENCE - LATE)),
-    # A node is silent, another one stands still; then no node can be reached.
+    # One node is silent and another one paused; then all nodes are unreachable.
     (Step("silence", "proxy-2", LONGER), Step("pause", "node-1", LATE, at=0.5)),
     tuple(Step("cut", f"proxy-{number}", LATE) for number in (1, 2, 3)),
 ]
 FEW_MESSAGES = {"acknowledged": 100, "shown": 300, "during_faults": 8, "over_loop_during_faults": 100}
 FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 25}
-"""What a run must have seen at least."""
+"""Minimum counts of a run."""
 
 
 @plans("messages/cut-connections", Plan(1, "four-waves", least=FEW_MESSAGES, slow=True))
@@ -37,7 +37,7 @@ def test_messages(tmp_path: Path, record_property: Record, three_proxied_nodes: 
 
 @plans("claims/cut-connections", Plan(1, "four-waves", least=FEW_CLAIMS, slow=True))
 def test_claims(tmp_path: Path, record_property: Record, three_proxied_nodes: MakeStore, plan: Plan) -> None:
-    """Claims under the same faults: no message is lost, held twice at once or delivered after its acknowledgement."""
+    """Under the same faults no message is lost, claimed twice at once or delivered after its acknowledgement."""
     store = three_proxied_nodes(SPAN, difference=0.5, row_age=1.0)
     run = ClaimRun(tmp_path, store, webs=2, written={"four-waves": WAVES})
     verify(plan, lambda: run.run(plan, rest=0.7), record_property)

@@ -35,14 +35,14 @@ def test_sqlite(tmp_path: Path, record_property: Record, plan: Plan) -> None:
 
 SPAN = Span(deadline=1.0, delay=2.5)
 LATE, LONGER, LONGEST = 1.3 * SPAN.deadline, 1.2 * SPAN.delay, 1.6 * SPAN.delay
-"""Seconds, around the times that matter."""
-# What web-1 has just sent to node-2 is written and answered when they go on, long after readers have passed.
+"""Durations of faults in seconds, around W and D."""
+# Writes that web-1 has just sent to node-2 are stored and answered after the pause, long after readers have passed.
 WRITES_LATE: Wave = (Step("pause", "node-2", LONGEST), Step("pause", "web-1", LONGEST, at=0.3))
 DEATHS: Wave = (
     Step("kill", "node-3", 2.0),
     Step("pause", "web-2", LONGER, at=1.0),
     Step("pause", "node-1", LATE, at=1.5),
-    # The node takes a while to come back.
+    # By then the killed node is back.
     Step("kill", "web-1", 0.5, at=6.0),
     Step("pause", "node-2", LATE, at=6.0),
 )
@@ -67,12 +67,12 @@ MANY = {
     "during_faults": 20,
     "over_loop_during_faults": 150,
 }
-"""What a run must have seen at least."""
+"""Minimum counts of a run."""
 
 
 @plans("messages/cassandra", Plan(1, "two-waves", least=FEW, slow=True), Plan(1, "five-waves", least=MANY, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
+    """Two web processes keep all guarantees on three nodes with small W, S, D and C, while nodes and a process fail."""
     store = three_nodes(SPAN, difference=0.5, row_age=1.0)
     waves = {"two-waves": [WRITES_LATE, DEATHS], "five-waves": [WRITES_LATE, *MORE, DEATHS, MORE[0]]}
     run = MessageRun(tmp_path, store, slowness=4.0, written=waves)
@@ -84,7 +84,7 @@ LONG_LEAST = {"acknowledged": 4000, "refused": 3, "unknown": 8, "none_late": 2, 
 
 @plans("messages/cassandra-defaults", long(1, "kill,pause", LONG_LEAST))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """Two web processes on three nodes with the W, S, D and C of a new keyspace, and clocks that differ."""
+    """Two web processes keep all guarantees with the W, S, D and C of a new keyspace, and clocks that differ."""
     store = three_nodes(span_of(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
     store = store._replace(clocks={"web-1": 0.1, "web-2": -0.1})
     run = MessageRun(tmp_path, store, slowness=2.0, written={})

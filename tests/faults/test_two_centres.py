@@ -1,4 +1,4 @@
-"""What one data centre acknowledges while it is cut off is shown in both when the link is back."""
+"""Messages that one data centre acknowledges while it is cut off are shown in both once the link is back."""
 
 from __future__ import annotations
 
@@ -40,15 +40,14 @@ APPLICATION = "centres"
 
 
 class Concluding(ConsistencyLevels):
-    """Takes everything for empty that was found so, whatever another data centre may have."""
+    """Concludes that a range is empty if none was found there, without regard to other data centres."""
 
     def _concludes(self, level: InForce) -> bool:
-        """Always."""
         return True
 
 
 class Hasty(CassandraStore):
-    """A store without the rule."""
+    """A store without the rule about other data centres."""
 
     def __init__(self, url: str, options: CassandraOptions, clock: Clock) -> None:
         super().__init__(url, options, clock)
@@ -56,7 +55,7 @@ class Hasty(CassandraStore):
 
 
 def options_of(centre: str) -> CassandraOptions:
-    """What a process in a data centre is started with, as in deploy/settings/several-data-centres.toml."""
+    """Returns the options of a process in a data centre, as in deploy/settings/several-data-centres.toml."""
     return CassandraOptions(
         local_dc=centre,
         levels={
@@ -74,8 +73,6 @@ def options_of(centre: str) -> CassandraOptions:
 
 @dataclass
 class CentreStores:
-    """Stores on one keyspace."""
-
     url: str
     opened: contextlib.ExitStack
 
@@ -96,7 +93,7 @@ class CentreStores:
 
 @contextlib.contextmanager
 def stores_on(url: str) -> Iterator[CentreStores]:
-    """Makes sure of an application."""
+    """Opens stores on a keyspace, in which an application exists."""
     with contextlib.ExitStack() as opened:
         centre_stores = CentreStores(url, opened)
         store = centre_stores.open(CassandraStore, EAST)
@@ -107,13 +104,13 @@ def stores_on(url: str) -> Iterator[CentreStores]:
 
 @pytest.fixture
 def centre_stores(centres_keyspace: str) -> Iterator[CentreStores]:
-    """Stores on the keyspace that the tests of two data centres share."""
-    with stores_on(centres_keyspace) as found:
-        yield found
+    """Stores on the keyspace shared by the tests of two data centres."""
+    with stores_on(centres_keyspace) as stores:
+        yield stores
 
 
 def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
-    """Makes a queue of one partition."""
+    """Creates a queue with one partition."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
     )
@@ -121,7 +118,7 @@ def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
 
 
 def post(store: CassandraStore, queue: Queue) -> Position:
-    """Posts until a message is acknowledged; returns its id. Others that may be there do no harm."""
+    """Posts until a message is acknowledged, and returns its id. Earlier attempts may be stored as well."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -133,7 +130,7 @@ def post(store: CassandraStore, queue: Queue) -> Position:
 
 
 def shown(store: CassandraStore, queue: Queue) -> list[Position]:
-    """Reads the queue from its beginning."""
+    """Returns the ids of a queue's messages, read from its beginning."""
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return [message.position for message in page.messages]
 
@@ -149,21 +146,21 @@ class Party:
     position: Position = ids.FIRST
 
     def looks_too_early(self) -> None:
-        """Reads in one data centre what only the other has."""
+        """Reads in one data centre a message that only the other one has."""
         until(lambda: self.near._clock.now() > self.position[0] + (D + 0.5) * TICKS_PER_SECOND)
         assert shown(self.near, self.queue) == []
 
     def has_come_over(self) -> bool:
-        """Tells whether the message has reached the data centre that looked. By its id it is found in any case."""
+        """Returns whether the message has reached the near data centre. A fetch by id finds it in any case."""
         return bool(bridge.run(self.near.messages.fetch(self.queue, [(1, self.position)])))
 
 
 def play(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraStore], list[bool]]:
-    """Plays what made messages vanish: one data centre acknowledges, the other looks, and only then they agree.
+    """Replays how messages vanished: one data centre acknowledges, the other reads, and they agree only afterwards.
 
     Returns:
-        For stores with the rule and without: whether the message is shown to who looked, to a new process beside it,
-        and where it was written.
+        For stores with the rule and without it: whether the message is shown to the early reader, to a new process in
+        the same data centre, and where it was written.
     """
     parties = []
     for kind in (CassandraStore, Hasty):
@@ -176,28 +173,28 @@ def play(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraSt
         party.looks_too_early()
     centres.link.heal()
     until(lambda: all(party.has_come_over() for party in parties))
-    found = {}
+    shown_by_kind = {}
     for party in parties:
         readers = party.near, centre_stores.open(party.kind, EAST), party.far
-        found[party.kind] = [party.position in shown(reader, party.queue) for reader in readers]
-    return found
+        shown_by_kind[party.kind] = [party.position in shown(reader, party.queue) for reader in readers]
+    return shown_by_kind
 
 
 def test_what_came_late_is_shown(centres: Centres, centre_stores: CentreStores) -> None:
-    """A reader that found nothing hides nothing that another data centre had acknowledged; without the rule it does."""
-    found = play(centres, centre_stores)
-    assert found[CassandraStore] == [True, True, True]
-    assert found[Hasty][:2] == [False, False]
+    """A reader that found nothing does not hide what another data centre acknowledged; without the rule it does."""
+    shown_by_kind = play(centres, centre_stores)
+    assert shown_by_kind[CassandraStore] == [True, True, True]
+    assert shown_by_kind[Hasty][:2] == [False, False]
 
 
 SPAN = Span(deadline=1.5, delay=3.0)
 CUTS: list[Wave] = [(Step("cut", "link", 3.0 * SPAN.delay),), (Step("cut", "link", 0.3),)]
-"""For long, and for a moment."""
+"""A long cut, and a short one."""
 CUT_TWICE = Plan(1, "two-cuts", least={"acknowledged": 400, "shown": 1000, "during_faults": 200})
 
 
 def cut(plan: Plan, directory: Path, centres: Centres, url: str, record: Record) -> None:
-    """Runs web processes in both data centres and cuts the link; checks what happened."""
+    """Runs web processes in both data centres, cuts the link, and checks the records."""
     store = store_between(centres, url, SPAN, difference=1.0, row_age=1.0)
     run = MessageRun(directory, store, slowness=4.0, written={"two-cuts": CUTS})
     verify(plan, lambda: run.run(plan, limits=Limits(bound=20.0, grace=2.0, calm=1.5), rest=0.5), record)
@@ -213,18 +210,18 @@ def test_writers_and_readers_on_both_sides(
 
 @plans("messages/two-nodes-each", CUT_TWICE)
 def test_two_nodes_each(tmp_path: Path, record_property: Record, servers: contextlib.ExitStack, plan: Plan) -> None:
-    """All the same holds where each data centre has two nodes and two copies."""
+    """The guarantees also hold if each data centre has two nodes and two copies."""
     with start_centres(2) as centres:
         url = keyspace_on(centres)
         with stores_on(url) as centre_stores:
-            found = play(centres, centre_stores)
-        assert found[CassandraStore] == [True, True, True]
-        assert found[Hasty][:2] == [False, False]
+            shown_by_kind = play(centres, centre_stores)
+        assert shown_by_kind[CassandraStore] == [True, True, True]
+        assert shown_by_kind[Hasty][:2] == [False, False]
         cut(plan, tmp_path, centres, url, record_property)
 
 
 def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -> None:
-    """A running process learns of a second data centre by the schema, and from then on concludes nothing."""
+    """A running process learns of a second data centre from the schema, and concludes nothing from then on."""
     driver = centre_stores.connect()
     replicate(driver, f"'{EAST}': 1")
     try:
@@ -238,7 +235,7 @@ def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -
 
 
 def replicate(driver: Driver, copies: str) -> None:
-    """Changes how many copies a keyspace keeps."""
-    wanted = f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
-    change = f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {wanted}"
+    """Changes the replication of a keyspace."""
+    replication = f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
+    change = f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {replication}"
     driver.run(Statement.unprepared(change), timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Idempotency keys and names where two data centres are cut off from each other: one message, in both."""
+"""Idempotency keys and names while two data centres are cut off from each other: one message, in both."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def stores(centres_keyspace: str, centres: Centres) -> Iterator[list[CassandraSt
 
 
 def opened(centre_stores: CentreStores) -> list[CassandraStore]:
-    """Opens them."""
     return [centre_stores.open(CassandraStore, name) for name in NAMES]
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """Calls again until there is an answer."""
+    """Repeats a call until it succeeds."""
     limit = time.monotonic() + 2 * PATIENCE
     while True:
         try:
@@ -53,22 +52,22 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 def shown(store: Store, queue: Queue) -> list[str]:
-    """The bodies that a reader by time is shown."""
+    """Returns the bodies that a reader by time is shown."""
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return sorted(str(message.body) for message in page.messages)
 
 
 def cut_twice(centres: Centres, begun: Callable[[], bool]) -> None:
-    """Cuts the link for longer than a post may take, and for a moment."""
+    """Cuts the link for longer than a post may take, and once more briefly."""
     for seconds in (2 * W, 0.3):
         until(begun)
         centres.link.cut()
-        time.sleep(seconds)  # what is cut off is the input
+        time.sleep(seconds)  # the duration of the cut
         centres.link.heal()
 
 
 def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None:
-    """Posts that are repeated in both data centres are stored once, and both are answered with the same ids."""
+    """Posts that are repeated in both data centres are stored once, and all are answered with the same ids."""
     queue = make_queue(stores[0], "strong")
     keys = [PostKey(f"{number}", b"content", 3600) for number in range(KEYS)]
     answered: list[dict[str, PostResult]] = [{}, {}]
@@ -78,13 +77,13 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
             item = NewMessage(key.text, 1, 3600, None, 0.0)
             append_once = stores[number].keyed_posts.append_once
             answered[number][key.text] = patiently(partial(ran, append_once, queue, [item], key))
-            time.sleep(0.1)  # so that some are posted at any moment of what follows
+            time.sleep(0.1)  # spreads the posts over the time of the cuts
 
     with ThreadPoolExecutor(2) as pool:
         posting = [pool.submit(post, number) for number in range(2)]
         cut_twice(centres, lambda: all(answered))
-        for each in posting:
-            each.result(3 * PATIENCE)
+        for future in posting:
+            future.result(3 * PATIENCE)
     east, west = answered
     assert {key: result.locations for key, result in east.items()} == {
         key: result.locations for key, result in west.items()
@@ -93,16 +92,13 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
     expected = sorted(key.text for key in keys)
     for store in stores:
         until(lambda store=store: shown(store, queue) == expected)  # type: ignore[misc]
-    time.sleep(D)  # nothing appears later
+    time.sleep(D)  # nothing must appear later
     assert [shown(store, queue) for store in stores] == [expected, expected]
 
 
 @pytest.mark.parametrize("serial", ["SERIAL", "LOCAL_SERIAL"])
 def test_keys_while_cut_off(centres: Centres, centres_keyspace: str, serial: str) -> None:
-    """While the data centres are cut off from each other, neither takes a post with a key, nor stores it.
-
-    So it is also if other changes are agreed on within a data centre.
-    """
+    """While the data centres are cut off, neither accepts or stores a post with a key, even at ``LOCAL_SERIAL``."""
     with stores_on(centres_keyspace) as centre_stores:
         check_keys_while_cut_off(
             centres, [centre_stores.open(CassandraStore, name, catalogue_serial=serial) for name in NAMES]
@@ -110,7 +106,7 @@ def test_keys_while_cut_off(centres: Centres, centres_keyspace: str, serial: str
 
 
 def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> None:
-    """Posts with one key in both, while they are cut off from each other and afterwards."""
+    """Posts with one key in both data centres, during the cut and afterwards."""
     queue = make_queue(stores[0], "strong")
     item, key = NewMessage("x", 1, 3600, None, 0.0), PostKey("key", b"content", 3600)
     centres.link.cut()
@@ -146,17 +142,17 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
         before = sum(done.values())
         until(lambda: sum(done.values()) > before + 2)
         ended.set()
-        for each in writing:
-            each.result(3 * PATIENCE)
+        for future in writing:
+            future.result(3 * PATIENCE)
     values = [patiently(partial(body_of, way)) for way in ways]
     assert values[0] == values[1]
     assert values[0] in {f"{number}:{count}" for number, count in done.items()}
     for store in stores:
         until(lambda store=store: shown(store, queue) == [values[0]])  # type: ignore[misc]
     (east, here), (west, there) = ways
-    [given] = patiently(lambda: blocking(east.claims).claim(here, limit=9, ttl=600))
-    assert given.message.body == values[0]
-    patiently(lambda: blocking(east.claims).acknowledge(here, [given.receipt]))
+    [claimed] = patiently(lambda: blocking(east.claims).claim(here, limit=9, ttl=600))
+    assert claimed.message.body == values[0]
+    patiently(lambda: blocking(east.claims).acknowledge(here, [claimed.receipt]))
     assert body_of(ways[1]) is None
     assert patiently(lambda: BlockingNames(west).create(there, "n", Draft("again"))).stored
 
@@ -165,13 +161,13 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
 
 
 def enter(store: Store, queue: Queue) -> Way:
-    """A service on a store, and a way to a queue."""
+    """Returns a service on a store, and its access to a queue."""
     service = Service(store)
     return service, service.enter(queue, lambda _queue: None)
 
 
 def body_of(way: Way) -> str | None:
-    """The body of what the name stands for."""
+    """Returns the body of the name's message."""
     service, access = way
     message = BlockingNames(service).fetch(access, "n")
     return None if message is None else str(message.body)

@@ -33,16 +33,16 @@ pytestmark = pytest.mark.slow
 CUTS: Wave = (Step("cut", "proxy-1", LATE), Step("silence", "proxy-2", LATE, at=0.5))
 FEW_MESSAGES = {"acknowledged": 100, "shown": 300, "during_faults": 8, "over_loop_during_faults": 100}
 FEW_CLAIMS = {"acknowledged": 25, "again": 2, "acknowledgements done": 25, "over_loop_during_faults": 40}
-"""What a run must have seen at least."""
+"""Minimum counts of a run."""
 KILLS = 4
-"""Number of web processes that are killed while names are used and keyed posts are made."""
+"""Number of web processes killed while names are used and keyed posts are sent."""
 
 
 @plans("messages/versions", Plan(1, "three-waves", least=FEW_MESSAGES, slow=True))
 def test_messages(
     tmp_path: Path, record_property: Record, three_proxied_nodes: MakeStore, release: Program, plan: Plan
 ) -> None:
-    """Both versions take posts, and readers take the cursors of one to the other: nothing is missed or lost."""
+    """Both versions accept posts, and readers take cursors of one to the other: nothing is missed or lost."""
     store = three_proxied_nodes(SPAN, difference=0.5, row_age=1.0)._replace(programs={"web-1": release})
     run = MessageRun(tmp_path, store, slowness=4.0, written={"three-waves": [WRITES_LATE, DEATHS, CUTS]})
     verify(plan, lambda: run.run(plan, limits=LIMITS, rest=0.7), record_property)
@@ -53,7 +53,7 @@ CLAIM_WAVES: list[Wave] = [
     (Step("kill", "node-3", 1.0), Step("pause", "web-2", 3.0, at=0.5), Step("kill", "web-3", 0.5, at=1.0)),
     CUTS,
 ]
-"""The release serves with the odd numbers."""
+"""The release runs in the processes with odd numbers."""
 
 
 @plans("claims/versions", Plan(1, "three-waves", least=FEW_CLAIMS, slow=True))
@@ -69,8 +69,8 @@ def test_claims(
 
 @pytest.fixture
 def start(tmp_path: Path, three_proxied_nodes: MakeStore, proxied_keyspace: str, release: Program) -> Iterator[Start]:
-    """Starts services alternately of the release and of this version, while one node after another is paused."""
-    from queuey.storage import cassandra  # noqa: PLC0415 - only who uses it needs the driver
+    """Starts services, alternately of the release and of this version, while one node after another is paused."""
+    from queuey.storage import cassandra  # noqa: PLC0415 - most tests here do not need the driver
 
     store = three_proxied_nodes(SPAN, difference=0.5, row_age=1.0)
     with closing(cassandra.open_store(proxied_keyspace)) as opened:
@@ -86,7 +86,7 @@ def start(tmp_path: Path, three_proxied_nodes: MakeStore, proxied_keyspace: str,
 
 
 def pause_in_turn(nodes: Sequence[object], stop: threading.Event) -> None:
-    """Pauses one node after another, with a rest between."""
+    """Pauses one node after another, with a rest in between."""
     for node in itertools.cycle(nodes):
         if stop.wait(2 * LATE):
             return
@@ -97,13 +97,13 @@ def pause_in_turn(nodes: Sequence[object], stop: threading.Event) -> None:
     "run", [test_keyed_posts.run, test_names_in_order.run, test_named.read_after_kills], ids=["keyed", "names", "named"]
 )
 def test_killed_and_replaced(start: Start, run: Callable[..., None]) -> None:
-    """Keyed posts are stored once and names have one value at a time, whichever version takes over from the other."""
+    """Keyed posts are stored once and names have one value at a time, whichever version replaces the other."""
     run(start, kills=KILLS, seed=1)
 
 
 def test_options_that_the_release_does_not_know(tmp_path: Path, contract_keyspace: str, release: Program) -> None:
-    """It refuses claims of a queue whose expired messages become dead letters, loses nothing, and serves all others."""
-    from queuey.storage import cassandra  # noqa: PLC0415 - only who uses it needs the driver
+    """The release refuses claims of a queue with dead letters on expiry, keeps its options, and serves other queues."""
+    from queuey.storage import cassandra  # noqa: PLC0415 - most tests here do not need the driver
 
     keyspaces.empty(contract_keyspace)
     with closing(cassandra.open_store(contract_keyspace)) as opened:

@@ -1,4 +1,4 @@
-"""The processes of a run with faults: waiting for one that cannot come ends at once."""
+"""The processes of a run with faults: waiting for one that cannot start ends at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.webs import OneWorker
 
 
 def test_a_worker_of_a_service_that_has_ended() -> None:
-    """Nobody waits for a worker of a service that has ended: the error has its exit code and its output."""
+    """Waiting for a worker of an ended service fails at once, with the service's exit code and output."""
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     process.wait(60)
     service: Any = SimpleNamespace(served=SimpleNamespace(process=process), output="out of memory")

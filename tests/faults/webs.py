@@ -1,4 +1,4 @@
-"""The web processes of a run, what they keep messages in, and the faults that are drawn for both."""
+"""The web processes of a run, their store, and the faults drawn for both."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.harness.proxy import Proxy
 from tests.servers.served import START_SECONDS, Served
 
 NODE_SECONDS, WEB_SECONDS = 10.0, 1.0
-"""What a killed one needs to serve again, as a schedule has it."""
+"""Estimated seconds until a killed node, or a killed web process, serves again."""
 
 
 WITH_WRONG_CLOCKS = Path(__file__).parent / "wrong_clocks"
-"""What Python finds there at its start sets the wall clock of a process wrong."""
+"""The directory whose ``sitecustomize`` sets the wall clock of a process wrong."""
 
 
 class Span(NamedTuple):
-    """The times that matter to a store: W and D in seconds."""
+    """W and D of a store, in seconds."""
 
     deadline: float
     delay: float
 
     def timing(self, difference: float, row_age: float) -> Timing:
-        """Returns the times of a keyspace with S and C in seconds; what D leaves is for undo writes."""
+        """Returns the timing of a keyspace with S and C in seconds. The rest of D is for undo writes."""
         level = LevelTiming(self.deadline, max(0.0, self.delay - self.deadline - difference), self.delay)
         return Timing(difference, row_age, {"strong": level, "very_strong": level})
 
@@ -49,19 +49,19 @@ def span_of(timing: Timing) -> Span:
 
 
 class Victim(Protocol):
-    """What can be killed, paused and brought back. The nodes of ``deploy.local`` are such."""
+    """A server that can be killed, paused and brought back, such as the nodes of ``deploy.local``."""
 
     def kill(self) -> None:
-        """Ends it by SIGKILL."""
+        """Ends it with SIGKILL."""
 
     def start(self) -> None:
-        """Starts it on what it left, and waits until it serves."""
+        """Restarts it on its data, and waits until it serves."""
 
     def pause(self) -> None:
         """Stops it where it is."""
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Continues it after a pause."""
 
 
 class Program(NamedTuple):
@@ -75,20 +75,20 @@ PRESENT = Program((sys.executable, "-m", "queuey"))
 
 
 class Store(NamedTuple):
-    """What the web processes keep messages in.
+    """The store of the web processes.
 
     Attributes:
-        span: Its W and D.
-        options: Of ``queuey serve``.
-        account: To make requests for; None: the one that ``queuey serve`` makes.
+        span: W and D.
+        options: Options of ``queuey serve``.
+        account: The account of requests; None: the one that ``queuey serve`` creates.
         nodes: Servers that may be killed and paused, and proxies that may be cut, by name.
-        settled: Is called when the nodes are back, and waits until they know each other.
-        converged: Is called between the first and the second full read; what it does makes copies agree.
-        centres: Further options of each web process that is in a data centre of its own, by its name. They agree only
-            in the end, so then it is called before the first full read.
-        clocks: Seconds by which wall clocks of web processes are ahead, by name.
-        programs: Programs of web processes that are not of this version, by name.
-        client_requests: Counts the requests that the nodes get.
+        settled: Called when the nodes are back. Waits until they know each other.
+        converged: Called between the first and the second full read. Makes the copies agree.
+        centres: Further options of web processes that are each in a data centre of its own, by name. Data centres agree
+            only in the end, so then ``converged`` is called before the first full read.
+        clocks: Seconds by which the wall clocks of web processes are ahead, by name.
+        programs: Programs of web processes of another version, by name.
+        client_requests: Counts the requests that the nodes receive.
     """
 
     span: Span
@@ -104,14 +104,14 @@ class Store(NamedTuple):
 
 
 class MakeStore(Protocol):
-    """Makes a store on servers that are there."""
+    """Returns a store on running servers."""
 
     def __call__(self, span: Span, *, difference: float, row_age: float) -> Store:
-        """Makes it with these W and D, and with S and C in seconds."""
+        """Returns a store with these W and D, and with S and C in seconds."""
 
 
 class WebProcess:
-    """A service with all its processes, at the same port for as long as it lives on.
+    """A service with all its processes. It keeps its port over restarts.
 
     Args:
         serve: Starts it at a port; None: a free one.
@@ -124,38 +124,33 @@ class WebProcess:
 
     @property
     def output(self) -> str:
-        """Everything printed by all its lives."""
         return self.earlier + self.served.output
 
     def wait_until_serving(self) -> None:
-        """Waits until it serves."""
         self.served.wait_for("Queuey serves at")
 
     def kill(self) -> None:
-        """Ends it by SIGKILL, the parent and its workers."""
         self.served.kill()
 
     def start(self) -> None:
-        """Starts it again and waits until it serves."""
+        """Restarts it and waits until it serves."""
         self.earlier = self.output
         self.served = self._serve(self.served.port)
         self.wait_until_serving()
 
     def pause(self) -> None:
-        """Stops all its processes where they are."""
         os.killpg(self.served.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets them go on."""
         os.killpg(self.served.process.pid, signal.SIGCONT)
 
 
 class OneWorker:
-    """One of the worker processes of a service; the service replaces it when it is killed.
+    """One of the worker processes of a service, which replaces it after a kill.
 
     Args:
-        service: It has several.
-        number: Which, in the order of their process ids.
+        service: A service with several workers.
+        number: The number of the worker in the order of process ids.
     """
 
     def __init__(self, service: WebProcess, number: int) -> None:
@@ -164,11 +159,10 @@ class OneWorker:
         self._pids: list[int] = []
 
     def kill(self) -> None:
-        """Ends it by SIGKILL."""
         self._signal(signal.SIGKILL)
 
     def start(self) -> None:
-        """Waits until there is another one; fails at once if the service has ended, which would start it."""
+        """Waits until the service has replaced it. Fails at once if the service has ended."""
         process = self._service.served.process
         deadline = time.monotonic() + START_SECONDS
         while len(found := self._workers()) < len(self._pids) or found == self._pids:
@@ -177,11 +171,9 @@ class OneWorker:
             time.sleep(0.05)
 
     def pause(self) -> None:
-        """Stops it where it is."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
         os.kill(self._pids[self._number - 1], signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -192,7 +184,7 @@ class OneWorker:
         pid = self._service.served.process.pid
         try:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        except OSError:  # the service has ended, and its exit code was taken
+        except OSError:  # the service has ended and was reaped
             return []
         return sorted(int(child) for child in children if b"spawn_main" in _command(child))
 
@@ -200,7 +192,7 @@ class OneWorker:
 def _command(pid: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""
 
 
@@ -208,13 +200,13 @@ class Webs:
     """The web processes ``web-1`` and so on.
 
     Args:
-        directory: For their data and what they print.
-        store: What they run on.
-        count: How many services.
-        workers: How many processes each of them has.
+        directory: Holds their data and output.
+        store: Their store.
+        count: Number of services.
+        workers: Number of processes of each service.
 
     Attributes:
-        account: For whom requests are made, while they serve.
+        account: The account of requests, while they serve.
     """
 
     def __init__(self, directory: Path, store: Store, count: int, workers: int = 1) -> None:
@@ -228,27 +220,25 @@ class Webs:
 
     @property
     def addresses(self) -> list[Web]:
-        """Where each listens."""
         return [Web(name, process.served.port) for name, process in self._processes.items()]
 
     @property
     def output(self) -> str:
-        """Everything that they printed."""
         return "".join(f"--- {name} ---\n{process.output}" for name, process in self._processes.items())
 
     @property
     def request_counts(self) -> dict[str, int]:
-        """How many requests the nodes got; nothing if nobody counts."""
+        """The numbers of requests that the nodes received, if they are counted."""
         requests = self._store.client_requests
         return {} if requests is None else requests.counts
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Starts all of them, and ends them when the block is over; writes what they printed into the directory."""
+        """Starts all services for a block. Ends them afterwards, and writes their output into the directory."""
         try:
             for name in self._names:
                 self._processes[name] = WebProcess(partial(self._serve, name))
-                if not self._store.account:  # The first of them makes it, and its key.
+                if not self._store.account:  # the first service creates the account and its key
                     self._processes[name].wait_until_serving()
             for process in self._processes.values() if self._store.account else ():
                 process.wait_until_serving()
@@ -280,12 +270,11 @@ class Webs:
         try:
             hit(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
         finally:
-            for each in faulty:
-                self._faulty_nodes.remove(each)
+            for node in faulty:
+                self._faulty_nodes.remove(node)
         return step.target
 
     def waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
-        """Returns the schedule of a plan: a written one, or one that is drawn."""
         if plan.faults in written:
             return written[plan.faults]
         workers = [f"{name}/{number}" for name in self._names for number in range(1, self._workers + 1)]
@@ -304,7 +293,7 @@ def draw(
     span: Span,
     rest: float,
 ) -> list[Wave]:
-    """Draws waves until their time is over: faults for times around W and D, mostly not of all at once."""
+    """Draws waves for the time of a plan: faults of durations around W and D, mostly not on all victims at once."""
     rng, planned, waves = random.Random(plan.seed), 0.0, list[Wave]()
     times = [0.3 * span.deadline, 1.05 * span.deadline, 1.3 * span.deadline, 1.1 * span.delay, 2 * span.deadline]
 

@@ -1,4 +1,4 @@
-"""One connection to one web process: a request, and its answer or none. Nothing is sent twice, but to make queues."""
+"""One connection to one web process: a request, and its answer or none. Only the creation of queues is repeated."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ QUEUE_SECONDS = 60.0
 
 
 class Web(NamedTuple):
-    """A web process: its name in the history, and where it listens."""
+    """A web process: its name in the history, and its port."""
 
     name: str
     port: int
 
 
 class Account(NamedTuple):
-    """On whose behalf requests are made."""
+    """An application and the key of its requests."""
 
     application: str
     key: str
 
 
 class Answer(NamedTuple):
-    """What came back. ``content`` is the decoded body, an empty object where it is no JSON object."""
+    """An HTTP answer. ``content`` is the decoded body, or an empty dict if it is not a JSON object."""
 
     status: int
     retry_after: bool
@@ -37,15 +37,15 @@ class Answer(NamedTuple):
 
 
 class Unanswered(Exception):
-    """No whole answer came."""
+    """No complete answer came."""
 
 
 class NotSent(Exception):
-    """There is nobody to connect to."""
+    """The connection was refused."""
 
 
 class Line:
-    """A connection that is made when needed and made anew after a failure. For one thread."""
+    """A connection of one thread. It is made when needed, and again after a failure."""
 
     def __init__(self, web: Web, account: Account) -> None:
         self.web = web
@@ -58,14 +58,14 @@ class Line:
         """Sends a request and waits for its answer.
 
         Args:
-            method: Of HTTP.
-            path: Below the application, with query.
-            body: Sent as it is.
-            headers: Besides the credential.
-            timeout: Seconds to wait for anything to happen.
+            method: The HTTP method.
+            path: The path below the application, with the query.
+            body: The body, sent unchanged.
+            headers: Headers besides the credential.
+            timeout: Seconds of the socket timeout.
 
         Raises:
-            NotSent: There was no connection and none could be made.
+            NotSent: The connection was refused.
             Unanswered: The connection broke, or was silent for too long.
         """
         headers = {"Authorization": f"Application {self._account.key}", **headers}
@@ -87,19 +87,18 @@ class Line:
         return Answer(response.status, "Retry-After" in response.headers, _decoded(content), _text(content))
 
     def close(self) -> None:
-        """Ends the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def make_queue(web: Web, account: Account, **fields: object) -> None:
-    """Makes a queue; asks again while the store has no time for it.
+    """Creates a queue. Repeats the request while the store is busy.
 
     Args:
-        web: Is asked.
-        account: Whose queue it is.
-        fields: As the API has them.
+        web: The web process to ask.
+        account: The account of the queue.
+        fields: The fields of the API.
     """
     line, until = Line(web, account), time.monotonic() + QUEUE_SECONDS
     body, headers = json.dumps(fields).encode(), {"Content-Type": "application/json"}
@@ -114,10 +113,10 @@ def make_queue(web: Web, account: Account, **fields: object) -> None:
 
 
 def metric(web: Web, name: str) -> float:
-    """Asks a web process for one of its metrics, the sum over its labels; 0 where it has none of the name.
+    """Returns a metric of a web process, summed over its labels; 0 if it has no such metric.
 
     Raises:
-        OSError: It does not answer.
+        OSError: The web process does not answer.
     """
     with urllib.request.urlopen(f"http://127.0.0.1:{web.port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
@@ -126,10 +125,10 @@ def metric(web: Web, name: str) -> float:
 
 def _decoded(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _text(content: bytes) -> str:

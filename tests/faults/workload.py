@@ -1,4 +1,4 @@
-"""Writers and readers over HTTP: each a thread that records every request and its answer."""
+"""Writers and readers over HTTP. Each is a thread that records every request and its answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.harness.history import Journal, now
 
 PARTITIONS = 4
 PATIENCE = 40.0
-"""Seconds that a client waits for an answer: longer than any pause, so that late answers are heard as well."""
+"""Seconds that a client waits for an answer. Longer than any pause, so that late answers are received as well."""
 HASTE = (0.3, 1.5)
-"""The same for clients in a hurry, who never hear what became of some posts."""
+"""The range of timeouts of hasty clients, in seconds. They never learn the outcome of some posts."""
 STAY = 20
-"""Pages for which a reader stays away from a web process that did not answer."""
+"""Pages for which a reader avoids a web process that did not answer."""
 LONGEST_DELAY = 1.5
 CATCH_UP_SECONDS = 60.0
 
@@ -30,12 +30,12 @@ class Style(NamedTuple):
     """How a writer writes.
 
     Attributes:
-        sizes: Messages in a post, drawn from these; more than one are sent as a batch.
-        delayed: Share of messages with a delay.
-        chained: Each post names the last acknowledged id of this writer as ``X-After``.
-        hasty: Share of posts that are given up early.
+        sizes: Choices of the number of messages in a post. More than one are sent as a batch.
+        delayed: Fraction of messages with a delay.
+        chained: Each post sends the last acknowledged id of this writer as ``X-After``.
+        hasty: Fraction of posts that are given up early.
         pace: Mean seconds between posts.
-        partitions: Of the queues; each message goes to one of them.
+        partitions: Partitions of the queues to write to.
         once: Each partition gets one message in all, then the writer ends.
     """
 
@@ -55,12 +55,12 @@ CHAIN = Style(sizes=(1, 1, 1, 3), chained=True, hasty=0.02, pace=0.02)
 
 @dataclass(eq=False)
 class Writer:
-    """Posts until told to stop; never repeats a post.
+    """Posts until told to stop. It never repeats a post.
 
     Args:
-        name: Unique in the history; bodies begin with it.
+        name: A unique name in the history. Bodies begin with it.
         webs: The web processes to ask, in turn.
-        queues: Posts go to one of them at a time.
+        queues: The queues to post to, one at a time.
         style: How to write.
     """
 
@@ -80,7 +80,6 @@ class Writer:
         self._unused = list(reversed(self.style.partitions))
 
     def run(self, stop: threading.Event) -> None:
-        """Is the thread."""
         lines = itertools.cycle(self._lines)
         while self._unused and not stop.wait(self._rng.expovariate(1 / self.style.pace)):
             try:
@@ -93,7 +92,7 @@ class Writer:
         self._close()
 
     def mark(self) -> dict[str, dict[int, str]]:
-        """Posts to every partition of every queue until each has taken one; returns their ids."""
+        """Posts to every partition of every queue until each has accepted one message. Returns their ids."""
         marks: dict[str, dict[int, str]] = {}
         until = now() + CATCH_UP_SECONDS
         for queue, partition in itertools.product(self.queues, self.style.partitions):
@@ -115,7 +114,6 @@ class Writer:
         return f"{self.name}.{self._number}.{n}"
 
     def _draw(self) -> tuple[Sent, ...]:
-        """Makes up the messages of a post."""
         rng, style = self._rng, self.style
         return tuple(
             Sent(
@@ -166,9 +164,9 @@ def _request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str
 
 
 def _outcomes(answer: Answer, size: int) -> tuple[Outcome, ...]:
-    """What an answer says of each message; where it says nothing, anything may be."""
-    told = answer.content.get("outcomes", [answer.content.get("outcome")] * size)
-    return tuple(_outcome(answer, told[n]) for n in range(size))
+    """Returns the outcome of each message; unknown where the answer has none."""
+    outcomes = answer.content.get("outcomes", [answer.content.get("outcome")] * size)
+    return tuple(_outcome(answer, outcomes[n]) for n in range(size))
 
 
 def _outcome(answer: Answer, told: object) -> Outcome:
@@ -181,13 +179,13 @@ class Habit(NamedTuple):
     """How a reader reads.
 
     Attributes:
-        partitions: Which of the queue's; several in one request.
-        merge: As one list in time order.
-        limit: Of a page.
-        wait: Seconds of the long poll, 0 for none.
-        pause: Mean seconds of rest where there is nothing more to read.
-        patience: Seconds after which the reader tries the other web process, and stays there for a while.
-        anew: Each page is of a new reader, who begins at the beginning.
+        partitions: The partitions of the queue, all in one request.
+        merge: Reads one list in time order.
+        limit: Max messages of a page.
+        wait: Seconds of the long poll; 0: none.
+        pause: Mean seconds of rest if there is nothing more to read.
+        patience: Seconds after which the reader switches to another web process for a while.
+        anew: Each page is read by a new reader, from the beginning.
     """
 
     partitions: tuple[int, ...] = tuple(range(1, PARTITIONS + 1))
@@ -200,17 +198,17 @@ class Habit(NamedTuple):
 
 
 FREQUENT = Habit(partitions=(1,), limit=100, pause=0.05)
-"""Short pages of one partition: services read only these on their event loops, all others in threads."""
+"""Short pages of one partition. Services read only these on their event loops, and all others in threads."""
 
 
 @dataclass(eq=False)
 class Reader:
-    """Follows a queue by the cursor of each answer, asking now this web process and now that.
+    """Follows a queue by the cursor of each answer, on varying web processes.
 
     Args:
-        name: Unique in the history.
+        name: A unique name in the history.
         webs: The web processes to ask, at random.
-        queue: What to follow.
+        queue: The queue to follow.
         habit: How to read.
         final: As in :class:`tests.harness.checking.records.Read`.
     """
@@ -232,14 +230,13 @@ class Reader:
         self._pages = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Is the thread: follows the queue until told to stop."""
         while not stop.is_set():
             if not self._step(self.habit.wait):
                 stop.wait(self._rng.expovariate(1 / self.habit.pause))
         self._close()
 
     def read_beyond(self, marks: dict[int, str]) -> None:
-        """Reads on until everything up to these ids was shown, one per partition, or for too long."""
+        """Reads on until everything up to these ids, one per partition, was shown, or for too long."""
         until = now() + CATCH_UP_SECONDS
         while not self._beyond(marks) and now() < until:
             if not self._step(0):
@@ -257,7 +254,7 @@ class Reader:
         )
 
     def _step(self, wait: int) -> bool:
-        """Reads a page and tells whether there is more at once."""
+        """Reads a page. Returns whether there is more at once."""
         if self.habit.anew:
             self._cursor = ""
             self._pages += 1
@@ -284,7 +281,7 @@ class Reader:
         return self._line
 
     def _avoid(self, line: Line) -> None:
-        """Turns to another web process for some time."""
+        """Switches to another web process for some time."""
         self._line = self._rng.choice([other for other in self._lines if other is not line] or self._lines)
         self._staying = STAY
 
@@ -319,5 +316,5 @@ class Reader:
 
 
 def _cursors(text: str) -> dict[int, str]:
-    """Reads a cursor in one string, ``1:<id>,2:<id>``."""
+    """Parses a cursor such as ``1:<id>,2:<id>``."""
     return {int(number): name for number, _, name in (part.partition(":") for part in text.split(",") if part)}

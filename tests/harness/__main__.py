@@ -14,11 +14,10 @@ from tests.harness import reports
 from tests.harness.plans import RUNS, VARIABLE, Plan
 
 STALL_SECONDS = "7200"
-"""Seconds without progress after which a run is ended: as for `make slow`, since a single run may last for minutes."""
+"""A run is ended after this many seconds without progress. As for `make slow`: a single run may take minutes."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns what reads the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness", description="Repeats a fault run.")
     parser.add_argument("run", choices=[*RUNS, "report"], help="report: write all reports into docs/testing.md")
     parser.add_argument("--seed", type=int, default=1)
@@ -28,13 +27,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carries out the command; returns the exit code."""
-    given = parser().parse_args(arguments)
-    if given.run == "report":
+    options = parser().parse_args(arguments)
+    if options.run == "report":
         reports.PAGE.write_text(reports.rewrite(reports.PAGE.read_text(), reports.read()))
         print(reports.table(reports.read()))
         return 0
-    plan = Plan(given.seed, given.faults, given.seconds, slow=True, run=given.run)
+    plan = Plan(options.seed, options.faults, options.seconds, slow=True, run=options.run)
     os.environ[VARIABLE] = msgspec.json.encode(plan).decode()
     os.chdir(reports.ROOT)
     return pytest.main(["-n", "0", "--stall-limit", STALL_SECONDS, RUNS[plan.run]])

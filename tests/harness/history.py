@@ -1,4 +1,4 @@
-"""What happened in a run: a line of JSON for each record, in a file of each process, judged afterwards.
+"""The records of a run. Each process appends lines of JSON to a file of its own; the checks read them afterwards.
 
 Times are seconds of CLOCK_BOOTTIME, which is the same in all processes and goes on while one is stopped.
 """
@@ -20,20 +20,20 @@ R = TypeVar("R")
 
 TICK_SECONDS = 0.05
 END_SECONDS = 300.0
-"""In which a thread ends that was told to; a drain at the end of a run takes its time."""
+"""Time for a thread to end after it was told to stop, in seconds. Long, because a run may drain queues at its end."""
 
 
 def now() -> float:
-    """Seconds since boot, time asleep included."""
+    """Returns the seconds since boot, including time asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Fault(Struct, frozen=True, tag="fault"):
-    """Something was done to a target, from the moment before it to the moment it was undone.
+    """A fault that was done to a target: from just before it began until it was undone.
 
     Attributes:
-        kind: What. ``stall``: the threads of a process were kept from running, nobody knows by what.
-        target: To whom; empty: to all, or to the process of the test.
+        kind: What was done. ``stall``: the threads of a process did not run, for a cause outside the run.
+        target: The victim. Empty: all of them, or the process of the test.
     """
 
     start: float
@@ -42,22 +42,20 @@ class Fault(Struct, frozen=True, tag="fault"):
     target: str = ""
 
     def touches(self, start: float, end: float, late: float = 0.0) -> bool:
-        """Tells whether it went on, or was over for less than so many seconds, at any time from start to end."""
+        """Returns whether the fault lasted at this time, or had ended less than ``late`` seconds before ``start``."""
         return self.start <= end and start <= self.end + late
 
 
 class Journal:
-    """A file to which several threads and processes append records, each in one write."""
+    """A file to which several threads and processes append records, each with one write."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def add(self, record: Struct) -> None:
-        """Appends a record."""
         os.write(self._descriptor, msgspec.json.encode(record) + b"\n")
 
     def close(self) -> None:
-        """Closes the file."""
         os.close(self._descriptor)
 
 
@@ -66,10 +64,10 @@ class Records:
 
     Args:
         directory: Its files ``*.jsonl`` are read.
-        kinds: The union of the records.
+        kinds: The union of the record types.
     """
 
-    def __init__(self, directory: Path, kinds: Any) -> None:  # noqa: ANN401 - a union is no type
+    def __init__(self, directory: Path, kinds: Any) -> None:  # noqa: ANN401 - a union is not a type
         self._directory = directory
         self._decoder = msgspec.json.Decoder(kinds)
         self._read: dict[Path, int] = {}
@@ -77,7 +75,7 @@ class Records:
         self._lock = threading.Lock()
 
     def all(self) -> list[Any]:
-        """Returns everything that was appended so far; a line that is not complete is left for later."""
+        """Returns all records so far. An incomplete last line is read by a later call."""
         with self._lock:
             for path in sorted(self._directory.glob("*.jsonl")):
                 with path.open("rb") as lines:
@@ -89,17 +87,15 @@ class Records:
             return self._found.copy()
 
     def of(self, kind: type[R]) -> list[R]:
-        """Returns the records of a kind that were appended so far."""
         return of(self.all(), kind)
 
 
 def of(records: Iterable[Any], kind: type[R]) -> list[R]:
-    """Returns the records of a kind."""
     return [record for record in records if isinstance(record, kind)]
 
 
 def record_stalls(stop: threading.Event, add: Callable[[Fault], None], target: str, longest: float) -> None:
-    """Records when the threads of this process did not run for longer than so many seconds."""
+    """Records a stall whenever the threads of this process did not run for more than ``longest`` seconds."""
     before = now()
     while not stop.wait(TICK_SECONDS):
         since, before = before, now()
@@ -109,19 +105,19 @@ def record_stalls(stop: threading.Event, add: Callable[[Fault], None], target: s
 
 @contextmanager
 def running(work: Iterable[Callable[[threading.Event], object]]) -> Iterator[list[BaseException]]:
-    """Runs each in a thread of its own, and sets its event when the block is over; raises what one of them raised.
+    """Runs each function in a thread of its own. Sets their event at the end of the block and raises the first error.
 
-    Yields the errors so far. A thread that does not end when it is told is an error, and left behind.
+    Yields the list of errors so far. A thread that does not end after that is an error, and is left behind.
     """
     stop, failures = threading.Event(), list[BaseException]()
 
-    def guarded(each: Callable[[threading.Event], object]) -> None:
+    def run_guarded(each: Callable[[threading.Event], object]) -> None:
         try:
             each(stop)
         except BaseException as error:  # noqa: BLE001 - it is raised below
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(each,), daemon=True) for each in work]
+    threads = [threading.Thread(target=run_guarded, args=(function,), daemon=True) for function in work]
     for thread in threads:
         thread.start()
     try:

@@ -1,4 +1,4 @@
-"""Performs faults by a schedule, and records when each was done and undone."""
+"""Performs faults by a schedule, and records when each one began and ended."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, NamedTuple
 from tests.harness.history import Fault, now
 
 MOST = 32
-"""Faults that go on at one time."""
+"""Max faults at the same time."""
 FAULT_SECONDS = 600.0
-"""A fault is done and undone within this time, or the run fails."""
+"""Max time to do and undo a fault, in seconds. Beyond it the run fails."""
 WAYS: Mapping[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "kill": (methodcaller("kill"), methodcaller("start")),
     "pause": (methodcaller("pause"), methodcaller("resume")),
     "silence": (methodcaller("silence"), methodcaller("resume")),
     "cut": (methodcaller("cut"), methodcaller("heal")),
 }
-"""What does a fault to a process, node or proxy, and what undoes it."""
+"""The methods of a process, node or proxy that do and undo each kind of fault."""
 
 
 class Step(NamedTuple):
     """One fault.
 
     Attributes:
-        kind: What is done.
-        target: To whom.
-        seconds: How long it lasts.
-        at: Seconds from the beginning of its wave.
+        kind: The kind of fault.
+        target: The victim.
+        seconds: How long the fault lasts.
+        at: Its start, in seconds from the beginning of its wave.
     """
 
     kind: str
@@ -40,11 +40,10 @@ class Step(NamedTuple):
 
 
 Wave = tuple[Step, ...]
-"""Faults by the time of their beginning. A wave is over when all of them are undone."""
+"""Faults in the order of their start. A wave ends when all of them are undone."""
 
 
 def hit(kind: str, victims: Collection[Any], seconds: float) -> None:
-    """Does a fault to victims, waits, and undoes it."""
     do, undo = WAYS[kind]
     for victim in victims:
         do(victim)
@@ -56,16 +55,16 @@ def hit(kind: str, victims: Collection[Any], seconds: float) -> None:
 def perform(
     waves: Iterable[Wave], do: Callable[[Step], str], add: Callable[[Fault], None], *, rest: float = 0.0
 ) -> None:
-    """Performs waves one after another, and raises what went wrong.
+    """Performs waves one after another. Raises the first error.
 
     Args:
-        waves: What to do.
-        do: Does a fault and undoes it; returns the target under which it is recorded.
-        add: Is told of each fault when it is over.
-        rest: Seconds without fault after each wave.
+        waves: The faults to perform.
+        do: Does and undoes one fault. Returns the target to record.
+        add: Called with each fault after it ended.
+        rest: Seconds without faults after each wave.
     """
 
-    def one(step: Step, begun: float) -> None:
+    def perform_step(step: Step, begun: float) -> None:
         threading.Event().wait(max(0.0, begun + step.at - now()))
         start = now()
         target = do(step)
@@ -74,6 +73,6 @@ def perform(
     with ThreadPoolExecutor(MOST) as pool:
         for wave in waves:
             begun = now()
-            for done in [pool.submit(one, step, begun) for step in wave]:
-                done.result(FAULT_SECONDS)
+            for pending in [pool.submit(perform_step, step, begun) for step in wave]:
+                pending.result(FAULT_SECONDS)
             threading.Event().wait(rest)

@@ -1,4 +1,4 @@
-"""Which runs there are, how each is repeated, and how a test carries one out."""
+"""The fault runs: their names, the command that repeats each, and how a test carries one out."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ RUNS = {
 }
 """The test of each run."""
 VARIABLE = "FAULT_PLAN"
-"""The environment variable with the plan of a run that is repeated."""
+"""The environment variable that holds the plan of the run to repeat."""
 PROPERTY = "fault run"
-"""Under which a test records what its run amounted to."""
+"""The name of the pytest property under which a test records the summary of its run."""
 MINUTES = 4.0
-"""Of each long run, unless ``FAULT_MINUTES`` says otherwise."""
+"""Minutes of each long run. ``FAULT_MINUTES`` overrides it."""
 
 Record = Callable[[str, object], None]
 
 
 class Plan(Struct, frozen=True):
-    """A run: what a seed makes of it, and for how long.
+    """The parameters of a run.
 
     Attributes:
-        seed: Of the schedule of faults, and of what clients do.
-        faults: The kinds to draw from, with commas between; or the name of a schedule that is written down in the test.
-        seconds: How long faults go on; a written schedule has its own time.
-        least: What must have been counted, or the run shows nothing.
-        slow: It is left to ``make slow``.
+        seed: Seeds the schedule of faults and the actions of clients.
+        faults: Kinds of faults to draw from, separated by commas; or the name of a schedule written down in the test.
+        seconds: How long faults go on. A written schedule has a duration of its own.
+        least: Minimum of each count. A run that counts less shows nothing and fails.
+        slow: Run it in ``make slow`` only.
         run: One of ``RUNS``.
     """
 
@@ -75,40 +75,39 @@ class Plan(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The command that repeats it."""
         seconds = f" --seconds {self.seconds:g}" if self.seconds else ""
         return f"python -m tests.harness {self.run} --seed {self.seed} --faults {self.faults}{seconds}"
 
     def kinds(self, possible: Collection[str]) -> list[str]:
-        """Returns the kinds of faults to draw from, in the order of the alphabet.
+        """Returns the kinds of faults to draw from, in alphabetical order.
 
         Raises:
-            ValueError: One of them cannot be done in this run, or it is not said for how long.
+            ValueError: This run cannot do one of the kinds, or ``seconds`` is missing.
         """
-        wanted = sorted(set(self.faults.split(",")))
-        if unknown := set(wanted).difference(possible):
+        requested = sorted(set(self.faults.split(",")))
+        if unknown := set(requested).difference(possible):
             names = ", ".join(sorted(possible))
             raise ValueError(f"{self.run} has no faults {', '.join(sorted(unknown))}, only {names}")
         if self.seconds <= 0:
             raise ValueError(f"faults {self.faults} are drawn for some time: give --seconds")
-        return wanted
+        return requested
 
 
 def plans(run: str, *usual: Plan) -> pytest.MarkDecorator:
-    """Parametrizes the test of a run with its plans; with one alone while ``python -m tests.harness`` repeats it."""
-    found = [msgspec.structs.replace(plan, run=run) for plan in usual]
-    if repeated := os.environ.get(VARIABLE):
-        plan = msgspec.json.decode(repeated, type=Plan)
-        found = [plan] if plan.run == run else []
+    """Parametrizes the test of a run with its plans, or with the one plan that ``python -m tests.harness`` repeats."""
+    chosen = [msgspec.structs.replace(plan, run=run) for plan in usual]
+    if encoded := os.environ.get(VARIABLE):
+        plan = msgspec.json.decode(encoded, type=Plan)
+        chosen = [plan] if plan.run == run else []
     slow = [pytest.mark.slow]
     return pytest.mark.parametrize(
-        "plan", [pytest.param(plan, id=f"{plan.faults}-{plan.seed}", marks=slow * plan.slow) for plan in found]
+        "plan", [pytest.param(plan, id=f"{plan.faults}-{plan.seed}", marks=slow * plan.slow) for plan in chosen]
     )
 
 
 def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
-    """Carries a run out, writes its report, and fails if a rule is broken or too little happened."""
-    print(f"To repeat this run: {plan.line}")  # pytest shows it when the test fails, for whatever reason
+    """Carries out a run and writes its report. Fails if a rule is broken or too little happened."""
+    print(f"To repeat this run: {plan.line}")  # pytest shows this line when the test fails
     start = now()
     report = reports.Report(plan.run, plan.seed, plan.line)
     try:
@@ -121,18 +120,17 @@ def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
     finally:
         reports.write(msgspec.structs.replace(report, seconds=round(now() - start, 1)))
     assert not result.violations, f"{plan.line}\n{result.explain()}"
-    few = too_few({**result.counts, **result.fault_kinds}, plan.least)
-    assert not few, f"{plan.line}\n{few}\n{result.explain()}"
+    shortfalls = too_few({**result.counts, **result.fault_kinds}, plan.least)
+    assert not shortfalls, f"{plan.line}\n{shortfalls}\n{result.explain()}"
     return result
 
 
 def fault_minutes() -> float:
-    """How long faults go on in each long run, of whatever kind."""
     return float(os.environ.get("FAULT_MINUTES", MINUTES))
 
 
 def long(seed: int, faults: str, least: Mapping[str, int], minute: float = 60.0) -> Plan:
-    """A plan for minutes of so many seconds; what it must have seen is given for :data:`MINUTES`."""
+    """Returns the plan of a long run, with ``minute`` seconds of faults a minute. ``least`` is for :data:`MINUTES`."""
     minutes = fault_minutes()
     return Plan(
         seed,

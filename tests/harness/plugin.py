@@ -1,4 +1,4 @@
-"""Tells at the end of a test run what each fault run amounted to."""
+"""Prints the summaries of the fault runs at the end of a test run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from tests.harness.plans import PROPERTY
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes a line for each run that passed."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == PROPERTY:

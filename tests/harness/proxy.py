@@ -1,6 +1,6 @@
 """A TCP proxy between programs and servers that a test can cut, silence and heal.
 
-It runs in a thread of its own, so that it works on while a test's loop waits for another process.
+It runs in a thread of its own, so it keeps working while the test's event loop waits for another process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Address = tuple[str, int]
 
 
 class Proxy:
-    """Forwards connections from addresses to addresses.
+    """Forwards connections from local addresses to remote ones.
 
     Args:
-        routes: Where to listen, and where each connection made there leads.
+        routes: The remote address for each local address to listen on.
 
     Attributes:
-        address: Where it listens first, as ``address:port``.
+        address: The first local address, as ``address:port``.
     """
 
     def __init__(self, routes: Mapping[Address, Address]) -> None:
@@ -44,43 +44,41 @@ class Proxy:
 
     @classmethod
     def to(cls, connect_string: str) -> Self:
-        """Makes a proxy, at a free port, before a server named ``address:port``; of several the first is taken."""
+        """Returns a proxy on a free port for the server ``address:port``, the first of a comma-separated list."""
         host, _, port = connect_string.partition(",")[0].rpartition(":")
         return cls({("127.0.0.1", free_port()): (host, int(port))})
 
     def cut(self) -> None:
-        """Resets all connections and refuses further ones."""
+        """Resets all connections and refuses new ones."""
         self._run(self._cut())
 
     def drop(self) -> None:
-        """Resets all connections; new ones are let through."""
+        """Resets all connections and keeps accepting new ones."""
         self._run(self._drop())
 
     def heal(self) -> None:
-        """Lets connections through again after a cut."""
+        """Accepts connections again after a cut."""
         self._run(self._listen())
 
     def silence(self) -> None:
-        """Keeps connections and accepts new ones, but passes nothing on."""
+        """Keeps connections open and accepts new ones, but forwards nothing."""
         self._loop.call_soon_threadsafe(self._sending.clear)
         self.mute()
 
     def mute(self) -> None:
-        """Passes on what clients send, but not what the server answers."""
+        """Forwards what clients send, but not the server's answers."""
         self._loop.call_soon_threadsafe(self._answering.clear)
 
     def resume(self) -> None:
-        """Passes on what has come meanwhile, and what comes."""
+        """Forwards everything again, also the bytes received in between."""
         self._loop.call_soon_threadsafe(self._sending.set)
         self._loop.call_soon_threadsafe(self._answering.set)
 
     @property
     def connections(self) -> int:
-        """How many there are to servers."""
         return len(self._writers) // 2
 
     def close(self) -> None:
-        """Ends it."""
         self.cut()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(READY_SECONDS)
@@ -119,9 +117,9 @@ class Proxy:
         except (OSError, asyncio.CancelledError):
             pass
         finally:
-            for one in opened:
-                one.transport.abort()
-                self._writers.discard(one)
+            for stream in opened:
+                stream.transport.abort()
+                self._writers.discard(stream)
 
     @staticmethod
     async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
@@ -130,4 +128,4 @@ class Proxy:
                 await allowed.wait()
                 writer.write(data)
                 await writer.drain()
-        await allowed.wait()  # silence hides an end as well
+        await allowed.wait()  # a silenced proxy hides the end of a connection as well

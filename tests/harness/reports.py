@@ -1,4 +1,4 @@
-"""Reports of fault runs, a JSON file each, and the table that docs/testing.md makes of them."""
+"""Reports of fault runs, one JSON file each, and the table of them in docs/testing.md."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HEAD = "| run | seconds | faults | calls | acknowledged | checked | violations |
 
 
 class Report(Struct, frozen=True):
-    """What a run amounted to.
+    """The outcome of a run.
 
     Attributes:
-        repeat: The line that repeats it.
+        repeat: The command that repeats it.
         seconds: From its beginning to its verdict.
         faults: How many of each kind were done.
-        calls: Requests of clients, or calls of sessions.
-        acknowledged: Messages.
+        calls: Number of client requests or session calls.
+        acknowledged: Number of acknowledged messages.
         checked: How many records each rule was applied to.
-        violations: What broke a rule.
+        violations: The broken rules, with what shows it.
     """
 
     run: str
@@ -43,12 +43,11 @@ class Report(Struct, frozen=True):
 
 
 def directory() -> Path:
-    """Where reports are: ``build/faults``, or what ``FAULT_REPORTS`` says."""
+    """Returns the directory of reports: ``FAULT_REPORTS``, or ``build/faults``."""
     return Path(os.environ.get("FAULT_REPORTS", ROOT / "build" / "faults"))
 
 
 def report_of(begun: Report, result: Result) -> Report:
-    """Completes a report with what a run showed."""
     return msgspec.structs.replace(
         begun,
         faults=result.fault_kinds,
@@ -60,20 +59,19 @@ def report_of(begun: Report, result: Result) -> Report:
 
 
 def write(report: Report) -> None:
-    """Writes a report in the place of an earlier one of the same line."""
+    """Writes a report. It replaces the earlier one of the same command."""
     name = re.sub(r"[^\w,.]+", "-", report.repeat.partition("harness ")[2])
     directory().mkdir(parents=True, exist_ok=True)
     (directory() / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 
 
 def read() -> list[Report]:
-    """Reads all reports, by the names of their runs."""
-    found = (msgspec.json.decode(path.read_bytes(), type=Report) for path in directory().glob("*.json"))
-    return sorted(found, key=lambda report: (report.run, report.repeat))
+    """Reads all reports, sorted by run."""
+    decoded = (msgspec.json.decode(path.read_bytes(), type=Report) for path in directory().glob("*.json"))
+    return sorted(decoded, key=lambda report: (report.run, report.repeat))
 
 
 def table(reports: Iterable[Report]) -> str:
-    """Renders reports as a Markdown table."""
     return "\n".join([HEAD, *map(_row, reports)])
 
 
@@ -92,7 +90,7 @@ def _row(report: Report) -> str:
 
 
 def rewrite(page: str, reports: Iterable[Report]) -> str:
-    """Puts the table into a page, in the place of the one between the two marks.
+    """Replaces the table between the two marks of a page.
 
     Raises:
         ValueError: The page lacks the marks.

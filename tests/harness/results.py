@@ -1,4 +1,4 @@
-"""What a run showed: broken rules, what was checked, and numbers that say whether that is worth anything."""
+"""The result of a run: broken rules, what was checked, and counts that tell whether the run means anything."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 from tests.harness.history import Fault
 
 VIOLATIONS_TOLD = 12
-"""When a run fails; the others are in the records."""
+"""Max violations printed for a failed run. The records hold the others."""
 FAULTS_TOLD = 60
 
 
 class Violation(NamedTuple):
-    """A broken rule, and what shows it."""
+    """A broken rule, and the text that shows it."""
 
     rule: str
     text: str
 
 
 class Result(NamedTuple):
-    """A run is over.
+    """The result of a finished run.
 
     Attributes:
-        violations: Of all rules.
-        counts: Numbers by name; ``calls`` and ``acknowledged`` are in each.
+        violations: Broken rules.
+        counts: Numbers by name. Always has ``calls`` and ``acknowledged``.
         checked: How many records each rule was applied to.
-        faults: What was done.
-        notes: What else is told when a run fails.
+        faults: The faults that were done.
+        notes: More text to print if the run fails.
         history: The records, in order.
     """
 
@@ -41,30 +41,28 @@ class Result(NamedTuple):
 
     @property
     def fault_kinds(self) -> dict[str, int]:
-        """How often each kind of fault was done."""
         return kinds_of(self.faults)
 
     def explain(self) -> str:
-        """Tells the violations, the first of each rule before all others, what was done, and the notes."""
+        """Renders the violations (the first of each rule ahead of the others), counts, faults and notes."""
         first = {violation.rule: violation for violation in reversed(self.violations)}.values()
-        told = [*first, *(violation for violation in self.violations if violation not in first)][:VIOLATIONS_TOLD]
+        shown = [*first, *(violation for violation in self.violations if violation not in first)][:VIOLATIONS_TOLD]
         faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in self.faults[-FAULTS_TOLD:]]
-        lines = [f"{len(self.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
+        lines = [f"{len(self.violations)} violations", *(f"{rule}: {text}" for rule, text in shown)]
         return "\n".join([*lines, listed(self.counts), *faults, self.notes])
 
 
 def kinds_of(faults: Sequence[Fault]) -> dict[str, int]:
-    """Counts faults by kind, without what nobody did."""
+    """Counts faults by kind, without stalls."""
     return dict(sorted(Counter(fault.kind for fault in faults if fault.kind != "stall").items()))
 
 
 def listed(numbers: Mapping[str, int]) -> str:
-    """Writes numbers in a line."""
     return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in numbers.items() if number) or "none"
 
 
 def too_few(counts: Mapping[str, int], least: Mapping[str, int]) -> list[str]:
-    """Tells which numbers are too small for the run to mean anything."""
+    """Returns one text for each count below its minimum."""
     return [
         f"{name}: {counts.get(name, 0)}, not {number} or more"
         for name, number in least.items()

@@ -24,20 +24,19 @@ GOOD = Result([], {"calls": 3, "acknowledged": 2}, {"lost": 2}, [Fault(1, 2, "ki
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where these tests write reports."""
+    """The directory for the reports of these tests."""
     monkeypatch.setenv("FAULT_REPORTS", str(tmp_path / "reports"))
     return tmp_path / "reports"
 
 
 def schedule(seed: int, *kinds: str) -> list[tuple[Step, ...]]:
-    """Draws faults of two services, three nodes and a link."""
     plan = Plan(seed, ",".join(kinds), 60.0)
     return draw(plan, kinds, ["web-1", "web-2"], ["node-1", "node-2", "node-3"], ["link"], Span(1.0, 2.5), 0.5)
 
 
 @pytest.mark.parametrize("kinds", [("kill",), ("pause",), ("cut",), ("cut", "kill", "pause")])
 def test_a_seed_fixes_the_schedule(kinds: tuple[str, ...]) -> None:
-    """The same seed draws the same faults, all of the kinds that were asked for and no other; another seed others."""
+    """The same seed draws the same faults, of exactly the requested kinds; another seed draws others."""
     waves = schedule(1, *kinds)
     assert waves == schedule(1, *kinds)
     assert waves != schedule(2, *kinds)
@@ -46,7 +45,7 @@ def test_a_seed_fixes_the_schedule(kinds: tuple[str, ...]) -> None:
 
 
 class Victim:
-    """Records what is done to it."""
+    """Records the names of the methods called on it."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -72,8 +71,8 @@ def test_a_fault_is_undone(kind: str, done: list[str]) -> None:
 
 
 def test_waves_follow_one_another() -> None:
-    """Faults of a wave begin in time and go on together; the next wave begins when all are undone, and a rest later."""
-    found: list[Fault] = []
+    """Faults of a wave start on time and overlap; the next wave starts a rest after all of them are undone."""
+    faults: list[Fault] = []
     together = threading.Barrier(2, timeout=60)
 
     def do(step: Step) -> str:
@@ -82,17 +81,17 @@ def test_waves_follow_one_another() -> None:
         return step.target.upper()
 
     begun = now()
-    perform([(Step("kill", "a", at=0.2), Step("pause", "b")), (Step("cut", "c"),)], do, found.append, rest=0.2)
-    assert [(fault.kind, fault.target) for fault in found[2:]] == [("cut", "C")]
-    assert {fault.target for fault in found[:2]} == {"A", "B"}
-    assert next(fault for fault in found if fault.target == "A").start >= begun + 0.2
-    assert found[2].start >= max(fault.end for fault in found[:2]) + 0.2
+    perform([(Step("kill", "a", at=0.2), Step("pause", "b")), (Step("cut", "c"),)], do, faults.append, rest=0.2)
+    assert [(fault.kind, fault.target) for fault in faults[2:]] == [("cut", "C")]
+    assert {fault.target for fault in faults[:2]} == {"A", "B"}
+    assert next(fault for fault in faults if fault.target == "A").start >= begun + 0.2
+    assert faults[2].start >= max(fault.end for fault in faults[:2]) + 0.2
     with pytest.raises(ZeroDivisionError):
-        perform([(Step("kill", "a"),)], lambda _: str(1 // 0), found.append)
+        perform([(Step("kill", "a"),)], lambda _: str(1 // 0), faults.append)
 
 
 def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
-    """Records of several files are read as they come, a line that is not complete later."""
+    """Records of several files are read as they arrive; an incomplete line is read later."""
     journals = [Journal(tmp_path / f"{number}.jsonl") for number in range(2)]
     records = Records(tmp_path, Fault)
     faults = [Fault(number, number + 1, "kill", f"web-{number}") for number in range(3)]
@@ -111,22 +110,22 @@ def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
 
 
 def test_stalls_are_recorded() -> None:
-    """A time in which a process did not run is recorded as one, by the name that it is given."""
-    found: list[Fault] = []
+    """A time in which a process did not run is recorded as a stall, under the given name."""
+    stalls: list[Fault] = []
     arrived = threading.Event()
 
     def add(fault: Fault) -> None:
-        found.append(fault)
+        stalls.append(fault)
         arrived.set()
 
     with running([lambda stop: record_stalls(stop, add, "w1", longest=0.0)]):
         assert arrived.wait(60)
-    assert (found[0].kind, found[0].target) == ("stall", "w1")
-    assert found[0].end > found[0].start
+    assert (stalls[0].kind, stalls[0].target) == ("stall", "w1")
+    assert stalls[0].end > stalls[0].start
 
 
 def test_errors_of_threads_are_raised() -> None:
-    """What runs beside a block and fails lets the block end, and the test fail."""
+    """An error in a thread beside a block ends the block and fails the test."""
 
     def fail(stop: threading.Event) -> None:
         raise OSError("broken")
@@ -136,7 +135,7 @@ def test_errors_of_threads_are_raised() -> None:
 
 
 def test_every_run_has_a_test() -> None:
-    """A line that repeats a run leads to the test that carries it out."""
+    """The test named for a run exists and carries that run out."""
     for run, test in RUNS.items():
         path, _, name = test.partition("::")
         text = (reports.ROOT / path).read_text()
@@ -144,7 +143,7 @@ def test_every_run_has_a_test() -> None:
 
 
 def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line names run, seed, faults and seconds; the command hands them on to the run's test, and to no other."""
+    """The command names run, seed, faults and seconds, and starts only that run's test with them."""
     called: list[list[str]] = []
 
     def main(arguments: list[str]) -> int:
@@ -171,18 +170,18 @@ def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None
     [(Plan(1, "kill,flood", 9.0), "no faults flood, only kill, pause"), (Plan(1, "kill"), "give --seconds")],
 )
 def test_impossible_plans(plan: Plan, problem: str) -> None:
-    """A fault that a run cannot do, or none for any time, is named."""
+    """A fault that a run cannot do, or a missing duration, is named in the error."""
     with pytest.raises(ValueError, match=problem):
         plan.kinds(["kill", "pause"])
 
 
 def test_a_run_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run writes what it amounted to, prints the line that repeats it, and another run of that line replaces it."""
-    told: dict[str, object] = {}
+    """A run writes a report and prints the command that repeats it; the command's next run replaces the report."""
+    properties: dict[str, object] = {}
     for _ in range(2):
-        assert verify(PLAN, lambda: GOOD, told.__setitem__) == GOOD
+        assert verify(PLAN, lambda: GOOD, properties.__setitem__) == GOOD
     assert PLAN.line in capsys.readouterr().out
-    assert PLAN.line in str(told)
+    assert PLAN.line in str(properties)
     assert len(list(directory.iterdir())) == 1
     (report,) = reports.read()
     assert msgspec.structs.replace(report, seconds=0.0) == Report(
@@ -198,7 +197,7 @@ def test_a_run_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_a_failure_names_the_line(plan: Plan, result: Result, problem: str) -> None:
-    """A broken rule, or too little that happened, fails with what is wrong and with the line that repeats the run."""
+    """A broken rule, or a count below its minimum, fails with the problem and the command that repeats the run."""
     with pytest.raises(AssertionError) as caught:
         verify(plan, lambda: result, lambda name, value: None)
     assert problem in str(caught.value)
@@ -209,27 +208,27 @@ def test_a_failure_names_the_line(plan: Plan, result: Result, problem: str) -> N
 
 
 def test_a_run_that_breaks_off_is_reported() -> None:
-    """A run that ends by an error has a report that says so."""
+    """A run that ends with an error has a report that says so."""
     with pytest.raises(ZeroDivisionError):
         verify(PLAN, lambda: GOOD._replace(notes=str(1 // 0)), lambda name, value: None)
     assert "ZeroDivisionError" in reports.read()[0].violations[0]
 
 
 def test_the_table_is_put_between_the_marks() -> None:
-    """The page keeps what is around the table; without marks it is refused."""
+    """The page keeps the text around the table; a page without marks is refused."""
     report = Report(PLAN.run, 7, PLAN.line, 61.2, {"kill": 2}, 1234, 99, {"G1": 99, "page": 3})
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = reports.rewrite(page, [report, msgspec.structs.replace(report, violations=["G1: x"])])
+    rewritten = reports.rewrite(page, [report, msgspec.structs.replace(report, violations=["G1: x"])])
     options = "`--seed 7 --faults kill,pause --seconds 60`"
     row = f"| messages/cassandra {options} | 61 | 2 kill | 1,234 | 99 | G1 99; page 3 |"
-    assert found == f"before\n{BEGIN}\n\n{reports.HEAD}\n{row} none |\n{row} **1** |\n\n{END}\nafter\n"
-    assert reports.rewrite(found, []) == f"before\n{BEGIN}\n\n{reports.HEAD}\n\n{END}\nafter\n"
+    assert rewritten == f"before\n{BEGIN}\n\n{reports.HEAD}\n{row} none |\n{row} **1** |\n\n{END}\nafter\n"
+    assert reports.rewrite(rewritten, []) == f"before\n{BEGIN}\n\n{reports.HEAD}\n\n{END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the marks"):
         reports.rewrite("page", [])
 
 
 def test_numbers() -> None:
-    """Stalls are no faults that anybody did; what is too small for a run to mean anything is named."""
+    """Stalls are not counted as faults; counts below their minimum are named."""
     assert kinds_of(GOOD.faults) == {"kill": 1}
     assert too_few({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 1}) == ["b: 2, not 3 or more", "c: 0, not 1 or more"]
     text = GOOD._replace(violations=[Violation("G1", "x"), Violation("G1", "y"), Violation("lost", "z")]).explain()

@@ -1,4 +1,4 @@
-"""The proxy carries what it is given, until it is cut or silenced, and again when it is healed."""
+"""The proxy forwards connections until it is cut or silenced, and again after it is healed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that sends back what it is sent, to any number of clients."""
+    """The port of a server that echoes what any number of clients send."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_serve, args=(server,), daemon=True).start()
         yield server.getsockname()[1]
@@ -47,13 +47,11 @@ def _received(client: socket.socket) -> bytes:
 
 
 def connect(proxy: Proxy) -> socket.socket:
-    """Connects through the proxy."""
     host, _, port = proxy.address.rpartition(":")
     return socket.create_connection((host, int(port)), PATIENCE)
 
 
 def answer(client: socket.socket, said: bytes) -> bytes:
-    """Says something and returns what comes back; nothing if the connection is gone."""
     try:
         client.sendall(said)
         return client.recv(1 << 16)
@@ -63,13 +61,13 @@ def answer(client: socket.socket, said: bytes) -> bytes:
 
 @pytest.fixture
 def proxy(echo: int) -> Iterator[Proxy]:
-    """A proxy before it."""
-    with contextlib.closing(Proxy.to(f"127.0.0.1:{echo}")) as made:
-        yield made
+    """A proxy in front of the echo server."""
+    with contextlib.closing(Proxy.to(f"127.0.0.1:{echo}")) as proxy_:
+        yield proxy_
 
 
 def test_cut_and_healed(proxy: Proxy) -> None:
-    """A connection that stands is reset by a cut, new ones are refused, and after healing they work again."""
+    """A cut resets open connections and refuses new ones; after healing, new ones work again."""
     with connect(proxy) as client:
         assert answer(client, b"one") == b"one"
         proxy.cut()
@@ -82,7 +80,7 @@ def test_cut_and_healed(proxy: Proxy) -> None:
 
 
 def test_dropped(proxy: Proxy) -> None:
-    """A connection that stands is reset, and a new one works at once."""
+    """Open connections are reset, and a new one works at once."""
     with connect(proxy) as client:
         assert answer(client, b"one") == b"one"
         assert proxy.connections == 1
@@ -94,7 +92,7 @@ def test_dropped(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("silence", [Proxy.silence, Proxy.mute])
 def test_silenced(proxy: Proxy, silence: Callable[[Proxy], None]) -> None:
-    """Nothing is answered until it resumes; then what was sent meanwhile is."""
+    """Nothing is answered until the proxy resumes; then the requests sent in between are answered."""
     with connect(proxy) as client:
         assert answer(client, b"one") == b"one"
         silence(proxy)
@@ -107,7 +105,7 @@ def test_silenced(proxy: Proxy, silence: Callable[[Proxy], None]) -> None:
 
 
 def test_nobody_there() -> None:
-    """Where nobody listens at the far end, a connection is closed, and the proxy goes on."""
+    """A connection is closed if no server listens at the far end, and the proxy keeps running."""
     with contextlib.closing(Proxy.to(f"127.0.0.1:{free_port()}")) as proxy:
         for _ in range(2):
             with connect(proxy) as client:

@@ -1,5 +1,5 @@
-// Whatever a caller gives is refused before anything is sent, or reaches exactly the thing that it names. The arguments
-// are those that the types declare, so a new one is tried as well. See test_node.py.
+// Every argument is refused before anything is sent, or reaches exactly the resource that it names. The arguments come
+// from the declared types, so new ones are tested as well. See test_node.py.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import test from "node:test";
@@ -10,7 +10,7 @@ const types = await readFile(new URL(client.replace(/\.js$/, ".d.ts")), "utf8");
 
 const ID = "51783387e91e11f18080808080808080";
 const TEXTS = ["", ".", "..", "/", "?", "#", "%", "%2F", "%2e%2e", "../payroll", "messages", "_me", "a b", " a", "a_b", "ü", "ключ", "\n", "\r\nX-A: b", "\0", "\ud800", "\\", "1:", `${ID},${ID}`, `${ID}/..`, `../${ID}`];
-/** Where an argument is not any text. */
+/** Arguments that are not free texts. */
 const USUAL = { messages: ID, seen: ID, after: ID, job: ID, jobs: ID, message: ID };
 
 const fieldsOf = (name) => {
@@ -27,7 +27,7 @@ function argumentsOf(signature) {
   });
 }
 
-/** Every place for a text in the calls of a method: how it is called with the text there. */
+/** Every position of a text in the calls of a method: the call with a text in that position. */
 function* placesOf(method, signature) {
   const all = argumentsOf(signature);
   const usual = all.map(({ name, fields }) => (fields ? {} : USUAL[name] ?? "usual"));
@@ -96,7 +96,7 @@ for (const [, method, signature] of signatures.filter(([, name]) => name !== "co
   }
 }
 
-test("all methods are tried", () => {
+test("all methods are tested", () => {
   assert.deepEqual(signatures.map(([, name]) => name).sort(), Object.getOwnPropertyNames(Queuey.prototype).sort());
 });
 
@@ -138,7 +138,7 @@ test("addresses, applications and credentials", async () => {
   for (const url of ["ftp://h", "h", "http://a:b@h", "http://h/?a", "http://h#a", "", undefined]) assert.throws(() => new Queuey(url, "shop"), TypeError, url);
 });
 
-test("bodies that have no form are refused", async () => {
+test("bodies of unknown types are refused", async () => {
   const cyclic = {};
   cyclic.self = cyclic;
   for (const body of [undefined, NaN, [Infinity], new Map([[1, 2]]), new Set([1]), { a: new Map() }, /a/, new Error("a"), Promise.resolve(), () => 1, Symbol("a"), 1n, cyclic, new URLSearchParams("a=b"), new SharedArrayBuffer(1)]) {

@@ -1,4 +1,4 @@
-// Plays the client against a running service; see test_node.py, which starts it and says where it is.
+// Runs the client against a running service, which test_node.py starts and whose address it passes.
 import assert from "node:assert/strict";
 import test from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -28,7 +28,7 @@ test("sends and reads text, bytes and JSON", async () => {
   assert.deepEqual((await queuey.read(queue)).messages.map((each) => each.body), ["later"]);
 });
 
-test("JSON has its type, and whatever holds bytes is sent as its bytes", async () => {
+test("JSON has its type, and every holder of bytes is sent as its bytes", async () => {
   const queue = await fresh();
   const bytes = new Uint8Array([9, 255, 0, 9]);
   await queuey.send(queue, { messages: [{ body: "a" }] }, { contentType: "application/json" });
@@ -52,7 +52,7 @@ test("JSON has its type, and whatever holds bytes is sent as its bytes", async (
   assert.deepEqual(messages[5].headers, { blank: "" });
 });
 
-test("keys and headers that no header can carry are refused at once", async () => {
+test("keys and headers that HTTP cannot carry are refused at once", async () => {
   const queue = await fresh();
   for (const text of ["ключ", "grün", " a", "a\nb"]) {
     for (const options of [{ key: text }, { headers: { colour: text } }, { contentType: text }, { idempotencyKey: text }]) {
@@ -62,7 +62,7 @@ test("keys and headers that no header can carry are refused at once", async () =
   assert.deepEqual((await queuey.read(queue)).messages, []);
 });
 
-test("sends once, however often it is sent", async () => {
+test("a repeated send stores one message", async () => {
   const queue = await fresh();
   let calls = 0;
   const broken = new Queuey(url, application, {
@@ -114,7 +114,7 @@ test("errors say what is wrong", async () => {
   await assert.rejects(nobody.claim("q"), (error) => error.status === 0 && error.outcome === "unknown");
 });
 
-/** Takes so many messages of a stream. */
+/** Reads this many messages of a stream. */
 async function some(stream, count) {
   const found = [];
   for await (const message of stream) {
@@ -124,7 +124,7 @@ async function some(stream, count) {
   return found;
 }
 
-test("streams what comes, of one queue and of several", async () => {
+test("streams new messages, of one queue and of several", async () => {
   const [one, two] = [await fresh(), await fresh({ partitions: 3 })];
   await queuey.send(one, "before");
   const both = some(queuey.stream([one, two], { since: "now" }), 2);
@@ -155,7 +155,7 @@ test("early messages come at once, marked, and each once", async () => {
   assert.deepEqual(found, [["a", true], ["b", true], ["last", true]]);
 });
 
-test("a stream goes on after it has broken off, with nothing left out and nothing twice", async () => {
+test("an interrupted stream resumes without gaps and duplicates", async () => {
   const queue = await fresh();
   let opened = 0;
   // Each connection breaks off after some bytes, in the middle of an event.
@@ -180,7 +180,7 @@ test("a stream goes on after it has broken off, with nothing left out and nothin
   assert.ok(opened > 3);
 });
 
-test("a stream ends when it is told to, and says where it stands", async () => {
+test("a stream ends on demand, and returns its position", async () => {
   const queue = await fresh();
   const controller = new AbortController();
   const states = [];
@@ -192,7 +192,7 @@ test("a stream ends when it is told to, and says where it stands", async () => {
   await assert.rejects(some(queuey.stream("none"), 1), (error) => error.status === 404);
 });
 
-test("marks what was read, and streams tell other windows", async () => {
+test("marks messages as read, and streams notify other windows", async () => {
   const queue = await fresh({ partitions: 2 });
   for (const partition of [1, 2, 1, 2]) await queuey.send(queue, "x", { partition });
   const { messages } = await queuey.read(queue);
@@ -226,7 +226,7 @@ test("marks order ids as queues do", () => {
   assert.equal(isRead({ partition: 2, message_id: ids[0] }, { 1: ids[3] }), false);
 });
 
-test("a mark of what has not come in its place yet is set again", async () => {
+test("a mark for an early message is set again", async () => {
   const id = "51783387e91e11f18080808080808080";
   const answers = [{ read: {}, pending: 0.01 }, { read: { 1: id }, pending: 0 }];
   const asked = [];
@@ -241,7 +241,7 @@ test("a mark of what has not come in its place yet is set again", async () => {
   assert.deepEqual(asked, [{ until: `1:${id}` }, { until: `1:${id}` }]);
 });
 
-test("a new token is asked for when the old one is refused", async () => {
+test("a new token is requested when the old one is refused", async () => {
   const tokens = [];
   const user = new Queuey(url, application, {
     token: ({ refresh }) => (refresh ? "new" : "old"),
@@ -255,14 +255,14 @@ test("a new token is asked for when the old one is refused", async () => {
   await assert.rejects(refused.me(), (error) => error.status === 403);
 });
 
-test("the types name what there is", async () => {
+test("the types declare what exists", async () => {
   const { readFile } = await import("node:fs/promises");
   const types = await readFile(new URL(client.replace(/\.js$/, ".d.ts")), "utf8");
   const written = [...types.split("export declare class Queuey {")[1].matchAll(/^ {2}(\w+)\(/gm)].map((each) => each[1]);
   assert.deepEqual(written.sort(), Object.getOwnPropertyNames(Queuey.prototype).sort());
 });
 
-test("jobs have a status, a state and a result, and callers that wait share a request", async () => {
+test("jobs have a status, a state and a result, and waiting callers share a request", async () => {
   const queue = await fresh({ result_ttl: 60, max_deliveries: 1 });
   let asked = 0;
   const counting = (address, options) => fetch(address, ((asked += String(address).includes("/jobs/")), options));

@@ -1,11 +1,11 @@
-// A member of a group, against a service that answers its heartbeats as each test says. See test_node.py.
+// A member of a group on a fake service, whose answers to heartbeats each test chooses. See test_node.py.
 import assert from "node:assert/strict";
 import test, { beforeEach } from "node:test";
 
 const { Queuey } = await import(process.env.CLIENT);
 const LIMIT = { timeout: 20_000 };
 
-/** Seconds by which the clocks have been moved on. */
+/** Seconds by which the clocks have been advanced. */
 let steady = 0;
 let wall = 0;
 const [steadyNow, wallNow] = [performance.now.bind(performance), Date.now];
@@ -22,7 +22,7 @@ const until = async (condition) => {
   while (!condition()) await new Promise((resolve) => setTimeout(resolve, 1));
 };
 
-/** The service, with three messages in each partition of each queue; what is asked waits until a test answers it. */
+/** The service, with three messages in each partition of each queue; requests wait until a test answers them. */
 class Script {
   joins = [];
   commits = [];
@@ -31,7 +31,7 @@ class Script {
   /** Answers of the next joins and commits. */
   refusals = [];
   holdsReads = false;
-  /** How many heartbeats have come. */
+  /** Number of heartbeats received. */
   heartbeats = 0;
   joinTimes = [];
   #beats = [];
@@ -65,7 +65,7 @@ class Script {
     });
   }
 
-  /** Answers a read, if there is a message behind its positions. */
+  /** Answers a read, if a message lies after its positions. */
   read({ body, answer }) {
     const queues = body.queues.map(({ after }) => ({
       messages: after.split(",").flatMap((place) => {
@@ -77,7 +77,7 @@ class Script {
     if (queues.some(({ messages }) => messages.length)) answer({ queues });
   }
 
-  /** The next heartbeat that still waits for its answer. */
+  /** The next heartbeat without an answer. */
   async beat() {
     for (;;) {
       const beat = this.#beats.shift();
@@ -87,7 +87,7 @@ class Script {
   }
 }
 
-test("a member says what it wants, and its messages come in order", LIMIT, async () => {
+test("a member names its queues, and gets their messages in order", LIMIT, async () => {
   const script = new Script();
   const controller = new AbortController();
   const options = { patterns: "q-*", session: 20, revoke: 5, grace: 60, instance: "a", signal: controller.signal };
@@ -109,7 +109,7 @@ test("a member says what it wants, and its messages come in order", LIMIT, async
   assert.equal((await waiting).done, true);
 });
 
-test("a message that is handled is the last one of a partition that others wait for", LIMIT, async () => {
+test("after the current message a partition that others wait for is given back", LIMIT, async () => {
   const script = new Script();
   const messages = script.queuey.consume("g", "q");
   let next = messages.next();
@@ -134,7 +134,7 @@ test("a message that is handled is the last one of a partition that others wait 
   assert.deepEqual(script.left, ["m1"]);
 });
 
-test("a partition is given back within its time, also while a message is handled", LIMIT, async () => {
+test("a partition is given back in time, also while a message is handled", LIMIT, async () => {
   const script = new Script();
   const messages = script.queuey.consume("g", "q");
   const next = messages.next();
@@ -156,7 +156,7 @@ test("a partition is given back within its time, also while a message is handled
 });
 
 for (const [clock, move] of [["the steady clock", (by) => (steady += by)], ["the other one: the machine has slept", (by) => (wall += by)]]) {
-  test(`when the session is over by ${clock}, nothing of it is given or recorded any more`, LIMIT, async () => {
+  test(`when the session is over by ${clock}, no more messages are handed out or committed`, LIMIT, async () => {
     const script = new Script();
     const messages = script.queuey.consume("g", "q");
     const next = messages.next();
@@ -178,7 +178,7 @@ for (const [clock, move] of [["the steady clock", (by) => (steady += by)], ["the
   });
 }
 
-test("a session lasts from the moment at which its heartbeat was sent", LIMIT, async () => {
+test("a session is timed from the sending of its heartbeat", LIMIT, async () => {
   const script = new Script();
   const messages = script.queuey.consume("g", "q");
   const next = messages.next();
@@ -191,7 +191,7 @@ test("a session lasts from the moment at which its heartbeat was sent", LIMIT, a
   await messages.return();
 });
 
-test("what was read of a partition that was lost meanwhile is dropped", LIMIT, async () => {
+test("messages read from a partition that was lost meanwhile are dropped", LIMIT, async () => {
   const script = new Script();
   script.holdsReads = true;
   const messages = script.queuey.consume("g", "q");
@@ -212,7 +212,7 @@ test("what was read of a partition that was lost meanwhile is dropped", LIMIT, a
   await messages.return();
 });
 
-test("a commit that the service refuses is false, and the partition is dropped; one that it does not answer is repeated", LIMIT, async () => {
+test("a refused commit is false, and drops the partition; an unanswered one is repeated", LIMIT, async () => {
   const script = new Script();
   const messages = script.queuey.consume("g", "q");
   const next = messages.next();
@@ -230,7 +230,7 @@ test("a commit that the service refuses is false, and the partition is dropped; 
   await messages.return();
 });
 
-test("a member that is gone joins again; what refuses the join ends the loop", LIMIT, async () => {
+test("an expired member joins again; a refused join ends the loop", LIMIT, async () => {
   const script = new Script();
   const states = [];
   const messages = script.queuey.consume("g", ["q"], { instance: "a", onState: (state, error) => states.push([state, error?.status]) });
@@ -244,7 +244,7 @@ test("a member that is gone joins again; what refuses the join ends the loop", L
   assert.ok(script.joinTimes[1] - script.joinTimes[0] >= 100, "two members of one instance would replace each other");
 });
 
-test("heartbeats go on while the service is away, and what it tells again has no effect", LIMIT, async () => {
+test("heartbeats go on while the service is down, and repeated answers have no effect", LIMIT, async () => {
   const script = new Script();
   const messages = script.queuey.consume("g", "q", { instance: "a" });
   const next = messages.next();
@@ -261,7 +261,7 @@ test("heartbeats go on while the service is away, and what it tells again has no
   assert.deepEqual([script.joins.length, script.left], [1, ["m1?return=1"]]);
 });
 
-test("a signal ends the loop after the message that is handled", LIMIT, async () => {
+test("a signal ends the loop after the current message", LIMIT, async () => {
   const script = new Script();
   const controller = new AbortController();
   const messages = script.queuey.consume("g", "q", { signal: controller.signal });

@@ -1,4 +1,4 @@
-// How long the client waits before it asks again, on a clock that the pauses themselves advance. See test_node.py.
+// How long the client waits before it retries, on a clock that the pauses themselves advance. See test_node.py.
 import assert from "node:assert/strict";
 import test, { beforeEach } from "node:test";
 
@@ -25,7 +25,7 @@ const MESSAGE = event("message", { message_id: "a", partition: 1, body: "came" }
 /** An answer with events that stays open. */
 const open = (text) => new Response(new ReadableStream({ start: (controller) => controller.enqueue(new TextEncoder().encode(text)) }));
 
-/** Reads a stream of a service that gives these answers, and ends with a message; returns how often each was asked. */
+/** Reads a stream of a service with these answers, then a message; returns how many requests service and issuer got. */
 async function streamed(answers, token) {
   const count = { service: 0, issuer: 0 };
   const asked = ({ refresh }) => `token ${(count.issuer += 1)} ${refresh}`;
@@ -46,7 +46,7 @@ for (const [name, answer] of [
   ["streams without a body", () => new Response(null, { status: 204 })],
   ["a service that is away", () => new Response("", { status: 503 })],
 ]) {
-  test(`${name}: one renewal at once at most, then the usual pauses`, async () => {
+  test(`${name}: at most one immediate renewal, then the usual pauses`, async () => {
     const count = await streamed(times(40, answer));
     assert.ok(count.service === 41 && count.issuer <= 41);
     assert.ok(pauses.filter((each) => each < 100).length <= 1, pauses.join());
@@ -54,17 +54,17 @@ for (const [name, answer] of [
   });
 }
 
-test("failures are asked again after longer and longer pauses", async () => {
+test("failures are retried after growing pauses", async () => {
   await streamed(times(40, () => new Response(event("bye", { status: 401 }))));
   assert.ok(now > 30_000, pauses.join());
 });
 
-test("a token that is always about to end is renewed once, and the stream is used", async () => {
+test("a token that is always about to expire is renewed once, and the stream is read", async () => {
   const count = await streamed([() => open(event("expiring", {})), () => open(event("expiring", {}) + MESSAGE)]);
   assert.deepEqual([count, pauses], [{ service: 2, issuer: 2 }, [0]]);
 });
 
-test("a stream that lasts renews its token at once, each time", async () => {
+test("a long stream renews its token immediately, each time", async () => {
   const lasting = () => {
     now += 3_600_000;
     return open(event("expiring", {}));
@@ -73,7 +73,7 @@ test("a stream that lasts renews its token at once, each time", async () => {
   assert.deepEqual([count.issuer, pauses], [6, [0, 0, 0, 0, 0]]);
 });
 
-test("a function that gives tokens and fails is asked again, as a connection is that fails", async () => {
+test("a failing token function is retried like a failing connection", async () => {
   let asked = 0;
   const token = () => {
     if ((asked += 1) < 4) throw new TypeError("the issuer is away");
@@ -86,7 +86,7 @@ test("a function that gives tokens and fails is asked again, as a connection is 
   assert.equal(pauses.length, 4 + 4);
 });
 
-test("a token that cannot be renewed is used to its end", async () => {
+test("a token that cannot be renewed is used until it expires", async () => {
   const count = await streamed([() => open(event("expiring", {}) + MESSAGE)], "fixed");
   assert.deepEqual([count.service, pauses], [1, []]);
 });
@@ -101,7 +101,7 @@ for (const seconds of ["2592000", "1e309", "99999999999999999999"]) {
   });
 }
 
-test("an event that asks for a long pause", async () => {
+test("an event with a long retry time", async () => {
   await streamed([() => new Response("retry: 99999999999\n")]);
   assert.ok(pauses[0] <= 30_300, pauses.join());
 });

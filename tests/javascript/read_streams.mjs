@@ -1,4 +1,4 @@
-// Reads a stream of each queue that is named, until the message "end"; prints what came of each, as JSON.
+// Reads a stream of each given queue until the message "end"; prints the messages of each, as JSON.
 const { URL_: url, KEY: key, APPLICATION: application, CLIENT: client, QUEUES } = process.env;
 const { Queuey } = await import(client);
 const queuey = new Queuey(url, application, { key });

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Where the app is."""
     port = free_port()
     command = [sys.executable, str(INBOX), str(port), str(free_port())]
     process = subprocess.Popen(
@@ -40,9 +39,8 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser without windows."""
-    with chromium() as found:
-        yield found
+    with chromium() as running:
+        yield running
 
 
 def test_an_inbox(browser: Browser, url: str) -> None:
@@ -95,7 +93,7 @@ def test_an_inbox(browser: Browser, url: str) -> None:
 
 
 def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
-    """What the page has one type, from an empty folder on, shows each user the own inbox, and what comes to it."""
+    """Typed from an empty folder on, the page's commands show each user their own inbox, and new messages in it."""
     page, port = "docs/inbox.md", free_port()
     settings, program, html = (next(each for each in blocks(page) if each.language == one) for one in LANGUAGES)
     program.save(tmp_path)

@@ -51,7 +51,7 @@ def test_a_member_of_a_group() -> None:
 
 @needs_node
 def test_the_client_in_node(tmp_path: Path) -> None:
-    """All that it does, and what it says when that fails."""
+    """Everything that it does, and its errors."""
     with Served(tmp_path) as served:
         profile = served.profile
         _test("client.test.mjs", URL_=profile.url, KEY=profile.key, APPLICATION=profile.application)

@@ -21,8 +21,8 @@ def tsc() -> Path:
     if NPM is None:
         pytest.skip("needs npm, which is not installed")
     cache = platformdirs.user_cache_path("queuey-tests") / f"typescript-{VERSION}"
-    found = cache / "node_modules" / "typescript" / "bin" / "tsc"
-    if not found.exists():
+    compiler = cache / "node_modules" / "typescript" / "bin" / "tsc"
+    if not compiler.exists():
         cache.mkdir(parents=True, exist_ok=True)
         command = [
             NPM,
@@ -37,11 +37,11 @@ def tsc() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             pytest.skip(f"TypeScript could not be fetched: {done.stderr[-300:]}")
-    return found
+    return compiler
 
 
 def test_the_types_of_the_client(tsc: Path, tmp_path: Path) -> None:
-    """A program that uses all of it compiles, strictly; wrong uses do not."""
+    """A program that uses the whole client compiles, strictly; wrong uses do not."""
     for path in (CLIENT, CLIENT.with_name("queuey.d.ts"), HERE / "usage.ts"):
         shutil.copy(path, tmp_path)
     strict = [

@@ -1,4 +1,4 @@
-// Compiled, not run: what the types allow, and what they do not.
+// Compiled, not run: valid and invalid uses of the types.
 import { isRead, Queuey, QueueyError, type Message, type Unread } from "./queuey.js";
 
 const queuey = new Queuey("https://queuey.example.com", "shop", { token: async ({ refresh }) => (refresh ? "b" : "a") });

@@ -1,4 +1,4 @@
-"""What all tests of Qdo share: tests and fixtures may be coroutines (anyio runs them), on asyncio."""
+"""Tests of Qdo and their fixtures may be coroutines: anyio runs them, on asyncio."""
 
 from __future__ import annotations
 

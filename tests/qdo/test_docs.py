@@ -1,4 +1,4 @@
-"""The pages about Qdo, run as a reader would run them: from top to bottom."""
+"""The pages about Qdo, run from top to bottom, as a reader would run them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TUTORIAL, TASKS = "docs/qdo-tutorial.md", "docs/tasks.md"
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
-    """Somebody beside a running service, whose workers meet in a directory of the test's own."""
+    """A reader beside a running service, whose workers use a directory of the test."""
     state = str(tmp_path / "state")
     with Served(tmp_path) as served:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         monkeypatch.setenv("XDG_STATE_HOME", state)
-        monkeypatch.setenv("QDO_SESSION_TIMEOUT", "20")  # a machine that stands still for 3 s must not end a session
+        monkeypatch.setenv("QDO_SESSION_TIMEOUT", "20")  # a machine that pauses for 3 s must not end a session
         yield Reader(served, tmp_path, XDG_STATE_HOME=state, PYTHONUNBUFFERED="1")
 
 
 @pytest.fixture
 def no_worker_left(tmp_path: Path) -> Iterator[None]:
-    """Ends the workers that are left when the page did not come to its end."""
+    """Ends the workers that are left if the page did not run to its end."""
     yield
     for path in tmp_path.glob("worker-*.pid"):
         pid = int(path.read_text())
@@ -59,7 +59,7 @@ def test_tutorial_of_tasks(reader: Reader) -> None:
 
 @pytest.mark.usefixtures("reader")
 def test_cards_of_the_landing_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each card of docs/index.md does what it says: an inbox is emptied, a job runs, a log is read again and again."""
+    """Each card of docs/index.md does what it says: an inbox is emptied, a job runs, a log is read repeatedly."""
     inbox, jobs, log = to_run("docs/index.md")
     with Client() as client:
         names: dict[str, Any] = {"client": client}
@@ -74,7 +74,7 @@ def test_cards_of_the_landing_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("reader")
 def test_programs_about_tasks() -> None:
-    """What the pages about tasks define can be defined."""
+    """The definitions on the pages about tasks are valid."""
     for page, section in ((TASKS, "Define"), ("docs/moving-from-celery.md", "Side by side")):
         for block in to_run(page, below=section):
             exec(block.text, {"__name__": "shown"})
@@ -82,7 +82,7 @@ def test_programs_about_tasks() -> None:
 
 @pytest.mark.usefixtures("reader")
 def test_programs_that_send_tasks() -> None:
-    """What the page says of unique calls and of schedules holds."""
+    """The statements of the page about unique calls and schedules hold."""
     with Client() as client:
         client.create_queue("orders")
     for section in ("Unique", "At certain times", "Progress"):
@@ -103,7 +103,7 @@ def test_programs(reader: Reader, page: str) -> None:
 
 @pytest.mark.usefixtures("reader")
 def test_a_handler_of_the_page_keeps_messages_of_one_id() -> None:
-    """Messages of several partitions may have one id; the page's handler stores a result for each of them."""
+    """Messages of several partitions may have one id; the page's handler stores a result for each."""
     [block] = (block for block in to_run("docs/qdo.md") if "def archive" in block.text)
     names: dict[str, Any] = {}
     exec(block.text, names)
@@ -118,7 +118,7 @@ def test_a_handler_of_the_page_keeps_messages_of_one_id() -> None:
 
 
 def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
-    """The handler of the README is called with every notice of its feed, and the group can be looked at."""
+    """The handler of the README is called with every notice of its feed, and the group can be inspected."""
     block, watch = (block for block in to_run("README.md") if ".venv/bin/qdo" in block.text)
     write, work = block.text.replace(".venv/bin/", "").splitlines()
     status = watch.text.replace(".venv/bin/", "")

@@ -29,11 +29,11 @@ from tests.releases.recording import COMMITS, HERE, Released, folders
 from tests.servers.keyspaces import close, go_by, make
 
 AGE = 86_400
-"""Seconds that the recorded time lies in the past, so that the archive's buckets are closed."""
+"""Age of the recorded time in seconds, so that the archive's buckets are closed."""
 
 
 def record_store(directory: Path, work: Path) -> None:
-    """Fills a SQLite store, asks for everything in it, and archives a queue of it on Spark."""
+    """Fills a SQLite store, reads everything in it, and archives a queue of it on Spark."""
     clock = ids.now_ticks() - AGE * ids.TICKS_PER_SECOND
     data = work / "data"
     with recording.opened(data, clock) as store:
@@ -113,7 +113,6 @@ def _pack(file: Path, target: Path) -> None:
 
 
 def _archive(directory: Path, work: Path) -> None:
-    """Archives the recorded store, on Spark."""
     recording.unpack(directory / "store.gz", work / "again" / "queuey.sqlite3")
     command = [sys.executable, "-m", "queuey", "pipeline", "archive", "plain", "--app", APP]
     subprocess.run([*command, "--data", str(work / "again"), "--to", str(work / "archive")], check=True)
@@ -130,10 +129,10 @@ def main(parts: Sequence[str]) -> None:
     (directory / "__init__.py").write_text(
         f'"""The record of version {__version__}; nothing here changes any more."""\n'
     )
-    for part in parts or PARTS:
+    for part_name in parts or PARTS:
         with tempfile.TemporaryDirectory() as work:
-            PARTS[part](directory, Path(work))
-        print(f"Wrote {part} of {directory.name}")  # noqa: T201
+            PARTS[part_name](directory, Path(work))
+        print(f"Wrote {part_name} of {directory.name}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether an answer has all that an older one had."""
+"""Checks that an answer has everything that an older one had."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 DRAWN = {"key", "receipt", "worker", "version"}
-"""Fields that are drawn anew at each run, even at the same time on the same store: their values are not compared."""
+"""Fields that differ in each run, even at the same time on the same store: their values are not compared."""
 LIVE = DRAWN | {
     *("application", "id", "message_id", "move"),
     *("cursor", "horizon", "newest", "next", "offset", "oldest"),
     *("at", "began", "changed", "created", "ended", "expires", "state_at", "text", "timestamp", "updated"),
     *("delayed", "due", "lag_seconds"),
 }
-"""The same for a run of the program from its beginning, on a store of its own while time goes on."""
+"""The same for a run of the program from its beginning, on a store of its own, while time passes."""
 
 
 def differences(before: Any, now: Any, *, drawn: Collection[str] = DRAWN, place: str = "") -> list[str]:  # noqa: ANN401 - any JSON values
-    """Returns the places where a value lacks something that another one had; a new field is no difference."""
+    """Returns the places where a value lacks something that the other one had; a new field is not a difference."""
     return list(_differences(before, now, drawn, place))
 
 

@@ -16,18 +16,18 @@ from queuey.storage.cassandra.timing import LevelTiming, Timing
 from tests.servers.keyspaces import OPTIONS
 
 SHORT = Timing(0.6, 0.1, {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)})
-"""Times of a keyspace with which messages can be read and claimed soon."""
+"""Timing of a keyspace with which messages can be read and claimed soon."""
 ROOT = Path(__file__).parents[2]
 OF_PROCESSES = {"heartbeats", "migrations", "recent_writes"}
-"""Tables about processes that run, and about the keyspace itself."""
+"""Tables about running processes, and about the keyspace itself."""
 TABLES = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
 
 
 class ReleasedKeyspace(msgspec.Struct):
-    """What a release recorded of a keyspace.
+    """The record of a release's keyspace.
 
     Attributes:
-        clock: A time at which everything was there (ticks).
+        clock: A time at which all rows existed (ticks).
         tables: The rows of each table, without columns that are null.
         rows: The same as the storage contract shows them.
         files: Hashes of the files in ``cql`` by name.
@@ -40,7 +40,6 @@ class ReleasedKeyspace(msgspec.Struct):
 
 
 def read(folder: Path) -> ReleasedKeyspace:
-    """Returns what a release recorded."""
     return msgspec.json.decode(gzip.decompress((folder / "keyspace.gz").read_bytes()), type=ReleasedKeyspace)
 
 
@@ -57,12 +56,11 @@ def dump(url: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _rows(driver: Driver, table: str) -> list[dict[str, Any]]:
-    found = (json.loads(str(row[0])) for row in driver.run(Statement(f"SELECT JSON * FROM {table}")))
-    return [{name: value for name, value in row.items() if value is not None} for row in found]
+    decoded = (json.loads(str(row[0])) for row in driver.run(Statement(f"SELECT JSON * FROM {table}")))
+    return [{name: value for name, value in row.items() if value is not None} for row in decoded]
 
 
 def load(url: str, tables: dict[str, list[dict[str, Any]]]) -> None:
-    """Writes rows into a keyspace."""
     with connected(parse_url(url), OPTIONS, 60) as driver:
         for table, rows in tables.items():
             for row in rows:

@@ -38,11 +38,11 @@ DIGEST = hashlib.sha256(KEY.encode()).digest()
 COVERS = {bytes([number]) * 16: ids.TICKS_MAX - number for number in (1, 2)}
 WORK = "the work of a job on Spark"
 UNRECORDED = {"accept", "accept-encoding", "authorization", "connection", "content-length", "host", "user-agent"}
-"""Headers that say nothing of what is asked."""
+"""Headers that do not change a request's meaning."""
 
 
 class Exchange(msgspec.Struct):
-    """A request of the client, and the answer; bodies are JSON where they can be."""
+    """A request of the client, and the answer; bodies are JSON if possible."""
 
     method: str
     path: str
@@ -54,15 +54,15 @@ class Exchange(msgspec.Struct):
 
 
 class Released(msgspec.Struct):
-    """What a release recorded.
+    """The record of a release.
 
     Attributes:
-        version: Of Queuey.
+        version: Version of Queuey.
         clock: The time at which everything was recorded (ticks).
-        kept: What the program's second part needs of the first.
-        rows: Of the store, see :func:`rows`.
+        kept: Values of the program's first part that the second one needs.
+        rows: Rows of the store, see :func:`rows`.
         exchanges: Requests of the second part, in order.
-        answers: Of the client, by the program's names for them.
+        answers: Answers to the client, by the program's names for them.
     """
 
     version: str
@@ -74,7 +74,7 @@ class Released(msgspec.Struct):
 
 
 def from_git(version: str, *command: str) -> bytes:
-    """Returns what a command of git prints of a release's commit; skips the test where there is no git history.
+    """Returns the output of a git command on a release's commit; skips the test without git history.
 
     Args:
         version: The release.
@@ -90,23 +90,20 @@ def from_git(version: str, *command: str) -> bytes:
 
 
 def check_out(version: str, target: Path) -> None:
-    """Writes the files of a release's commit into a directory; skips the test where there is no git history."""
+    """Writes the files of a release's commit into a directory; skips the test without git history."""
     packed = from_git(version, "archive", "{commit}")
     subprocess.run(["tar", "x"], cwd=target, input=packed, check=True)
 
 
 def folders() -> list[Path]:
-    """Returns the folders of all releases, oldest first."""
     return sorted(HERE.glob("v*_*_*"), key=lambda path: [int(part) for part in path.name[1:].split("_")])
 
 
 def read(folder: Path) -> Released:
-    """Returns a release's record."""
     return msgspec.json.decode(gzip.decompress((folder / "record.gz").read_bytes()), type=Released)
 
 
 def unpack(packed: Path, target: Path) -> None:
-    """Writes a file that a release packed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(gzip.decompress(packed.read_bytes()))
 
@@ -120,7 +117,6 @@ def opened(directory: Path, clock: int) -> Iterator[Store]:
 
 @contextmanager
 def served(store: Store) -> Iterator[Recording]:
-    """Serves a store in this process."""
     transport = InProcess(make_app(store))
     try:
         yield Recording(transport)
@@ -136,7 +132,6 @@ class Recording(httpx2.BaseTransport):
         self.exchanges: list[Exchange] = []
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Has a request answered, and records both."""
         response = self._inner.handle_request(request)
         content = response.read()
         exchange = Exchange(
@@ -161,7 +156,7 @@ def _told(headers: httpx2.Headers) -> dict[str, str]:
 
 
 def readable(content: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """Returns the JSON of a body; of another body its bytes as text, each byte a character."""
+    """Returns the JSON of a body; for another body its bytes as text, each byte a character."""
     try:
         return json.loads(content)
     except ValueError:
@@ -174,7 +169,7 @@ def written(body: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def fill_rest(store: Store) -> None:
-    """Writes what no request of a client writes: limited keys, Spark's ledger, a document, covers, a group's state."""
+    """Writes what no client's request writes: limited keys, Spark's ledger, a document, covers, a group's state."""
     bridge.run(
         store.applications.add_key(
             APP, b"k" * 32, expires=4e9, note="limited", scope=Scope(("read", "send"), ("plain", "job*"))
@@ -188,14 +183,14 @@ def fill_rest(store: Store) -> None:
         store.groups.change_group(APP, "group", 0, GroupChange(Head(epoch=1, born=1), (GroupRow(1, 0, b"member"),)))
     )
     bridge.run(store.groups.renew_session(APP, "group", 1, 3000))
-    gone, _ = bridge.run(store.catalogue.create_queue(APP, "gone", QueueSpec()))
-    bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.purge_queue(gone))))
+    deleted, _ = bridge.run(store.catalogue.create_queue(APP, "gone", QueueSpec()))
+    bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.purge_queue(deleted))))
 
 
 def rows(store: Store) -> dict[str, Any]:
     """Returns every row of a store, as the storage contract shows them."""
     queues = bridge.run(store.catalogue.list_queues(APP))
-    found: dict[str, object] = {
+    content: dict[str, object] = {
         "applications": [str(one) for one in bridge.run(store.applications.application_names())],
         "keys": bridge.run(store.applications.keys(APP)),
         "ledger": bridge.run(store.ledger.entry(WORK, 7)),
@@ -204,7 +199,7 @@ def rows(store: Store) -> dict[str, Any]:
     }
     for queue in queues:
         partitions = range(1, queue.partitions + 1)
-        found[queue.name] = {
+        content[queue.name] = {
             "row": queue,
             "messages": [_messages(store, queue, partition) for partition in partitions],
             "extent": bridge.run(store.messages.inspect(queue))[1],
@@ -215,14 +210,14 @@ def rows(store: Store) -> dict[str, Any]:
             "log": [bridge.run(store.claim_logs.read_log(queue, partition, 1)) for partition in partitions],
             "covers": [sorted(bridge.run(store.covers.read_covers(queue, 1, COVERS)).values())],
         }
-    shown: dict[str, Any] = plain(found)
+    shown: dict[str, Any] = plain(content)
     return shown
 
 
 def _messages(store: Store, queue: Queue, partition: int) -> list[dict[str, Any]]:
     prompt = structs.replace(queue, read_delay=0.0)
-    part = Slice(partition=partition, limit=1000, max_bytes=1 << 24, due=False)
-    return [structs.asdict(message) for batch in bridge.iterate(store.bulk.scan(prompt, part)) for message in batch]
+    piece = Slice(partition=partition, limit=1000, max_bytes=1 << 24, due=False)
+    return [structs.asdict(message) for batch in bridge.iterate(store.bulk.scan(prompt, piece)) for message in batch]
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value

@@ -27,31 +27,28 @@ MENDED = {
     ("v0_1_0", "/v1/acme/jobs/claims"): {"claimed", "waiting"},
     ("v0_1_0", "/v1/acme/jobs/backlog"): {"claimed", "failed", "waiting"},
 }
-"""Fields whose values were wrong in answers of a release: a job in backoff counted as claimed."""
+"""Fields with wrong values in answers of a release: a job in backoff counted as claimed."""
 
 
 @pytest.fixture(params=FOLDERS, ids=[folder.name for folder in FOLDERS])
 def folder(request: pytest.FixtureRequest) -> Path:
-    """The folder of each release in turn."""
-    found: Path = request.param
-    return found
+    path: Path = request.param
+    return path
 
 
 @pytest.fixture
 def released(folder: Path) -> Released:
-    """Its record."""
     return recording.read(folder)
 
 
 @pytest.fixture
 def data(folder: Path, tmp_path: Path) -> Path:
-    """The directory with its store."""
     recording.unpack(folder / "store.gz", tmp_path / "data" / "queuey.sqlite3")
     return tmp_path / "data"
 
 
 def test_each_release_has_a_record() -> None:
-    """The present version has a record, unless it is one that is being worked on."""
+    """The present version has a record, unless it is still in development."""
     versions = [Version(recording.read(folder).version) for folder in FOLDERS]
     assert [f"v{version}".replace(".", "_") for version in versions] == [folder.name for folder in FOLDERS]
     present = Version(queuey.__version__)
@@ -107,26 +104,24 @@ def test_requests_get_their_answers(folder: Path, released: Released, data: Path
 
 
 def request_of(exchange: Exchange) -> httpx2.Request:
-    """Returns a recorded request, to be sent again."""
     headers = {"authorization": f"Application {KEY}"} | exchange.headers
     url = URL.partition("/v1/")[0] + exchange.path
     return httpx2.Request(exchange.method, url, headers=headers, content=recording.written(exchange.sent))
 
 
 def parts(method: str, path: str) -> dict[str, str]:
-    """Returns the method, the path and the parameters of a request."""
     split = urlsplit(path)
     return {"method": method, "path": split.path} | dict(parse_qsl(split.query))
 
 
 class Replayed(httpx2.BaseTransport):
-    """A service of a release: it gives the recorded answers, in order, to the recorded requests."""
+    """A transport to a release's service: it gives the recorded answers, in order, to the recorded requests."""
 
     def __init__(self, exchanges: list[Exchange]) -> None:
         self._exchanges = iter(exchanges)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Gives the next answer, if the request is the one that it was given to."""
+        """Returns the next answer, if the request equals the recorded one."""
         recorded = next(self._exchanges)
         path = request.url.raw_path.decode()
         assert differences(parts(recorded.method, recorded.path), parts(request.method, path)) == []
@@ -144,15 +139,15 @@ def test_client_reads_old_answers(folder: Path, released: Released) -> None:
 
 
 def test_groups_keep_their_offsets(tmp_path: Path) -> None:
-    """The import reads every offset that groups of 0.1.0 left in a file, long lists too; their members are gone."""
+    """The import reads every offset that groups of 0.1.0 left in a file, long lists too; their members are dropped."""
     recording.unpack(FOLDERS[0] / "groups.gz", tmp_path / "groups.sqlite3")
     for group, recorded in json.loads((FOLDERS[0] / "groups.json").read_text()).items():
-        found = read_group(tmp_path / "groups.sqlite3", group)
-        assert found is not None
-        assert {str(partition): offset for partition, offset in found.offsets.items()} == {
+        state = read_group(tmp_path / "groups.sqlite3", group)
+        assert state is not None
+        assert {str(partition): offset for partition, offset in state.offsets.items()} == {
             partition: offset["id"] for partition, offset in recorded["offsets"].items()
         }
-        assert (found.living, found.imported) == ([], frozenset())
+        assert (state.living, state.imported) == ([], frozenset())
     assert read_group(tmp_path / "groups.sqlite3", "unheard-of") is None
 
 

@@ -19,34 +19,33 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 AXE = "4.14.1"
 NPM = shutil.which("npm")
 PATIENCE = 30_000
-"""Milliseconds: a busy machine is slow."""
+"""Milliseconds. Long, because a busy machine is slow."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Starts a browser without windows."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
     with warnings.catch_warnings():
-        # Playwright leaves its driver's process to the garbage collector, which would complain in another test.
+        # Playwright leaves its driver's process to the garbage collector, which would warn in another test.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 
 @cache
 def axe_core() -> str:
-    """Returns the program of axe-core, which is fetched once."""
+    """Returns the source of axe-core, downloaded once."""
     if NPM is None:
         pytest.skip("needs npm, which is not installed")
-    place = platformdirs.user_cache_path("queuey-tests") / f"axe-core-{AXE}"
-    found = Path(place / "node_modules" / "axe-core" / "axe.min.js")
-    if not found.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        command = [NPM, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(place), f"axe-core@{AXE}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            pytest.skip(f"axe-core could not be fetched: {done.stderr[-300:]}")
-    return found.read_text("utf-8")
+    directory = platformdirs.user_cache_path("queuey-tests") / f"axe-core-{AXE}"
+    path = Path(directory / "node_modules" / "axe-core" / "axe.min.js")
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [NPM, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(directory), f"axe-core@{AXE}"]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if completed.returncode:
+            pytest.skip(f"axe-core could not be fetched: {completed.stderr[-300:]}")
+    return path.read_text("utf-8")

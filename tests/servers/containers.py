@@ -1,4 +1,4 @@
-"""Servers in containers, where a Docker engine answers. Without one, nothing here is imported but this module."""
+"""Servers in containers, if a Docker engine answers. Without one, only this module is imported."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ZOOKEEPER_PORT = 2181
 
 
 def offers(image: str) -> bool:
-    """Says if a Docker engine answers and has the image, or gets it now."""
+    """Returns whether a Docker engine answers and has the image, or pulls it now."""
     if not listens(os.environ.get("DOCKER_HOST", DEFAULT_ENGINE)):
         return False
-    import docker  # noqa: PLC0415 - slow to import, and seldom needed
+    import docker  # noqa: PLC0415 - slow to import, and rarely needed
     from docker.errors import DockerException  # noqa: PLC0415 - as above
 
     try:
@@ -31,18 +31,18 @@ def offers(image: str) -> bool:
 
 
 def listens(engine: str) -> bool:
-    """Says if something listens at an address written as in ``DOCKER_HOST``.
+    """Returns whether a server listens at an address in the form of ``DOCKER_HOST``.
 
-    Docker's own client leaves a socket open when nobody does, which is an error in these tests.
+    Docker's own client leaves a socket open if none does, which is an error in these tests.
     """
-    where = urlsplit(engine)
+    address = urlsplit(engine)
     try:
-        if where.scheme == "unix":
+        if address.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.settimeout(ENGINE_SECONDS)
-                probe.connect(where.path)
-        elif where.scheme in {"tcp", "http", "https"}:
-            socket.create_connection((where.hostname or "", where.port or 2375), ENGINE_SECONDS).close()
+                probe.connect(address.path)
+        elif address.scheme in {"tcp", "http", "https"}:
+            socket.create_connection((address.hostname or "", address.port or 2375), ENGINE_SECONDS).close()
         else:
             return False
     except OSError:
@@ -52,7 +52,7 @@ def listens(engine: str) -> bool:
 
 @contextlib.contextmanager
 def cassandra(image: str) -> Iterator[tuple[str, int]]:
-    """Runs one node; gives the host and the port for clients."""
+    """Runs one node. Yields the host and the port for clients."""
     from testcontainers.community.cassandra import CassandraContainer  # noqa: PLC0415 - slow to import, and seldom needed
 
     container = CassandraContainer(image)
@@ -64,8 +64,8 @@ def cassandra(image: str) -> Iterator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def zookeeper(image: str) -> Iterator[tuple[str, int]]:
-    """Runs one server; gives the host and the port for clients."""
-    from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - slow to import, and seldom needed
+    """Runs one server. Yields the host and the port for clients."""
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - slow to import, and rarely needed
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415 - as above
 
     container = DockerContainer(image).with_exposed_ports(ZOOKEEPER_PORT)

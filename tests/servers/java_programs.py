@@ -1,4 +1,4 @@
-"""Java programs of tests: compiled with what they need, and talked to in lines."""
+"""Java programs of tests: compiled with their libraries, with a line protocol."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tests.waiting import PATIENCE_SECONDS
 CURATOR = jars.Bundle("curator-recipes-5.9.0", ("org.apache.curator:curator-recipes:5.9.0",))
 COMPILER = jars.Bundle("ecj-3.32.0", ("org.eclipse.jdt:ecj:3.32.0",), alone=True)
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
-"""Options of the JVM for programs that run for seconds."""
+"""JVM options for programs that run for seconds."""
 
 
 def build(source: Path, libraries: jars.Bundle, directory: Path, options: Sequence[str] = QUICK) -> list[str]:
-    """Compiles a program of one file into a directory; returns the command that runs it.
+    """Compiles a program of one file into a directory. Returns the command that runs it.
 
     Args:
         source: The file.
-        libraries: What it needs.
-        directory: Where its classes go.
-        options: Of the JVM that runs it.
+        libraries: Its libraries.
+        directory: The directory for its classes.
+        options: Options of the JVM that runs it.
     """
     lib = jars.fetch(libraries)
     path = os.pathsep.join([str(directory), f"{lib}/*"])
     compiler = next(jars.fetch(COMPILER).glob("*.jar"))
-    every = os.pathsep.join(map(str, lib.glob("*.jar")))
+    classpath = os.pathsep.join(map(str, lib.glob("*.jar")))
     command: list[str | Path] = [
         java.find(),
         *QUICK,
@@ -37,7 +37,7 @@ def build(source: Path, libraries: jars.Bundle, directory: Path, options: Sequen
         "-11",
         "-nowarn",
         "-cp",
-        every,
+        classpath,
         "-d",
         directory,
         source,
@@ -50,8 +50,8 @@ class JavaProgram:
     """A process that prints ``ready`` and then answers each line with one line.
 
     Args:
-        command: From :func:`build`, with arguments.
-        says: Tells which lines are answers; libraries may print lines of their own.
+        command: The command from :func:`build`, with arguments.
+        says: Returns whether a line is an answer. Libraries may print lines of their own.
     """
 
     def __init__(self, command: list[str], says: Callable[[str], bool] = lambda line: line.startswith("{")) -> None:
@@ -61,13 +61,11 @@ class JavaProgram:
             pass
 
     def tell(self, line: str) -> None:
-        """Gives it a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def next(self) -> str:
-        """Waits for a line of what it says."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line == "ready\n" or self._says(line):
@@ -75,6 +73,5 @@ class JavaProgram:
         raise AssertionError(f"the program has ended with {self.process.wait(PATIENCE_SECONDS)}")
 
     def close(self) -> None:
-        """Kills the process."""
         self.process.kill()
         self.process.communicate(timeout=PATIENCE_SECONDS)

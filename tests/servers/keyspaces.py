@@ -1,4 +1,4 @@
-"""Keyspaces for tests: made once, and emptied faster than another could be made."""
+"""Keyspaces for tests: created once, and emptied faster than another could be created."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import join
 
 
 class HandClock(Clock):
-    """Gives a time that is moved by hand; ages and deadlines go by the real time."""
+    """A clock that tests move by hand. Ages and deadlines use the real time."""
 
     __slots__ = ("_hand",)
 
@@ -34,22 +34,20 @@ class HandClock(Clock):
         self._hand = hand
 
     def now(self) -> int:
-        """The time by hand."""
         return self._hand()
 
     def both(self) -> tuple[int, float]:
-        """The time by hand, and the real seconds since boot."""
         return self._hand(), self.boottime()
 
 
 class HandedStore(CassandraStore):
-    """The store by a clock that is moved by hand: it may differ from the nodes' as it likes, but not from others."""
+    """A store with a clock moved by hand. It may differ from the nodes' clocks by any amount, but not from others."""
 
     clock_difference = 1.0
 
 
 class LastingDriver(Driver):
-    """A driver that leaves its connection to the next one: connecting costs as much as a test."""
+    """A driver that passes its connection on to the next one: connecting takes as long as a test."""
 
     def _open(self) -> None:
         options = self._options
@@ -63,7 +61,7 @@ class LastingDriver(Driver):
         self._cluster, self._session, self._prepared = _connections[key]
 
     def close(self) -> None:
-        """Ends the driver, not the connection."""
+        """Ends the driver, but keeps the connection."""
         self._closed.set()
         join(self._thread)
         self._cluster = self._session = None
@@ -80,20 +78,20 @@ CATALOGUE = {
     "ledger": ("work", "piece"),
     "records": ("kind", "shard", "application", "name"),
 }
-"""Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
+"""The key columns of the catalogue's tables, which are only written by lightweight transactions, here as well."""
 _connections: dict[tuple[object, ...], tuple[Cluster, Session, dict[Statement, PreparedStatement]]] = {}
 _opening = threading.Lock()
 _drivers: dict[str, Driver] = {}
-"""For keyspaces that are emptied, by URL: connecting anew before each test would cost as much as the test."""
+"""Drivers for emptying keyspaces, by URL. They are kept, as connecting takes as long as a test."""
 
 
 def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | None = None) -> str:
-    """Makes a keyspace with all tables; returns its URL.
+    """Creates a keyspace with all tables. Returns its URL.
 
     Args:
-        cassandra: Where.
-        replication: How many copies, as ``queuey migrate`` takes it.
-        local_dc: Where there are several data centres, the one to ask.
+        cassandra: The cluster.
+        replication: Number of copies, as ``queuey migrate`` takes it.
+        local_dc: With several data centres, the one to ask.
     """
     target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("contract"), cassandra.port)
     migrate(target, replace(OPTIONS, local_dc=local_dc), replication=str(replication))
@@ -101,7 +99,7 @@ def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | No
 
 
 def empty(url: str) -> None:
-    """Removes all applications, keys, queues and notes; what hangs on queues is out of reach then."""
+    """Removes all applications, keys, queues and records. Data of queues becomes unreachable."""
     if url not in _drivers:
         _drivers[url] = Driver(parse_url(url), OPTIONS)
     driver = _drivers[url]
@@ -113,14 +111,13 @@ def empty(url: str) -> None:
 
 
 def go_by(url: str, timing: Timing, local_dc: str | None = None) -> None:
-    """Has what stands in a keyspace be these times, at once: nobody may use it meanwhile."""
+    """Sets the timing of a keyspace at once. The keyspace must not be in use."""
     options = replace(OPTIONS, local_dc=local_dc)
     with connected(parse_url(url), options, 60) as driver:
         stored_timing.change(driver, options, timing, lambda _: None, wait=lambda _: None)
 
 
 def close() -> None:
-    """Lets go of the keyspaces that were emptied."""
     while _drivers:
         _drivers.popitem()[1].close()
     while _connections:
@@ -136,5 +133,5 @@ def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
             yield remove, tuple(values)
     heads = driver.run(Statement("SELECT DISTINCT application, name, version FROM groups"), consistency="QUORUM")
     for application, name, version in heads:
-        if version is not None:  # Rows without a head stay, so tests that write any have groups of fresh names.
+        if version is not None:  # rows without a head stay, so tests that write them use fresh group names
             yield groups.REMOVE_HEAD, (application, name, version)

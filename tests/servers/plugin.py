@@ -1,35 +1,36 @@
-"""Real Cassandra and ZooKeeper servers for the tests: a plugin with fixtures that start them when first asked for.
+"""Real Cassandra and ZooKeeper servers for the tests: a plugin with fixtures that start them when first requested.
 
-Session fixtures, shared by all tests. A test makes a keyspace (:func:`unique_name`) or a chroot of its own there:
+Session fixtures, shared by all tests. A test creates a keyspace (:func:`unique_name`) or a chroot of its own there:
 
 * ``cassandra``: one node; ``cassandra_cluster``: three. Both have ``contact_points`` (addresses) and ``port``.
 * ``zookeeper``: one server; ``zookeeper_ensemble``: three. Both have ``connect_string``.
 
-Fixtures for one test that breaks things; afterwards whatever was killed or paused is brought back:
+Fixtures for a test that breaks servers. Afterwards, killed or paused servers are restored:
 
 * ``cassandra_nodes``: the shared three as a :class:`deploy.local.CassandraCluster`. ``cluster.nodes[i]`` has
   ``address``, ``pid``, ``alive``, ``kill()`` (SIGKILL), ``stop()`` (SIGTERM), ``pause()`` and ``resume()``, ``start()``
-  (on the data it left, until it answers CQL), ``log_tail()``, and ``nodetool("flush")`` where its options say so.
+  (on its old data, until it answers CQL), ``log_tail()``, and ``nodetool("flush")`` if its options allow it.
   ``cluster.wait_until_settled()`` waits until all nodes see each other.
 * ``zookeeper_nodes``: the shared three as a :class:`deploy.local.ZooKeeperEnsemble`; further ``cluster.leader`` and a
   node's ``mode``.
 
-Servers of another make are started and closed by the test or its fixture, which asks for the fixture ``servers`` as
-well, so that it is skipped where servers are not wanted::
+Servers with other options are started and closed by the test or its fixture. It also requests the fixture ``servers``,
+so that it is skipped if servers are not wanted::
 
     options = CassandraOptions(commitlog_sync="batch", settings={"tombstone_failure_threshold": 500})
     with start_cassandra(1, options) as own:
         own.contact_points, own.port, own.nodes[0].pause()
 
-Processes of pytest-xdist share the single ones (:mod:`tests.servers.shared`); three of a kind are there to be broken,
-and belong to the process whose tests break them.
+Processes of pytest-xdist share the single servers (:mod:`tests.servers.shared`). Groups of three are there to be
+broken, and belong to the process whose tests break them.
 
-Where the shared ones come from (:func:`choose`): ``QUEUEY_TEST_CASSANDRA=host1,host2[:port]`` and
-``QUEUEY_TEST_ZOOKEEPER=host:port,...`` name running ones; else a Docker engine runs single ones, if it answers; else
-they are processes of this machine. Those that tests break are always processes of this machine, or the test is skipped
-because only addresses were given. A server that cannot start fails its tests. ``--without-servers`` skips them.
+The source of the shared servers (:func:`choose`): ``QUEUEY_TEST_CASSANDRA=host1,host2[:port]`` and
+``QUEUEY_TEST_ZOOKEEPER=host:port,...`` name running ones; otherwise a Docker engine runs single ones, if it answers;
+otherwise they are processes of this machine. Servers that tests break are always processes of this machine, or the test
+is skipped because only addresses were given. A server that cannot start fails its tests. ``--without-servers`` skips
+them.
 
-When a test fails, what the servers logged during it is in the report.
+The report of a failed test has what the servers logged during it.
 """
 
 from __future__ import annotations
@@ -88,19 +89,19 @@ PATIENT_NODE = {
         *("cas_contention", "native_transport"),
     )
 }
-"""What a node that tests share waits for before it gives a request up: the machine may stand still for seconds."""
+"""Timeouts of a node that tests share. Long, because the machine may stand still for seconds."""
 LASTING = ZooKeeperOptions(heap="512m", settings={"maxSessionTimeout": 30_000})
-"""For the server that tests share: sessions longer than the ten seconds (20 ticks) that a server grants by itself, and
-room for the nodes of all tests, of which some make a hundred thousand."""
+"""Options of the server that tests share: sessions may be longer than the default maximum of ten seconds (20 ticks),
+and the heap has room for the nodes of all tests, some of which create a hundred thousand."""
 LOG_SIZES = pytest.StashKey[dict[str, int]]()
 SHARED = pytest.StashKey[SharedServers]()
-"""Of the controlling process, or the only one."""
+"""The shared servers, in the controlling or only process."""
 FOUND = pytest.StashKey[dict[str, SharedServer]]()
-"""The shared servers that tests of this process have asked for."""
+"""The shared servers that tests of this process have requested."""
 
 
 class Cassandra(Protocol):
-    """A cluster that answers."""
+    """A running cluster."""
 
     @property
     def contact_points(self) -> list[str]:
@@ -112,23 +113,23 @@ class Cassandra(Protocol):
 
 
 class ZooKeeper(Protocol):
-    """An ensemble that answers."""
+    """A running ensemble."""
 
     @property
     def connect_string(self) -> str:
-        """What clients connect to: ``address:port,...``."""
+        """The addresses for clients: ``address:port,...``."""
 
 
 @dataclass(frozen=True)
 class CassandraAddresses:
-    """A cluster that somebody else runs."""
+    """A cluster that is run by others."""
 
     contact_points: list[str]
     port: int
 
     @classmethod
     def parse(cls, text: str) -> CassandraAddresses:
-        """Reads ``host1,host2[:port]``; the last port that is named is that of all."""
+        """Parses ``host1,host2[:port]``. The last port named is used for all hosts."""
         hosts, port = [], NATIVE_PORT
         for part in text.split(","):
             host, _, number = part.strip().partition(":")
@@ -139,13 +140,13 @@ class CassandraAddresses:
 
 @dataclass(frozen=True)
 class ZooKeeperAddresses:
-    """An ensemble that somebody else runs."""
+    """An ensemble that is run by others."""
 
     connect_string: str
 
 
 class Way(enum.Enum):
-    """Where servers come from."""
+    """The source of servers."""
 
     GIVEN = "given"
     DOCKER = "docker"
@@ -153,15 +154,15 @@ class Way(enum.Enum):
 
 
 def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Callable[[], bool]) -> Way:
-    """Returns where servers come from.
+    """Returns the source of servers.
 
-    Three nodes are there to be broken and reached one by one, which takes processes of this machine.
+    Three nodes are there to be broken and reached one by one, so they must be processes of this machine.
 
     Args:
-        variable: That names running servers.
-        environment: What is set.
-        nodes: How many servers are wanted.
-        docker: Says if Docker can start one; asked only if that matters.
+        variable: The environment variable that names running servers.
+        environment: The environment.
+        nodes: Number of servers.
+        docker: Returns whether Docker can start one. Called only if that matters.
     """
     if environment.get(variable):
         return Way.GIVEN
@@ -169,19 +170,18 @@ def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Ca
 
 
 def unique_name(prefix: str = "t") -> str:
-    """Returns a name that nothing has yet and that Cassandra takes for a keyspace without quotes."""
+    """Returns a fresh name that is valid for a keyspace without quotes."""
     return f"{prefix}_{uuid.uuid4().hex[:16]}"
 
 
 def needed(fixtures: Collection[str]) -> set[jars.Bundle]:
-    """Returns the jars that tests with these fixtures may need; both where a test starts servers of its own."""
+    """Returns the jars that tests with these fixtures may need; both kinds if a test starts its own servers."""
     kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
     named = {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds}
     return named or (set(kinds.values()) if "servers" in fixtures else set())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the one way to do without servers."""
     parser.addoption(
         "--without-servers",
         action="store_true",
@@ -190,23 +190,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def names_of(item: pytest.Item) -> set[str]:
-    """Returns the names of a test's fixtures and of the parameters that may lead to further ones, such as a store's."""
+    """Returns the names of a test's fixtures, and of parameters that may lead to fixtures, such as a store's name."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetches what servers are made of before the first test, whose time would have to include it."""
+    """Downloads the servers' jars before the first test, so that no test's time includes it."""
     config = session.config
     if config.getoption("--without-servers") or config.getoption("--collect-only"):
         return
     for bundle in {bundle for item in session.items for bundle in needed(names_of(item))}:
-        with contextlib.suppress(ServersError):  # the fixture that needs it will tell
+        with contextlib.suppress(ServersError):  # the fixture that needs it reports the error
             jars.fetch(bundle)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Readies what starts the shared servers."""
     config.stash[FOUND] = {}
     if not hasattr(config, "workerinput"):
         config.stash[SHARED] = SharedServers({"cassandra": _start_cassandra, "zookeeper": _start_zookeeper})
@@ -214,12 +213,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist ships no types
-    """Says to a worker process where to ask for the shared servers."""
+    """Passes the socket of the shared servers to a worker process."""
     node.workerinput["servers"] = node.config.stash[SHARED].listen()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the shared servers."""
     if shared := config.stash.get(SHARED, None):
         shared.close()
 
@@ -242,29 +240,29 @@ def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
 
 
 def _shared(config: pytest.Config, name: str) -> SharedServer:
-    found = config.stash[FOUND]
-    if name not in found:
+    servers = config.stash[FOUND]
+    if name not in servers:
         worker = getattr(config, "workerinput", None)
-        found[name] = ask(worker["servers"], name) if worker else config.stash[SHARED].start(name)
-    return found[name]
+        servers[name] = ask(worker["servers"], name) if worker else config.stash[SHARED].start(name)
+    return servers[name]
 
 
 def logs(config: pytest.Config) -> dict[str, Server | SharedServer]:
-    """Returns what keeps a log, by name: servers of this process, and shared ones that its tests use."""
+    """Returns everything with a log, by name: servers of this process, and the shared ones that its tests use."""
     own = {node.name: node for cluster in running() for node in cluster.nodes}
     return config.stash[FOUND] | own
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Remembers how long the servers' logs were before the test."""
+    """Records the sizes of the servers' logs before the test."""
     item.stash[LOG_SIZES] = {name: server.log_size() for name, server in logs(item.config).items()}
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds to the report of a failed test what the servers logged since it began."""
+    """Adds what the servers logged during a failed test to its report."""
     report = yield
     if report.failed:
         before = item.stash.get(LOG_SIZES, {})
@@ -276,7 +274,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
-    """What is closed at the end of the session; skips where servers are not wanted."""
+    """Closed at the end of the session. Skips the test with ``--without-servers``."""
     if request.config.getoption("--without-servers"):
         pytest.skip("needs servers, and --without-servers is set")
     with contextlib.ExitStack() as opened:
@@ -285,23 +283,23 @@ def servers(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture(scope="session")
 def cassandra(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> Cassandra:
-    """One node, or the cluster that the environment names."""
-    given = os.environ.get(CASSANDRA_VARIABLE)
-    return CassandraAddresses.parse(given or _shared(pytestconfig, "cassandra").address)
+    """One node, or the cluster named by the environment."""
+    address = os.environ.get(CASSANDRA_VARIABLE)
+    return CassandraAddresses.parse(address or _shared(pytestconfig, "cassandra").address)
 
 
 @pytest.fixture(scope="session")
 def cassandra_cluster(servers: contextlib.ExitStack) -> Cassandra:
-    """Three nodes, or the cluster that the environment names."""
+    """Three nodes, or the cluster named by the environment."""
     if choose(CASSANDRA_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
         return CassandraAddresses.parse(os.environ[CASSANDRA_VARIABLE])
-    # Tests kill these nodes. With ``periodic`` a node that is killed forgets the last 200 ms or so.
+    # Tests kill these nodes. With ``periodic`` a killed node loses about the last 200 ms.
     return servers.enter_context(start_cassandra(3, CassandraOptions(commitlog_sync="group")))
 
 
 @pytest.fixture
 def cassandra_nodes(cassandra_cluster: Cassandra) -> Iterator[CassandraCluster]:
-    """The three nodes for a test that breaks them; they are brought back afterwards."""
+    """The three nodes, for a test that breaks them. They are restored afterwards."""
     if not isinstance(cassandra_cluster, CassandraCluster):
         pytest.skip(f"breaks servers, and those of {CASSANDRA_VARIABLE} are not ours")
     yield cassandra_cluster
@@ -310,14 +308,14 @@ def cassandra_nodes(cassandra_cluster: Cassandra) -> Iterator[CassandraCluster]:
 
 @pytest.fixture(scope="session")
 def zookeeper(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> ZooKeeper:
-    """One server, or the ensemble that the environment names."""
-    given = os.environ.get(ZOOKEEPER_VARIABLE)
-    return ZooKeeperAddresses(given or _shared(pytestconfig, "zookeeper").address)
+    """One server, or the ensemble named by the environment."""
+    address = os.environ.get(ZOOKEEPER_VARIABLE)
+    return ZooKeeperAddresses(address or _shared(pytestconfig, "zookeeper").address)
 
 
 @pytest.fixture(scope="session")
 def zookeeper_ensemble(servers: contextlib.ExitStack) -> ZooKeeper:
-    """Three servers, or the ensemble that the environment names."""
+    """Three servers, or the ensemble named by the environment."""
     if choose(ZOOKEEPER_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
         return ZooKeeperAddresses(os.environ[ZOOKEEPER_VARIABLE])
     return servers.enter_context(start_zookeeper(3, LASTING))
@@ -325,7 +323,7 @@ def zookeeper_ensemble(servers: contextlib.ExitStack) -> ZooKeeper:
 
 @pytest.fixture
 def zookeeper_nodes(zookeeper_ensemble: ZooKeeper) -> Iterator[ZooKeeperEnsemble]:
-    """The three servers for a test that breaks them; they are brought back afterwards."""
+    """The three servers, for a test that breaks them. They are restored afterwards."""
     if not isinstance(zookeeper_ensemble, ZooKeeperEnsemble):
         pytest.skip(f"breaks servers, and those of {ZOOKEEPER_VARIABLE} are not ours")
     yield zookeeper_ensemble

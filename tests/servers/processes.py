@@ -1,4 +1,4 @@
-"""Programs that tests start: they hear Ctrl-C, and they end with their test."""
+"""Programs that tests start: they receive Ctrl-C, and they end with their test."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import AnyStr
 
 
 def hear_interrupts() -> None:
-    """Has programs that are started from here on end by SIGINT, as they do when started from a terminal.
+    """Lets programs started from here on end by SIGINT, as if started from a terminal.
 
-    A shell without job control makes what it runs in the background ignore SIGINT, and a program inherits that, as it
-    should: whoever starts a command in the background does not want Ctrl-C to end it. The tests want it to.
+    A shell without job control makes its background processes ignore SIGINT, and programs inherit that: Ctrl-C should
+    not end a command in the background. The tests need it to.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,10 +21,10 @@ def hear_interrupts() -> None:
 
 @contextlib.contextmanager
 def ending(process: subprocess.Popen[AnyStr], patience: float = 30.0) -> Iterator[subprocess.Popen[AnyStr]]:
-    """Ends a program when its block is left, however that happens; ``with process`` alone would wait for its end.
+    """Ends a program at the end of a block, however that is left. ``with process`` alone would wait for its end.
 
     Args:
-        process: Gets SIGTERM first, so that it can end what it has started itself.
+        process: Gets SIGTERM first, so that it can end its own children.
         patience: Seconds after which it gets SIGKILL.
     """
     with process:

@@ -26,22 +26,22 @@ from tests.servers.processes import ending
 
 START_SECONDS = 100.0
 END_SECONDS = 100.0
-"""Long: a machine that runs other suites as well takes its time, and only a failure waits so long."""
+"""Seconds. Long, because a busy machine is slow, and only a failure waits this long."""
 
 
 PORTS = range(10_000, 18_000)
-"""Below those that the kernel gives away by itself, so that no connection takes one before the service does."""
+"""Below the ephemeral ports of the kernel, so that no connection takes one before the service does."""
 _TRIED = itertools.count(os.getpid() * 61)
 
 
 @functools.cache
 def _claims() -> int:
-    """A file of which processes lock a byte for each port that they were given; the locks end with the process."""
+    """Returns a file in which processes lock a byte for each of their ports. The locks end with the process."""
     return os.open(Path(tempfile.gettempdir()) / f"queuey-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def free_port() -> int:
-    """A port that nobody uses now, and that no other process is given while this one lives, also if nothing listens."""
+    """Returns a free port. No other process is given it while this one lives, even if nothing listens there."""
     for number in itertools.islice(_TRIED, len(PORTS)):
         port = PORTS[number % len(PORTS)]
         try:
@@ -56,20 +56,20 @@ def free_port() -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment without anything that would reach the user's own service."""
+    """Returns the environment without variables that would reach the user's own service."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
     return plain | more
 
 
 class Served:
-    """A service in a process group of its own.
+    """A service in its own process group.
 
     Args:
-        directory: For data and profile; a second service on it continues the first.
-        options: Further options of ``queuey serve``; one that names a store leaves ``--data`` out.
-        port: To listen on.
+        directory: Holds data and profile. A second service on it continues the first.
+        options: Further options of ``queuey serve``. With a ``--store``, ``--data`` is left out.
+        port: The port to listen on.
         variables: Further environment variables.
-        program: What ``queuey`` is; by default that of this Python.
+        program: The ``queuey`` command; by default that of this Python.
     """
 
     def __init__(
@@ -116,23 +116,21 @@ class Served:
 
     @property
     def output(self) -> str:
-        """Everything printed so far, both streams."""
         return "".join(self.lines)
 
     @property
     def profile(self) -> Profile:
-        """What the service wrote for its clients."""
         return read_profile(self.profile_path)
 
     def client(self, *, timeout: float = 30.0, rounds: int = 5) -> Client:
-        """A client of the service; with one round it tries everything once."""
+        """Returns a client of the service. With one round it tries everything once."""
         profile = self.profile
         retry = RetryPolicy(rounds=rounds)
         return Client(profile.url, key=profile.key, application=profile.application, timeout=timeout, retry=retry)
 
     @contextlib.contextmanager
     def command(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Runs ``queuey`` with this service beside the block, in a process group of its own, and ends it then."""
+        """Runs ``queuey`` with this service during the block, in its own process group, and ends it afterwards."""
         process = subprocess.Popen(
             [sys.executable, "-m", "queuey", *arguments],
             stdout=subprocess.PIPE,
@@ -145,7 +143,7 @@ class Served:
             yield process
 
     def wait_for(self, text: str) -> str:
-        """Waits until a line with this text is printed, and returns it."""
+        """Waits until a line with this text is printed, and returns the line."""
         while True:
             line = self._seen.get(timeout=START_SECONDS)
             if line is None:
@@ -162,7 +160,6 @@ class Served:
         return code
 
     def kill(self) -> None:
-        """Ends whatever is left of the process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(END_SECONDS)

@@ -1,6 +1,6 @@
-"""Servers that all processes of a run share: the controlling process starts each of them when first asked for it.
+"""Servers that all processes of a run share. The controlling process starts each of them when first requested.
 
-A worker process of pytest-xdist asks over a Unix socket and waits. What a server logs is found where it lies.
+A worker process of pytest-xdist asks over a Unix socket and waits. It reads the log of a server directly.
 """
 
 from __future__ import annotations
@@ -16,36 +16,35 @@ from pathlib import Path
 from deploy.local import ServersError
 
 LINES = 60
-"""That a report shows of a log."""
+"""Max lines of a log in a report."""
 
 
 @dataclass(frozen=True)
 class SharedServer:
-    """What a worker process is told of a server.
+    """The facts about a server that a worker process gets.
 
     Attributes:
-        address: As the variables of the environment name one: ``host:port``.
-        log: Its own log; None if it lies in a container.
+        address: As in the environment variables: ``host:port``.
+        log: The server's log; None if it is in a container.
     """
 
     address: str
     log: Path | None = None
 
     def log_size(self) -> int:
-        """Returns how many bytes the log has."""
         return self.log.stat().st_size if self.log and self.log.exists() else 0
 
     def log_tail(self, *, since: int) -> str:
-        """Returns the last lines that were logged after so many bytes."""
+        """Returns the last lines logged after ``since`` bytes."""
         text = self.log.read_bytes()[since:].decode("utf-8", "replace") if self.log and self.log.exists() else ""
         return "\n".join(text.splitlines()[-LINES:])
 
 
 class SharedServers:
-    """In the controlling process: starts servers by name, each at most once, and ends them all.
+    """Starts servers by name in the controlling process, each at most once, and ends them all.
 
     Args:
-        starts: How to start each; it is to be ended with the given stack.
+        starts: A function for each that starts it. Its end is registered on the given stack.
     """
 
     def __init__(self, starts: Mapping[str, Callable[[ExitStack], SharedServer]]) -> None:
@@ -56,7 +55,7 @@ class SharedServers:
         self._listener: Listener | None = None
 
     def start(self, name: str) -> SharedServer:
-        """Returns a server, started if it was not.
+        """Returns a server, started if necessary.
 
         Raises:
             ServersError: It could not be started, now or before.
@@ -64,7 +63,7 @@ class SharedServers:
         return _running(self._answer(name))
 
     def listen(self) -> str:
-        """Returns the path of the socket on which worker processes may :func:`ask`."""
+        """Returns the path of the socket for :func:`ask`."""
         if self._listener is None:
             directory = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="queuey-shared-"))
             self._listener = Listener(str(Path(directory) / "servers.sock"), "AF_UNIX")
@@ -72,7 +71,7 @@ class SharedServers:
         return str(self._listener.address)
 
     def close(self) -> None:
-        """Ends the servers, when none is being started any more."""
+        """Ends the servers, once none is being started any more."""
         if self._listener is not None:
             self._listener.close()
         for lock in self._locks.values():
@@ -102,7 +101,7 @@ class SharedServers:
 
 
 def ask(socket: str, name: str) -> SharedServer:
-    """Returns a server of the controlling process, started if it was not.
+    """Returns a server of the controlling process, started if necessary.
 
     Raises:
         ServersError: It could not be started.

@@ -1,4 +1,4 @@
-"""``queuey serve`` at a terminal, whose console is there by itself."""
+"""``queuey serve`` at a terminal, where the console is enabled by default."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.servers.processes import ending
 from tests.servers.served import environment, free_port
 
 SAME = {"Origin": "null", "Sec-Fetch-Site": "same-origin"}
-"""What a browser sends with the form of a link."""
+"""The headers that a browser sends with the form of a login link."""
 
 
 class Terminal:
-    """A service at a terminal, whose errors go elsewhere.
+    """A service at a terminal, with its errors in a file.
 
     Args:
-        directory: For its data, its profile and its log.
+        directory: Holds its data, its profile and its log.
         options: Further options.
     """
 
@@ -45,14 +45,14 @@ class Terminal:
         os.close(slave)
 
     def lines(self, count: int) -> list[str]:
-        """Waits until it has printed as many lines, and returns them."""
+        """Waits until it has printed ``count`` lines, and returns them."""
         text = b""
         while text.count(b"\n") < count:
             text += os.read(self._master, 4096)
         return text.decode().splitlines()
 
     def status(self, path: str, data: dict[str, str] | None = None, headers: dict[str, str] | None = None) -> int:
-        """Asks for a page, or sends a form; returns the status."""
+        """Requests a page, or sends a form. Returns the status."""
         body = None if data is None else urlencode(data).encode()
         request = urllib.request.Request(self.url + path, body, headers or {})
         try:
@@ -62,20 +62,19 @@ class Terminal:
             return error.code
 
     def spend(self, token: str) -> int:
-        """Presses the button of a link; returns the status."""
+        """Submits the form of a login link. Returns the status."""
         return self.status("/console/login/once", {"token": token}, SAME)
 
 
 class Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect."""
+    """Does not follow redirects."""
 
     def redirect_request(self, *_: object) -> None:
-        """Leaves a redirect as it is."""
+        pass
 
 
 @contextmanager
 def terminal(directory: Path, *options: str) -> Iterator[Terminal]:
-    """Runs a service at a terminal."""
     started = Terminal(directory, *options)
     with ending(started.process):
         yield started

@@ -1,4 +1,4 @@
-"""Where a Docker engine answers, single servers run in its containers: shown with an engine that follows a script."""
+"""If a Docker engine answers, single servers run in its containers; tested with a scripted engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOIN_SECONDS = 30
 
 
 class Engine(BaseHTTPRequestHandler):
-    """Answers the requests of Docker's API that starting and ending one container takes; see :class:`Scripted`."""
+    """Answers the requests of Docker's API that are needed to start and end one container. See :class:`Scripted`."""
 
     server: Scripted
 
@@ -62,7 +62,7 @@ class Engine(BaseHTTPRequestHandler):
         self._answer(204, None)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base class
-        """Prints nothing."""
+        pass
 
     def _path(self) -> str:
         return re.sub(r"^/v[\d.]+", "", self.path.partition("?")[0])
@@ -79,7 +79,7 @@ class Engine(BaseHTTPRequestHandler):
         }
 
     def _frame(self, text: str) -> bytes:
-        """Returns a text as Docker's stream of a container's standard output has it."""
+        """Encodes a text as Docker's stream of a container's standard output."""
         return bytes([1, 0, 0, 0]) + len(text).to_bytes(4, "big") + text.encode()
 
     def _answer(self, status: int, content: object) -> None:
@@ -92,10 +92,10 @@ class Engine(BaseHTTPRequestHandler):
 
 
 class Scripted(ThreadingHTTPServer):
-    """The engine and what it was asked for.
+    """The engine, and the requests that it got.
 
     Attributes:
-        images: Names of the images that it has.
+        images: Names of its images.
         created: The body of the request that created the container.
         running: Whether the container is running.
         removed: Whether the container was removed.
@@ -111,12 +111,12 @@ class Scripted(ThreadingHTTPServer):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    """An engine that answers where ``DOCKER_HOST`` says."""
+    """An engine at the address in ``DOCKER_HOST``."""
     with Scripted() as scripted:
         thread = threading.Thread(target=scripted.serve_forever, daemon=True)
         thread.start()
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{scripted.server_address[1]}")
-        # Its own container, which removes the others after a kill, is testcontainers' matter.
+        # testcontainers would start a container of its own, which removes the others after a kill.
         monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
         # These tests may run in a container themselves.
         monkeypatch.setattr(testcontainers_config, "connection_mode_override", ConnectionMode.docker_host)
@@ -137,7 +137,7 @@ def test_a_server_runs_in_a_container_where_an_engine_answers(
     image: str,
     port: str,
 ) -> None:
-    """The image is fetched if it is missing; clients get the mapped port; the container is removed at the end."""
+    """A missing image is pulled; clients get the mapped port; the container is removed at the end."""
     assert containers.offers(image)
     with start(image) as (host, mapped):
         assert (host, str(mapped)) == ("127.0.0.1", HOST_PORT)
@@ -149,6 +149,6 @@ def test_a_server_runs_in_a_container_where_an_engine_answers(
 
 
 def test_an_engine_that_refuses_offers_nothing(engine: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an image cannot be had, servers are processes of this machine."""
+    """If an image is not available, servers are processes of this machine."""
     monkeypatch.setattr(Engine, "do_GET", lambda self: self._answer(500, {"message": "no"}))
     assert not containers.offers(CASSANDRA_IMAGE)

@@ -1,4 +1,4 @@
-"""Programs that tests start are there to be interrupted, and leave with their test."""
+"""Programs that tests start can be interrupted, and end with their test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASLEEP = "import time; print('asleep', flush=True); time.sleep(600)"
 
 
 def test_interrupts_are_heard_where_they_were_ignored() -> None:
-    """Started from a suite in the background, whose shell has SIGINT ignored, a program still ends by it."""
+    """A program started from a background suite, whose shell ignores SIGINT, still ends by SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         hear_interrupts()
@@ -24,7 +24,7 @@ def test_interrupts_are_heard_where_they_were_ignored() -> None:
         with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)) as program:
             assert program.stdout is not None
             assert program.stdout.readline() == b"asleep\n"
-            for _ in range(120):  # A signal that comes just before the call sleeps is heard after it.
+            for _ in range(120):  # a signal just before the sleep is handled after it
                 program.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     program.wait(0.5)
@@ -40,7 +40,7 @@ def test_interrupts_are_heard_where_they_were_ignored() -> None:
     ids=["ends when told", "does not"],
 )
 def test_a_failed_test_leaves_no_program(prelude: str, patience: float, end: signal.Signals) -> None:
-    """However the block is left, the program is gone, also one that does not end by SIGTERM."""
+    """However the block is left, the program is gone, even one that ignores SIGTERM."""
     program = subprocess.Popen([sys.executable, "-c", prelude + ASLEEP], stdout=subprocess.PIPE)
     assert program.stdout is not None
     with pytest.raises(AssertionError), ending(program, patience):

@@ -1,4 +1,4 @@
-"""Where servers come from, and what the plugin does with tests that need them."""
+"""The sources of servers, and how the plugin treats tests that need them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_never_runs(zookeeper):
     ],
 )
 def test_way(address: str, nodes: int, docker: bool, way: Way) -> None:  # noqa: FBT001 - a column of the table
-    """Named servers are used; else Docker has single ones; else, and always to be broken, they are processes here."""
+    """Named servers are used; otherwise Docker runs single ones; otherwise, and if tests break them, they run here."""
     assert choose("SERVERS", {"SERVERS": address}, nodes, lambda: docker) is way
 
 
 def test_docker_is_not_asked_in_vain() -> None:
-    """Where servers are named, nobody waits for a Docker engine."""
+    """If servers are named, no Docker engine is asked."""
 
     def never() -> bool:
         raise AssertionError
@@ -75,7 +75,7 @@ def test_addresses(text: str, hosts: list[str], port: int) -> None:
 
 
 def test_engine_that_listens(tmp_path: Path) -> None:
-    """A Docker engine is looked for where the environment says, by socket or by address."""
+    """A Docker engine is found at the address in the environment, a socket or a host."""
     path = tmp_path / "docker.sock"
     assert not containers.listens(f"unix://{path}")
     with socket.socket(socket.AF_UNIX) as engine:
@@ -84,7 +84,7 @@ def test_engine_that_listens(tmp_path: Path) -> None:
         assert containers.listens(f"unix://{path}")
     with socket.create_server(("127.0.0.1", 0)) as engine:
         assert containers.listens(f"tcp://127.0.0.1:{engine.getsockname()[1]}")
-    with socket.socket() as silent:  # Holds a port at which nobody listens.
+    with socket.socket() as silent:  # holds a port without listening
         silent.bind(("127.0.0.1", 0))
         assert not containers.listens(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
     assert not containers.listens("ssh://somewhere")
@@ -105,14 +105,14 @@ def test_needed(fixtures: list[str], bundles: set[jars.Bundle]) -> None:
 
 
 def test_unique_names() -> None:
-    """Names differ, and Cassandra takes them for keyspaces as they are."""
+    """Names differ, and are valid for keyspaces without quotes."""
     names = {unique_name() for _ in range(100)}
     assert len(names) == 100
     assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name) for name in names)
 
 
 def run_suite(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs pytest on one file with the plugin and nothing else of this suite."""
+    """Runs pytest on one file with only this plugin."""
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.servers.plugin", "-c", os.devnull, "-rs", *options]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_TEST_")}
@@ -128,7 +128,7 @@ def run_suite(directory: Path, text: str, *options: str) -> subprocess.Completed
 
 
 def test_without_servers(tmp_path: Path) -> None:
-    """On a laptop, tests that need servers can be left out, visibly."""
+    """With ``--without-servers``, tests that need servers are visibly skipped."""
     done = run_suite(tmp_path, BROKEN, "--without-servers")
     assert done.returncode == pytest.ExitCode.OK
     assert "1 skipped" in done.stdout
@@ -136,7 +136,7 @@ def test_without_servers(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_start_fails_the_run(tmp_path: Path) -> None:
-    """No test is skipped because a server did not start; the report has the server's own words."""
+    """A test whose server did not start fails, and the report has the server's output."""
     done = run_suite(tmp_path, BROKEN)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "1 error" in done.stdout
@@ -146,14 +146,14 @@ def test_a_server_that_cannot_start_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_one_server_serves_all_processes(tmp_path: Path, processes: int) -> None:
-    """Several processes use one server, which ends with the run; beside a failure stands what it logged."""
+    """Several processes use one server, which ends with the run; the report of a failure has the server's log."""
     done = run_suite(tmp_path, LOGGING, f"--numprocesses={processes}")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "the test's own words" in done.stdout
     assert "Log of zookeeper" in done.stdout
     assert "binding to port" in done.stdout
-    told = re.findall(r"asked for ([\d.]+):(\d+)", done.stdout)
-    assert len(told) == 4
-    [(host, port)] = set(told)
+    addresses = re.findall(r"asked for ([\d.]+):(\d+)", done.stdout)
+    assert len(addresses) == 4
+    [(host, port)] = set(addresses)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))

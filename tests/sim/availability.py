@@ -1,4 +1,4 @@
-"""When messages were free, by what was stored, and whether claims were told the truth about it."""
+"""When messages were free, derived from what was stored, and whether claims were told the truth about it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from queuey.ids import Position
 from queuey.messages import LogEntry
 
 Span = tuple[float, float]
-"""From one true time to another."""
+"""Start and end, in true time."""
 TICK = 0.001
-"""Seconds by which clocks round."""
+"""Rounding of clocks, in seconds."""
 
 
 @dataclass
 class EmptyAnswer:
-    """A try of a claim that found no message and did not fail; then the claim waits, or the client is told.
+    """A claim attempt that found no message and did not fail. Afterwards the claim waits, or the client is answered.
 
     Attributes:
-        asked, answered: When the try began, and when it ended (true seconds).
-        offset: Seconds that the clock of the process was ahead.
+        asked, answered: When the attempt began, and when it ended (true seconds).
+        offset: Seconds by which the clock of the process is ahead.
     """
 
     asked: float
@@ -38,17 +38,17 @@ class Stored:
     """What was stored, and when.
 
     Attributes:
-        partitions: Of the queue.
-        most: Deliveries of a message; 0: endlessly.
-        margin: Seconds by which a claim is longer for other processes.
-        entries: Of each partition's log, with the time since when every reader saw them.
-        readable: When every read began to see a message of a partition, and when none did any more.
-        shown: When a read saw a message of a partition that lies behind all that any read had seen before.
-        keys: In an ordered queue, those of messages whose posts were acknowledged.
-        limited: In a queue that limits claims by key, the same.
-        per_key: How many messages of one key may be claimed at once; 0: there is no limit.
-        shares: How many messages of each partition may be; 0: there is no limit.
-        delay: Seconds that the horizon stays behind the clock.
+        partitions: Number of partitions of the queue.
+        most: Max deliveries of a message; 0: unlimited.
+        margin: Seconds by which a claim lasts longer for other processes.
+        entries: The log entries of each partition, with the time from which every reader saw them.
+        readable: From when every read saw a message of a partition, and from when no read did.
+        shown: When a read saw a message of a partition above all that any read had seen before.
+        keys: In an ordered queue, the keys of messages whose posts were acknowledged.
+        limited: In a queue that limits claims by key, the keys of such messages.
+        per_key: Max claimed messages of one key; 0: no limit.
+        shares: Max claimed messages of each partition; 0: no limit.
+        delay: Seconds by which the horizon stays behind the clock.
     """
 
     partitions: int = 1
@@ -64,38 +64,37 @@ class Stored:
     delay: float = 0.0
 
     def write(self, partition: int, position: Position, seen: float) -> None:
-        """Notes that a message is written, and from when on every read sees it."""
+        """Records that a message was written, and from when every read sees it."""
         self.readable.setdefault(partition, {})[position] = (seen, math.inf)
 
     def remove(self, partition: int, position: Position, now: float) -> None:
-        """Notes that a message is removed, unless it was before."""
+        """Records that a message was removed. A second removal changes nothing."""
         seen, gone = self.readable[partition][position]
         self.readable[partition][position] = (seen, min(now, gone))
 
     def show(self, partition: int, position: Position, now: float) -> None:
-        """Notes that a read saw a message."""
         shown = self.shown.setdefault(partition, [])
         if not shown or position > shown[-1][1]:
             shown.append((now, position))
 
     def states(self, partition: int) -> Iterator[tuple[Span, State]]:
-        """Gives the states of a partition, each with the time for which it was that."""
+        """Yields the states of a partition, each with the time for which it lasted."""
         state, since = State(), 0.0
-        for at, one in self.entries.get(partition, ()):
-            if one.number == state.number + 1:
+        for at, entry in self.entries.get(partition, ()):
+            if entry.number == state.number + 1:
                 yield (since, at), state
-                state.apply(one.number, decode_entry(one.body))
+                state.apply(entry.number, decode_entry(entry.body))
                 since = at
         yield (since, math.inf), state
 
     def free(self, partition: int, offset: float) -> list[Span]:
-        """Returns when there was a message that a process could claim, whichever it was, in order.
+        """Returns the times at which a process could claim any message, sorted.
 
         Args:
-            partition: Where.
-            offset: Seconds that the clock of the process is ahead.
+            partition: The partition to claim in.
+            offset: Seconds by which the clock of the process is ahead.
         """
-        found: list[Span] = []
+        spans: list[Span] = []
         readable = self.readable.get(partition, {})
         if self.keys:
             return self._free_in_order(partition, offset)
@@ -107,34 +106,34 @@ class Stored:
             for position, (seen, gone) in readable.items():
                 claim = state.outstanding.get(position)
                 if claim is not None and (not self.most or claim.deliveries < self.most):
-                    over = claim.expires / 1000 + self.margin - offset + TICK if claim.expires else 0.0
+                    free_from = claim.expires / 1000 + self.margin - offset + TICK if claim.expires else 0.0
                 elif position in ahead and not state.is_known(position):
-                    over = ids.ticks_to_seconds(position[0]) - offset + TICK
-                    over += self.delay if self.per_key else 0.0
+                    free_from = ids.ticks_to_seconds(position[0]) - offset + TICK
+                    free_from += self.delay if self.per_key else 0.0
                 else:
                     continue
                 room = self._room(partition, position, state, offset)
-                span = max(since, seen, over, room), min(until, gone)
+                span = max(since, seen, free_from, room), min(until, gone)
                 if span[0] < span[1]:
-                    found.append(span)
-        return sorted(found)
+                    spans.append(span)
+        return sorted(spans)
 
     def _room(self, partition: int, position: Position, state: State, offset: float) -> float:
-        """Returns from when on limits leave a place for a message, while a state lasts."""
+        """Returns from when the limits leave room for a message, while ``state`` lasts."""
         working = {place: claim for place, claim in state.outstanding.items() if place not in state.resting}
         ends = {place: claim.expires / 1000 + self.margin - offset + TICK for place, claim in working.items()}
         room, key = 0.0, self.limited.get(position)
-        for most, some in (
+        for limit, ends_of_group in (
             (self.shares.get(partition, 0), list(ends.values())),
             (self.per_key if key else 0, [end for place, end in ends.items() if self.limited.get(place) == key]),
         ):
-            if most and len(some) >= most:
-                room = max(room, sorted(some)[-most])
+            if limit and len(ends_of_group) >= limit:
+                room = max(room, sorted(ends_of_group)[-limit])
         return room
 
     def _free_in_order(self, partition: int, offset: float) -> list[Span]:
-        """Returns the same of an ordered queue: a message that is the first of its key that is not done."""
-        found: list[Span] = []
+        """Returns the free times of an ordered queue, where only the first unfinished message of each key is free."""
+        spans: list[Span] = []
         readable = self.readable.get(partition, {})
         here = sorted(position for position in self.keys if position in readable)
         for (since, until), state in self.states(partition):
@@ -153,18 +152,18 @@ class Stored:
                 room = self._room(partition, position, state, offset)
                 span = max(since, seen, below, room, *over), min(until, gone)
                 if span[0] < span[1]:
-                    found.append(span)
-        return sorted(found)
+                    spans.append(span)
+        return sorted(spans)
 
     def _is_ahead(self, partition: int, position: Position, seen: float) -> bool:
-        """Returns whether a message was readable before any read saw one behind it. Scans may find others later."""
+        """Returns whether a message was readable before any read saw one above it. Scans may find others later."""
         shown = self.shown.get(partition, [])
         before = bisect_left(shown, (seen,))
         return not before or shown[before - 1][1] < position
 
     def false_empties(self, answers: list[EmptyAnswer]) -> list[str]:
-        """An empty answer says that each partition had a moment, while the claim lasted, without a free message."""
-        known = {
+        """Returns the empty answers during which a partition had a free message at every moment."""
+        spans = {
             (partition, offset): self.free(partition, offset)
             for offset in {answer.offset for answer in answers}
             for partition in range(1, self.partitions + 1)
@@ -173,11 +172,11 @@ class Stored:
             f"{answer}, and partition {partition} always had a free message"
             for answer in answers
             for partition in range(1, self.partitions + 1)
-            if _covers(known[partition, answer.offset], answer)
+            if _covers(spans[partition, answer.offset], answer)
         ]
 
     def over_delivered(self) -> list[str]:
-        """No message is delivered more often than its queue allows."""
+        """Returns the messages that were delivered more often than the queue allows."""
         if not self.most:
             return []
         return [
@@ -189,9 +188,9 @@ class Stored:
         ]
 
     def out_of_order(self) -> list[str]:
-        """In an ordered queue a message is delivered only after, or together with, the earlier ones of its key.
+        """Returns the messages of an ordered queue delivered before an earlier one of their key.
 
-        Those are done, or gone, or given to the same caller by the same entry.
+        An earlier one must be done, gone, or given to the same caller by the same entry.
         """
         return [
             f"entry {one.number} gives {position} of partition {partition} before {earlier}"
@@ -204,22 +203,21 @@ class Stored:
         ]
 
     def _earlier(self, partition: int, position: Position, at: float) -> list[Position]:
-        """Returns the messages before another one of its key that are not gone at a time."""
-        key, there = self.keys.get(position), self.readable.get(partition, {})
-        return [one for one, of in self.keys.items() if of == key and one < position and there[one][1] > at]
+        """Returns the earlier messages of the same key that are not gone at an instant."""
+        key, readable = self.keys.get(position), self.readable.get(partition, {})
+        return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > at]
 
 
 def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:
-    """Gives each entry of a log with the time since when every reader saw it, and the state that it makes."""
+    """Yields each entry of a log with the time from which every reader saw it, and the state after it."""
     state = State()
-    for at, one in log:
-        if one.number == state.number + 1:
-            state.apply(one.number, decode_entry(one.body))
-            yield at, one, state
+    for at, entry in log:
+        if entry.number == state.number + 1:
+            state.apply(entry.number, decode_entry(entry.body))
+            yield at, entry, state
 
 
 def _covers(spans: list[Span], answer: EmptyAnswer) -> bool:
-    """Returns whether spans, in order, leave nothing out of the time of a claim."""
     reached = answer.asked
     for since, until in spans:
         if since > reached:

@@ -1,7 +1,7 @@
 """Every history of a move by several processes that stop anywhere, in one partition of a plain or a dedup queue.
 
-The log's state, what is decided on it, and the steps of a process are the real ones. A step is atomic here, as an
-append to a log, a post under a key, or a delete is. Chunks have two messages, because more are too long.
+The log's state, the decisions on it and the steps of a process are the product's own. A step is atomic here, as are an
+append to a log, a post under a key and a delete. Chunks have two messages, because longer ones take too long.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tests.sim import world as simulated
 Event = Literal["cancel", "purge", "acknowledge", "release"]
 Kind = Literal["plain", "dedup"]
 Taken = Literal["no key", "deleted first", "taken unasked", "no end", "two chunks", "not returned", "no covers"]
-"""A mechanism that is taken out."""
+"""The mechanism that is taken out."""
 
 MOVE = 7
 PLACES: list[Position] = [(number, 0) for number in range(1, 6)]
 CLAIMED = PLACES[1]
-"""A message that a caller has claimed when the move begins."""
+"""A message that a caller has claimed before the move begins."""
 _BODY = "x" * (CHUNK_BYTES // 2 + 1)
 _BODIES = {"plain": [_BODY] * 4, "dedup": [f"{letter}{_BODY}" for letter in "ABACD"]}
-"""Of the messages. In the dedup queue two are equal."""
+"""The bodies of the messages. Two of them are equal in the dedup queue."""
 _GROUPS = {"plain": [[0], [1], [2], [3]], "dedup": [[0, 2], [1], [3], [4]]}
-"""Which of the messages are one for consumers."""
+"""Indexes of the messages that are one message to consumers."""
 _QUEUES = {kind: Queue(application="a", name="q", uid=1, qid=1, kind=kind) for kind in _BODIES}
 _LOOP = simulated.SimulatedCore(simulated.Process(simulated.World(0), 0.0), 0.0).loop
-"""What the futures of requests belong to."""
+"""The event loop for the futures of requests."""
 _LATER: Position = (1000, 0)
 _NOW = 1_000_000
 
 
 class Ask(NamedTuple):
-    """Ask the log for a turn. Sent back: the turn."""
+    """Asks the log for a turn. Answered with the turn."""
 
     moved: int
     last: Position
@@ -53,13 +53,13 @@ class Ask(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Read messages by id. Sent back: those that are still there."""
+    """Reads messages by id. Answered with those that still exist."""
 
     places: list[Position]
 
 
 class Publish(NamedTuple):
-    """Post messages to the target under the chunk's key. Sent back: the last one's position there."""
+    """Posts messages to the target under the chunk's key. Answered with the position of the last one there."""
 
     chunk: int
     messages: list[Message]
@@ -67,8 +67,6 @@ class Publish(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete messages."""
-
     places: list[Position]
 
 
@@ -81,45 +79,39 @@ def _asked(step: Step) -> Generator[Step, Any, Any]:
 
 
 class SimulatedMove(PartitionMove):
-    """The move of the partition, whose steps the world does."""
+    """The move of the partition. The simulated world carries out its steps."""
 
     async def ask(self, *, moved: int = 0, last: Position = FIRST, give_back: bool = False) -> MoveTurn:
-        """See the base class."""
         turn: MoveTurn = await _asked(Ask(moved, last, give_back))
         return turn
 
     async def fetch(self, places: list[Position]) -> list[Message]:
-        """See the base class."""
         messages: list[Message] = await _asked(Fetch(places))
         return messages
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
-        """See the base class."""
         last: Position = await _asked(Publish(chunk, messages, after))
         return last
 
     async def delete(self, places: list[Position]) -> None:
-        """See the base class."""
         await _asked(Delete(places))
 
     async def whole(self) -> None:
-        """Moves all that is there."""
         while not self.over:
             await self.advance()
 
 
 class DeletingFirst(SimulatedMove):
-    """The steps of a move in a wrong order."""
+    """A move that deletes before it posts."""
 
     async def carry(self, turn: MoveTurn) -> Position:
-        """See the base class."""
         messages = await self.fetch(turn.places)
         await self.delete(turn.places)
         return await self.publish(turn.chunk, messages, turn.last)
 
 
 class World(NamedTuple):
-    """What is kept: the log's state, the messages of both queues, the keys, and what has happened."""
+    """The stored state: the log's state, the messages of both queues, the keys, and past events."""
 
     log: bytes
     source: frozenset[Position]
@@ -135,14 +127,14 @@ class World(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process, by what its steps were given so far."""
+    """A process, given by the answers to its steps so far."""
 
     given: tuple[Any, ...] = ()
     returning: bool = False
 
 
 class Node(NamedTuple):
-    """A moment."""
+    """A state of the search."""
 
     world: World
     processes: tuple[Process | None, ...]
@@ -158,15 +150,15 @@ def explore(
     taken: Taken | None = None,
     lost: bool = False,
 ) -> tuple[int, list[str]]:
-    """Follows every history; returns how many moments there are, and how some of them end badly.
+    """Explores every history. Returns the number of states, and descriptions of bad ends.
 
     Args:
-        processes: How many.
-        crashes: How many.
-        event: What happens meanwhile.
-        kind: Of the source.
-        taken: Out.
-        lost: A message of the dedup queue was delivered before its post failed and was undone. Only a copy is there.
+        processes: Number of processes.
+        crashes: Max number of crashes.
+        event: What happens in between.
+        kind: The kind of the source queue.
+        taken: The mechanism that is taken out.
+        lost: A message of the dedup queue was delivered before its post failed and was undone. Only a copy exists.
     """
     state = State()
     draft = EntryDraft(state, _NOW, ClaimTiming())
@@ -194,7 +186,7 @@ def explore(
 
 
 def _deliver(world: World, state: State) -> None:
-    """A caller gets the first message, and releases it."""
+    """Gives the first message to a caller, who releases it."""
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), _LATER[0]))
     draft.deliver([Poll(1, 1000.0, 1)], [], [_message(world, PLACES[0])])
     state.apply(2, draft.entry(1))
@@ -204,20 +196,20 @@ def _deliver(world: World, state: State) -> None:
 
 
 def _following(node: Node, taken: Taken | None) -> list[Node]:
-    found = []
+    nodes = []
     for at, process in enumerate(node.processes):
         if process is None:
             continue
         world, after = _step(node.world, process, taken)
-        found.append(Node(world, _put(node.processes, at, after), node.crashes))
+        nodes.append(Node(world, _put(node.processes, at, after), node.crashes))
         if node.crashes:
-            found.append(Node(node.world, _put(node.processes, at, None), node.crashes - 1))
-    if found and node.world.event is not None:
-        found.append(node._replace(world=_happen(node.world)))
-    if not found and not node.world.over:
-        # All have stopped, and nobody has recorded the end: another process goes on.
-        found.append(node._replace(processes=(Process(),)))
-    return found
+            nodes.append(Node(node.world, _put(node.processes, at, None), node.crashes - 1))
+    if nodes and node.world.event is not None:
+        nodes.append(node._replace(world=_happen(node.world)))
+    if not nodes and not node.world.over:
+        # All processes have stopped and none has recorded the end: another process goes on.
+        nodes.append(node._replace(processes=(Process(),)))
+    return nodes
 
 
 def _put(processes: tuple[Process | None, ...], at: int, process: Process | None) -> tuple[Process | None, ...]:
@@ -225,7 +217,6 @@ def _put(processes: tuple[Process | None, ...], at: int, process: Process | None
 
 
 def _happen(world: World) -> World:
-    """The event happens."""
     state = State.decode(world.log)
     draft = EntryDraft(state, _NOW, ClaimTiming())
     match world.event:
@@ -247,16 +238,16 @@ def _happen(world: World) -> World:
 
 
 def _steps(process: Process, taken: Taken | None) -> tuple[Step | None, MoveTurn | None]:
-    """Returns a process's next step, and the turn that it had last."""
+    """Returns a process's next step, and its last turn."""
     move = DeletingFirst(1) if taken == "deleted first" else SimulatedMove(1)
     move.is_given_back = process.returning
     whole = move.whole()
     step: Step | None = whole.send(None)
     turn = None
-    for given in process.given:
-        turn = given if isinstance(given, MoveTurn) else turn
+    for answer in process.given:
+        turn = answer if isinstance(answer, MoveTurn) else turn
         try:
-            step = whole.send(given)
+            step = whole.send(answer)
         except StopIteration:
             step = None
     return step, turn
@@ -273,7 +264,7 @@ def _local(process: Process | None, taken: Taken | None) -> object:
 
 
 def _step(world: World, process: Process, taken: Taken | None) -> tuple[World, Process | None]:
-    """Does the next step of a process; returns what it is afterwards: None, it has ended."""
+    """Carries out the next step of a process. Returns the process afterwards, or None if it has ended."""
     step, _ = _steps(process, taken)
     result: Any = None
     match step:
@@ -293,18 +284,18 @@ def _step(world: World, process: Process, taken: Taken | None) -> tuple[World, P
 
 
 def _publish(world: World, step: Publish, taken: Taken | None) -> tuple[World, Position]:
-    known = dict(world.keys)
+    last_by_chunk = dict(world.keys)
     if not step.messages:
         return world, step.after
-    if step.chunk in known and taken != "no key":
-        return world, (known[step.chunk], 0)
+    if step.chunk in last_by_chunk and taken != "no key":
+        return world, (last_by_chunk[step.chunk], 0)
     target = (*world.target, *(message.position for message in step.messages))
     last = len(target)
-    return world._replace(target=target, keys=tuple(sorted({**known, step.chunk: last}.items()))), (last, 0)
+    return world._replace(target=target, keys=tuple(sorted({**last_by_chunk, step.chunk: last}.items()))), (last, 0)
 
 
 def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]:
-    """A turn at the log, with the real request, draft and state."""
+    """Runs a turn at the log, with the real request, draft and state."""
     state = State.decode(world.log)
     move = state.move
     if move is not None and (taken == "two chunks" or (taken == "no end" and move.ended)):
@@ -341,11 +332,11 @@ async def _fetch(world: World, places: Sequence[Location]) -> list[Message]:
 
 
 async def _read(world: World, part: Slice) -> Page:
-    there = sorted(place for place in world.source if part.lower <= place < part.upper)
+    places = sorted(place for place in world.source if part.lower <= place < part.upper)
     size = 2
-    more = len(there) > size
-    messages = [_message(world, place) for place in there[:size]]
-    following = (there[size - 1][0], there[size - 1][1] + 1) if more else part.upper
+    more = len(places) > size
+    messages = [_message(world, place) for place in places[:size]]
+    following = (places[size - 1][0], places[size - 1][1] + 1) if more else part.upper
     return Page(messages, 2000, following, more)
 
 
@@ -353,18 +344,18 @@ def _message(world: World, place: Position) -> Message:
     return Message(*place, 1, 1 << 60, _BODIES[world.kind][PLACES.index(place)])
 
 
-# What must hold at the end
+# Checks at the end
 
 
 def _judge(world: World) -> list[str]:
     state = State.decode(world.log)
     hides = [cover.hides for cover in state.covers.by_digest.values()]
     copies = {PLACES[2]} if world.kind == "dedup" and any(each(PLACES[2]) for each in hides) else set()
-    here = {place for place in world.source if not state.is_done(place)} - copies
-    there = list(world.target)
+    source = {place for place in world.source if not state.is_done(place)} - copies
+    target = list(world.target)
     wrong = []
     for group in ({PLACES[number] for number in numbers} for numbers in _GROUPS[world.kind]):
-        held = bool(group & here) + sum(place in group for place in there)
+        held = bool(group & source) + sum(place in group for place in target)
         if (
             held != 1
             and not group <= world.lost
@@ -372,13 +363,13 @@ def _judge(world: World) -> list[str]:
             and not group & (world.purged or set())
         ):
             wrong.append(f"{group} are there {held} times: {world}")
-    again = world.acknowledged & {*here, *there}
-    if again:
-        wrong.append(f"{again} were acknowledged, and are there: {world}")
-    if [place for place in there if place != CLAIMED] != sorted(place for place in there if place != CLAIMED):
-        wrong.append(f"the order is {there}")
+    duplicated = world.acknowledged & {*source, *target}
+    if duplicated:
+        wrong.append(f"{duplicated} were acknowledged, and are there: {world}")
+    if [place for place in target if place != CLAIMED] != sorted(place for place in target if place != CLAIMED):
+        wrong.append(f"the order is {target}")
     if state.move is None or state.move.chunk or not state.move.ended:
         wrong.append(f"the log says {state.move}")
-    if not world.cancelled and world.purged is None and here - {CLAIMED}:
-        wrong.append(f"{here} are left")
+    if not world.cancelled and world.purged is None and source - {CLAIMED}:
+        wrong.append(f"{source} are left")
     return wrong

@@ -1,13 +1,11 @@
-"""Every history of changes of one name beside a claim: a small world, explored state by state.
+"""Every history of changes of one name next to a claim: a small world, explored state by state.
 
-The changes are the product's own: :class:`Name` of the use cases on the steps of the Cassandra store, and the claim
-log is a :class:`State` that entries of an :class:`EntryDraft` lead to. The world has the name's row, the messages that
-are there, the log, one caller who claims and acknowledges, and processes that fail or stop at any point. A state that
-was reached before is not gone through again.
+The changes are the product's own: :class:`Name` of the use cases on the steps of the Cassandra store. The claim log is
+a :class:`State` made by entries of an :class:`EntryDraft`. The world has the name's row, the stored messages, the log,
+one caller who claims and acknowledges, and processes that fail or stop at any point. No state is explored twice.
 
-A reader by time is shown what lies there at one moment and is a value of the name.
-
-At first the name stands for message 1. When everybody has ended, somebody looks at the name, undisturbed.
+A reader by time is shown the messages that are stored at one instant and are a value of the name.
+At first the name stands for message 1. When all processes have ended, one more looks at the name, undisturbed.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ Taken = Literal[
     "settled at once",
     "shown unasked",
 ]
-"""Which mechanism is taken out."""
+"""The mechanism that is taken out."""
 MOST_PAUSES = 1
 MOST_LOOKS = 2
 MOST_IDS = 2
-"""Of one process: two that hinder each other for ever would never come to an end."""
+"""Max ids of one process. Without it, two processes that hinder each other would never end."""
 
 
 class Failed(NamedTuple):
@@ -56,24 +54,24 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """An answer that did not come: the step is taken again, however much has happened since."""
+    """An answer that did not arrive. The step is repeated, whatever has happened since."""
 
 
 class Scan(NamedTuple):
-    """Which messages are there, and what does the row say, perhaps not any more? Sent back: :class:`Scanned`."""
+    """Reads the stored messages and a possibly outdated row. Answered with :class:`Scanned`."""
 
 
 class Scanned(NamedTuple):
-    """What a reader by time found."""
+    """The result of :class:`Scan`."""
 
     there: tuple[int, ...]
     row: NameRow | None
     asks: bool = True
-    """The reader looks at the name if need be."""
+    """Whether the reader looks at the name where needed."""
 
 
 class Shown(NamedTuple):
-    """What a reader by time is shown, and what it found."""
+    """What a reader by time is shown, and what it read."""
 
     ids: tuple[int, ...]
     scanned: Scanned
@@ -87,13 +85,13 @@ class Process(NamedTuple):
     answers: tuple[Any, ...] = ()
     looks: int = 0
     doubted: bool = False
-    """The answer to its step has not come."""
+    """The answer to its step did not arrive."""
     end: Any = None
-    """Changed, the outcome of a failure, the code of a refusal, ``crashed``; None: it goes on."""
+    """Changed, the outcome of a failure, the code of a refusal, or ``crashed``; None while it goes on."""
 
 
 class Claimer(NamedTuple):
-    """Somebody who claims once and acknowledges once: what was read, up to which entry, and what became of it."""
+    """A caller who claims once and acknowledges once: what it read, up to which entry, and the results."""
 
     read: tuple[int, ...] | None = None
     known: int = 0
@@ -102,7 +100,7 @@ class Claimer(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything there is."""
+    """The whole state."""
 
     processes: tuple[Process, ...]
     row: NameRow | None
@@ -111,9 +109,9 @@ class World(NamedTuple):
     log: tuple[bytes, ...] = ()
     claimer: Claimer = Claimer()
     gone: frozenset[int] = frozenset()
-    """Values that were removed when a change had ended well."""
+    """Values that were removed when a change had succeeded."""
     confirmed: frozenset[int] = frozenset({1})
-    """Messages that were values. Others may be given while their change is under way, as with every failed post."""
+    """Messages that were values. Others may be given while their change is running, as with every failed post."""
     wrong: str = ""
     faults: int = 0
     crashes: int = 0
@@ -122,10 +120,10 @@ class World(NamedTuple):
 def explore(
     kinds: tuple[Kind, ...], *, faults: int, crashes: int, taken: Taken = "", claims: bool = True
 ) -> tuple[int, list[str]]:
-    """Goes through every history of some changes at once, a claim and its acknowledgement if there are ``claims``.
+    """Explores every history of concurrent changes, and of a claim with its acknowledgement if ``claims``.
 
     Returns:
-        How many states there are, and what is wrong in one of them: the search ends there.
+        The number of states, and the problems of the first bad one, at which the search ends.
     """
     row = NameRow("done", b"old", _ids(1), 1)
     processes = tuple(Process(n, kind) for n, kind in enumerate(kinds, 1))
@@ -154,7 +152,7 @@ def explore(
 
 
 def _complaints(world: World) -> Iterator[str]:
-    """Says what is wrong when everybody has ended, the last one undisturbed."""
+    """Yields the problems after all processes have ended, the last one undisturbed."""
     *before, look = world.processes
     if not isinstance(look.end, Changed):
         yield f"nobody could look at the name: {look.end}"
@@ -178,7 +176,7 @@ def _complaints(world: World) -> Iterator[str]:
 
 
 def _replaced(world: World) -> frozenset[int]:
-    """Returns the values that were confirmed and replaced: a caller who held one is to be told."""
+    """Returns the values that were confirmed and replaced. A caller who held one must be told."""
     return world.confirmed & world.removed
 
 
@@ -210,7 +208,7 @@ def _claims(world: World, taken: Taken) -> Iterator[World]:
         yield world._replace(claimer=Claimer(fresh, len(world.log)))
     elif claimer.given is None and claimer.read is not None:
         if claimer.known < len(world.log):
-            # Refused: another entry came before. What was read is of use only if nothing was withdrawn since.
+            # Refused: another entry came first. What was read is usable only if nothing was withdrawn since.
             stale = state.withdrawn > claimer.known and taken != "read before, given after"
             yield world._replace(claimer=Claimer(None) if stale else Claimer(claimer.read, len(world.log)))
             return
@@ -219,8 +217,8 @@ def _claims(world: World, taken: Taken) -> Iterator[World]:
         draft.deliver([poll], [], [Message(id_, 0, 1, 0, "x") for id_ in claimer.read])
         given = tuple((len(world.log) + 1, message.ticks) for message in poll.given)
         log = (*world.log, encode_entry(draft.entry(0))) if given else world.log
-        late = [id_ for _, id_ in given if id_ in world.gone]
-        wrong = f"{late} was given after its replacement had been answered" if late else ""
+        given_too_late = [id_ for _, id_ in given if id_ in world.gone]
+        wrong = f"{given_too_late} was given after its replacement had been answered" if given_too_late else ""
         yield world._replace(claimer=Claimer(given=given), log=log, wrong=wrong)
     elif claimer.given and claimer.acknowledged is None:
         draft = EntryDraft(state, 0, ClaimTiming())
@@ -234,7 +232,7 @@ _states: dict[tuple[bytes, ...], State] = {}
 
 
 def _state(log: tuple[bytes, ...]) -> State:
-    """Returns the state after all entries; nobody changes it."""
+    """Returns the cached state after all entries. Do not change it."""
     if log not in _states:
         state = State()
         for number, body in enumerate(log, 1):
@@ -247,29 +245,27 @@ def _state(log: tuple[bytes, ...]) -> State:
 
 
 class Is(NamedTuple):
-    """Is the message there, and not done? Sent back: a bool."""
+    """Asks whether a message exists and is not done. Answered with a bool."""
 
     location: Location
 
 
 class Delete(NamedTuple):
-    """Delete a message."""
-
     location: Location
 
 
 class Supersede(NamedTuple):
-    """Have the claim log note that a message is replaced."""
+    """Records in the claim log that a message is replaced."""
 
     location: Location
 
 
 class Pause(NamedTuple):
-    """Wait a little."""
+    pass
 
 
 class SimulatedName(Name):
-    """A name whose steps are those of the store, or of the world.
+    """A name whose steps are carried out by the store's code or by the simulated world.
 
     Args:
         new_version: Makes the versions of its rows.
@@ -281,12 +277,10 @@ class SimulatedName(Name):
         self._name = "n"
 
     async def find(self) -> Named | None:
-        """See the base class."""
         found: Found = await names.find(ASKING, "n", self._new_version)
         return None if found.row is None else named_of(found)
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
-        """See the base class."""
         if item is None:
             assert seen is not None
             return named_of(Found(await names.clear(ASKING, "n", row_of(seen), self._new_version)))
@@ -294,25 +288,20 @@ class SimulatedName(Name):
         return named_of(Found(await names.write(ASKING, "n", row, content, 0, self._new_version)))
 
     async def settle(self, seen: Named) -> None:
-        """See the base class."""
         with suppress(StoreUnavailable):
             await names.settle(ASKING, row_of(seen), self._new_version)
 
     async def is_used(self, location: Location) -> bool:
-        """See the base class."""
         used: bool = await asked(Is(location))
         return used
 
     async def delete(self, location: Location) -> None:
-        """See the base class."""
         await asked(Delete(location))
 
     async def supersede(self, location: Location) -> None:
-        """See the base class."""
         await asked(Supersede(location))
 
     async def pause(self, number: int) -> None:
-        """See the base class."""
         await asked(Pause())
 
 
@@ -320,7 +309,7 @@ ITEM = NewMessage("x", 1, 60)
 
 
 async def _whole(process: Process, content: bytes) -> Changed | Shown:
-    """The use case, with the steps of the store in the place of its calls."""
+    """Runs the use case. Steps of the store replace its calls."""
     versions = iter(range(process.number * 100, process.number * 100 + 100))
 
     def new_version() -> int:
@@ -383,7 +372,7 @@ def _settled(world: World, process: Process) -> World:
 
 
 def _badly_shown(world: World, end: Shown) -> str:
-    """Says what is wrong with what a reader by time was shown."""
+    """Returns what is wrong with what a reader by time was shown, or an empty text."""
     row = end.scanned.row
     lasting = world.row is not None and row is not None and world.row.state == row.state == "done"
     value = world.row.ids.made if lasting and world.row == row and world.row.ids.runs else None  # type: ignore[union-attr]
@@ -395,7 +384,7 @@ def _badly_shown(world: World, end: Shown) -> str:
 
 
 def _being_replaced(world: World) -> set[int]:
-    """Returns the value that another change, which goes on, is doing away with."""
+    """Returns the value that another running change is replacing."""
     return set() if world.row is None else {world.row.kept.made}
 
 
@@ -407,7 +396,7 @@ Answers = Iterator[tuple[World, Any]]
 
 
 def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
-    """Yields what a step may do and be answered."""
+    """Yields the possible worlds after a step, each with its answer."""
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
         case Look():
@@ -478,7 +467,7 @@ def _superseded(world: World, position: Position, process: Process, taken: Taken
     draft.supersede([position])
     if not draft.changes or taken == "not in the log":
         return world
-    # It may also finish what a PUT has begun; then the row names another value than its own.
+    # It may also finish the change of a PUT; then the row names a value of another process.
     own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)
     wrong = f"{position[0]} was replaced by POST and was not done" if own else ""
     return world._replace(log=(*world.log, encode_entry(draft.entry(0))), wrong=wrong)

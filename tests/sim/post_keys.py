@@ -1,11 +1,11 @@
 """Every history of posts with one idempotency key: a small world, explored state by state.
 
 The posts are the product's own (:func:`carry_out`). The world has one key's row, changed by compare-and-set, messages
-that may reach the store late, readers who pass an id when it is old enough, and processes that stop at any point. What
-may happen next is listed by :func:`_futures`; a state that was reached before is not gone through again.
+that may reach the store late, readers who pass an id once it is old enough, and processes that stop at any point.
+:func:`_futures` lists what may happen next. No state is explored twice.
 
-Time is what has happened: a write is in time only if it returns before a reader passes its id, which stands for W and
-for the longer D. Whoever finds another's row may take it for old at any time.
+Time is modelled by events: a write is in time only if it returns before a reader passes its id, which stands for W and
+for the longer D. A process that finds another's row may take it for old at any time.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, Pos
 
 MOST = 1000
 MOST_IDS = 3
-"""Ids that the posts before the last one make: two that hinder each other for ever would never come to an end."""
+"""Max ids made before the last post. Without it, two posts that hinder each other would never end."""
 KEY = PostKey("key", b"content", 60)
 Where = Literal["nowhere", "flying", "there", "removed"]
 Taken = Literal["", "no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
-"""Which mechanism is taken out."""
+"""The mechanism that is taken out."""
 
 
 class Look(NamedTuple):
-    """Answered with the row that stands there, None: none does."""
+    """Answered with the stored row, or None."""
 
 
 class MakeIds(NamedTuple):
@@ -38,7 +38,7 @@ class MakeIds(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Answered with the row that stands there afterwards, None: none does."""
+    """Answered with the row stored afterwards, or None."""
 
     seen: KeyRow | None
     row: KeyRow
@@ -46,7 +46,7 @@ class Swap(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Answered with None when all was written within W."""
+    """Answered with None if all was written within W."""
 
     made: MadeIds
 
@@ -59,7 +59,7 @@ class Remove(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """Answered with seconds until these ids are W old, 0 if they are."""
+    """Answered with the seconds until these ids are W old; 0 if they are."""
 
     ids: PostedIds
 
@@ -69,37 +69,30 @@ Step = Look | MakeIds | Swap | Write | Remove | TimeLeft
 
 @coroutine
 def asked(step: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - a step, and its answer
-    """Awaits what is sent back for a step."""
     return (yield step)
 
 
 class Asking:
-    """Steps that ask the world."""
+    """Steps that the simulated world carries out."""
 
     async def read(self) -> Any:  # noqa: ANN401 - a row
-        """See :class:`Look`."""
         return await asked(Look())
 
     async def make_ids(self) -> MadeIds:
-        """See :class:`MakeIds`."""
         made: MadeIds = await asked(MakeIds())
         return made
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> Any:  # noqa: ANN401 - a row
-        """See :class:`Swap`."""
         return await asked(Swap(seen, row, final))
 
     async def write(self, made: MadeIds) -> None:
-        """See :class:`Write`."""
         await asked(Write(made))
 
     async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
-        """See :class:`Remove`."""
         outcome: Outcome = await asked(Remove(ids, unseen))
         return outcome
 
     async def time_left(self, ids: PostedIds) -> float:
-        """See :class:`TimeLeft`."""
         left: float = await asked(TimeLeft(ids))
         return left
 
@@ -121,27 +114,27 @@ class Posted(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A post: the answers to its steps so far, the step that they have led to, and its end."""
+    """A post: the answers to its steps so far, the current step, and its end."""
 
     number: int
     answers: tuple[Any, ...] = ()
     step: Step = MakeIds()
     end: Any = None
-    """Posted, the name of an error, ``crashed``; None: it goes on."""
+    """Posted, the name of an error, or ``crashed``; None while it goes on."""
 
 
 class Id(NamedTuple):
-    """What became of a message under one id."""
+    """The state of a message under one id."""
 
     where: Where = "nowhere"
     passed: Literal["", "seen", "missed"] = ""
-    """What a reader found who has passed it."""
+    """What a reader that passed the id saw."""
     hidden: bool = False
     """Its post ended with outcome ``none``."""
 
 
 class World(NamedTuple):
-    """Everything there is. ``floating``: changes of the row that may still take effect."""
+    """The whole state. ``floating``: changes of the row that may still take effect."""
 
     row: KeyRow | None = None
     ids: tuple[tuple[int, Id], ...] = ()
@@ -152,26 +145,23 @@ class World(NamedTuple):
     crashes: int = 0
 
     def id(self, number: int) -> Id:
-        """What became of an id."""
         return dict(self.ids).get(number, Id())
 
     def with_id(self, number: int, **fields: Any) -> World:  # noqa: ANN401 - fields of Id
-        """The world with one id changed."""
         ids = dict(self.ids) | {number: self.id(number)._replace(**fields)}
         return self._replace(ids=tuple(sorted(ids.items())))
 
     def with_process(self, process: Process) -> World:
-        """The world with one process changed."""
         return self._replace(
             processes=tuple(process if one.number == process.number else one for one in self.processes)
         )
 
 
 def explore(*, posts: int, faults: int, crashes: int, taken: Taken = "") -> tuple[int, list[str]]:
-    """Goes through every history of some posts at once, and of one more that comes when these have ended.
+    """Explores every history of concurrent posts, and of one more post after these have ended.
 
     Returns:
-        How many states there are, and what is wrong in one of them: the search ends there.
+        The number of states, and the problems of the first bad one, at which the search ends.
     """
     first = World(processes=tuple(Process(n) for n in range(1, posts + 1)), posts=posts, faults=faults, crashes=crashes)
     seen, todo = {first}, [first]
@@ -191,7 +181,7 @@ def explore(*, posts: int, faults: int, crashes: int, taken: Taken = "") -> tupl
 
 
 def _complaints(world: World) -> Iterator[str]:
-    """Says what is wrong when all posts have ended, the last one undisturbed."""
+    """Yields the problems after all posts have ended, the last one undisturbed."""
     last = world.processes[-1].end
     if not isinstance(last, Posted):
         yield f"the last post failed: {last}"
@@ -221,7 +211,7 @@ def _futures(world: World, taken: Taken) -> Iterator[World]:
     last = len(world.processes) * 10 if len(world.processes) > world.posts else MOST
     for number, one in world.ids:
         if one.where == "removed":
-            continue  # It makes no difference any more.
+            continue  # it can have no effect any more
         if not one.passed and number < last:
             yield world.with_id(number, passed="seen" if one.where == "there" else "missed")
         if one.where == "flying":
@@ -232,7 +222,6 @@ def _futures(world: World, taken: Taken) -> Iterator[World]:
 
 
 def _resumed(process: Process) -> Step:
-    """Returns the step that a process is at."""
     steps = _started(process)
     step: Step = steps.send(None)
     for answer in process.answers:
@@ -250,7 +239,7 @@ def _fails(answer: object) -> bool:
 
 
 def _settled(world: World, process: Process, step: Step) -> World:
-    """Returns the world after a process has had an answer: it has ended, or it is at its next step."""
+    """Returns the world after a process received an answer: the process has ended, or is at its next step."""
     try:
         return world.with_process(process._replace(step=_resumed(process)))
     except StopIteration as ended:
@@ -265,7 +254,7 @@ def _settled(world: World, process: Process, step: Step) -> World:
 
 
 def _ended(world: World, process: Process, end: object) -> World:
-    """Returns the world with a process at its end. How it came there makes no difference any more."""
+    """Returns the world with an ended process. Its answers are dropped: they can have no effect any more."""
     return world.with_process(Process(process.number, end=end))
 
 
@@ -273,7 +262,7 @@ Answers = Iterator[tuple[World, Any]]
 
 
 def _answers(world: World, process: Process, step: Step) -> Answers:
-    """Yields what a step may do and be answered."""
+    """Yields the possible worlds after a step, each with its answer."""
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
         case MakeIds():
@@ -324,7 +313,7 @@ def _swapped(world: World, expected: int | None, row: KeyRow) -> World:
 def _taken_out(  # noqa: PLR0911 - a return for each mechanism
     world: World, process: Process, step: Step, taken: Taken
 ) -> list[tuple[World, Any]]:
-    """Returns what a step does where the mechanism it is part of is taken out; nothing: it does what it should."""
+    """Returns the effect of a step that belongs to the removed mechanism, or nothing for a normal step."""
     match taken, step:
         case "no pending row", Swap(_, KeyRow(state="pending") as row) if world.row is None:
             return [(world, row)]

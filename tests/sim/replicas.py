@@ -1,9 +1,9 @@
-"""A model of what several replicas do to messages and claim logs: late writes, lost answers, appends in doubt.
+"""A model of replicated messages and claim logs: late writes, lost answers, appends in doubt.
 
-Messages: a write reaches replicas one after another; a read sees what a quorum of them has. A log is a register that
-changes by compare-and-set. An append whose answer is lost may have been applied, or may be lying about: it is applied
-or discarded when the next append comes, or by itself. Readers without ``newest`` may not see the last entry until
-somebody was told of it.
+A message's write reaches replicas one after another; a read sees what a quorum of them has. A log is a register that
+changes by compare-and-set. An append whose answer is lost may have been applied, or may be pending: it is applied or
+discarded when the next append arrives, or by itself. Readers without ``newest`` may not see the last entry until a
+caller was told of it.
 """
 
 from __future__ import annotations
@@ -46,50 +46,48 @@ T = TypeVar("T")
 _NO_DEADLINE = Deadline(math.inf)
 REPLICAS, QUORUM = 3, 2
 DELAY = 5.0
-"""Seconds that the horizon stays behind the clock: D."""
+"""Seconds by which the horizon stays behind the clock (D)."""
 DEADLINE = 3.0
-"""Seconds within which a write is acknowledged, or not at all: W."""
+"""Max seconds until a write is acknowledged (W)."""
 TIMEOUT = 2.0
-"""Seconds after which nobody waits for the answer to an append."""
+"""Max seconds to wait for the answer to an append."""
 
 
 @dataclass
 class Faults:
-    """What goes wrong, and how often."""
+    """The kinds of faults, and how often each occurs."""
 
     lost: float = 0.0
-    """Answers to appends that do not come."""
+    """Fraction of appends without an answer."""
     stuck: float = 0.0
-    """Appends that lie about for a while."""
+    """Fraction of appends that stay pending for a while."""
     slow: float = 0.003
-    """Seconds that one way takes."""
+    """Mean seconds of one trip through the network."""
     late: float = 0.0
-    """Writes of messages that reach their replicas seconds late."""
+    """Fraction of message writes that reach their replicas seconds late."""
     failing: float = 0.0
-    """Deletions, and writes of dead letters, that fail; they may be done all the same."""
+    """Fraction of deletes and dead-letter writes that fail. They may take effect all the same."""
     unread: float = 0.0
-    """Reads of logs that fail."""
+    """Fraction of log reads that fail."""
     torn: float = 0.0
-    """Those that see the number of an entry at another replica than the one that they ask for the entry."""
+    """Fraction of log reads that see an entry's number at another replica than the one asked for the entry."""
 
 
 @dataclass
 class Log:
-    """A claim log."""
-
     history: list[tuple[float, LogEntry]] = field(default_factory=list)
-    """All entries that every reader sees, with the time since when."""
+    """All entries that every reader sees, with the time from which they do."""
     entries: dict[int, LogEntry] = field(default_factory=dict)
     last: int = 0
     shown: int = 0
-    """What every reader sees."""
+    """The last entry that every reader sees."""
     snapshot: int = 0
     snapshots: dict[int, bytes] = field(default_factory=dict)
     lying: list[Proposal] = field(default_factory=list)
-    """Appends that were neither applied nor discarded."""
+    """Pending appends: neither applied nor discarded."""
 
     def show(self, now: float) -> None:
-        """Has every reader see everything."""
+        """Makes every entry visible to every reader."""
         new = [self.entries[number] for number in range(self.shown + 1, self.last + 1) if number in self.entries]
         self.history += [(now, entry) for entry in new]
         self.shown = self.last
@@ -97,19 +95,17 @@ class Log:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """An append on its way."""
-
     entry: LogEntry
     snapshot: int | None
     truncate_below: int | None
 
 
 class Replicas:
-    """What is stored, for all processes.
+    """The stored state, shared by all processes.
 
     Args:
-        world: Its time.
-        faults: What goes wrong; may be changed at any time.
+        world: The source of time and chance.
+        faults: The faults. They may be replaced at any time.
     """
 
     def __init__(self, world: World, faults: Faults) -> None:
@@ -120,28 +116,26 @@ class Replicas:
         self.queues: dict[str, Queue] = {}
         self.covers: dict[tuple[int, int, bytes], int] = {}
         self.letters: dict[Position, float] = {}
-        """When messages became dead letters."""
+        """When each message became a dead letter."""
         self.letter_places: dict[Position, set[Location]] = {}
-        """Where these lie."""
+        """The locations of the dead letters."""
         self.stored = Stored()
         self.wrong: Sequence[str] = ()
-        """What those who ask have done that they must not."""
+        """Forbidden actions of callers."""
         self._lows = itertools.count(1)
         self._qids = itertools.count(1000)
 
     def hold(self, queue: Queue) -> None:
-        """Has a queue be there from the beginning."""
+        """Called with a queue that exists from the beginning."""
 
     def log(self, queue: Queue, partition: int) -> Log:
-        """A log."""
         return self.logs.setdefault((queue.qid, partition), Log())
 
     def compare(self, log: Log, entry: LogEntry) -> bool:
-        """Whether an entry may be appended."""
         return log.last == entry.number - 1
 
     def propose(self, log: Log, proposal: Proposal) -> bool | None:
-        """Does what an append asks for when it arrives; None: nobody is told what became of it."""
+        """Handles an append on its arrival. Returns None if its caller gets no answer."""
         rng, faults = self.world.rng, self.faults
         self.finish(log)
         if rng.random() < faults.stuck:
@@ -154,11 +148,10 @@ class Replicas:
         return None if rng.random() < faults.lost else applied
 
     def finish(self, log: Log) -> None:
-        """Applies or discards whatever lies about."""
         lying, log.lying = log.lying, []
-        for one in lying:
+        for proposal_ in lying:
             if self.world.rng.random() < 0.5:
-                self.apply(log, one)
+                self.apply(log, proposal_)
 
     def _wake(self, log: Log, proposal: Proposal) -> None:
         if proposal in log.lying:
@@ -166,7 +159,6 @@ class Replicas:
             self.apply(log, proposal)
 
     def apply(self, log: Log, proposal: Proposal) -> bool:
-        """Appends an entry, if it may be."""
         entry, snapshot = proposal.entry, proposal.snapshot
         if not self.compare(log, entry):
             return False
@@ -188,15 +180,15 @@ class Replicas:
         delay: float = 0.0,
         meta: Meta | None = None,
     ) -> Position:
-        """Writes a message with an id of the process's clock, which it returns; tells it if it is acknowledged.
+        """Writes a message and returns its position, made from the process's clock.
 
         Args:
-            process: Who writes.
-            partition: Where to.
-            body: What.
-            done: Called at the end, with None if it was undone.
-            delay: Seconds until it is due, which is the time of its id.
-            meta: What travels with it.
+            process: The writer.
+            partition: The partition to write to.
+            body: The body.
+            done: Called at the end with the position, or with None if the write was undone.
+            delay: Seconds until the message is due. Its id has that time.
+            meta: The message's metadata.
         """
         world, faults = self.world, self.faults
         minted = world.now
@@ -210,24 +202,21 @@ class Replicas:
         if acknowledged - minted <= DEADLINE:
             world.at(acknowledged - world.now, lambda: done(position))
         else:
-            # It is undone: the compensating delete wins over the write wherever it arrives.
+            # It is undone: the undo write wins over the write wherever it arrives.
             world.at(DEADLINE, lambda: self.undo(partition, position))
             world.at(DEADLINE + world.some(faults.slow), lambda: done(None))
         return position
 
     def undo(self, partition: int, position: Position) -> None:
-        """Removes a message."""
         self.stored.remove(partition, position, self.world.now)
         self.messages[partition].pop(position, None)
 
     def put(self, locations: Iterable[Location], was: Position) -> None:
-        """Writes the dead letter of a message."""
         for location in locations:
             self.letters.setdefault(was, self.world.now)
             self.letter_places.setdefault(was, set()).add(location)
 
     def create_queue(self, application: str, name: str, partitions: int) -> tuple[Queue, bool]:
-        """Makes a queue, if it is not there."""
         created = name not in self.queues
         if created:
             number = next(self._qids)
@@ -235,12 +224,12 @@ class Replicas:
         return self.queues[name], created
 
     def seen(self, partition: int) -> list[Message]:
-        """What a quorum read sees now, in order. Which replicas answer is chance."""
+        """Returns the messages that a quorum read sees now, in order. The quorum is random."""
         now, asked = self.world.now, self.world.rng.sample(range(REPLICAS), QUORUM)
-        there = self.messages.get(partition, {})
+        messages = self.messages.get(partition, {})
         return [
             message
-            for _, (message, arrivals) in sorted(there.items(), key=lambda item: item[0])
+            for _, (message, arrivals) in sorted(messages.items(), key=lambda item: item[0])
             if any(arrivals[one] <= now for one in asked)
         ]
 
@@ -248,15 +237,15 @@ class Replicas:
 def awaited(model: object) -> Store:
     """Returns a store whose contracts are the methods of a model.
 
-    A method ``begin_append`` of the model is given a callback. A coroutine goes on if its caller
-    leaves. Others block: they run in a thread of their process.
+    A model method ``begin_append`` takes a callback. A coroutine goes on if its caller leaves. Other methods block:
+    they run in a thread of their process.
     """
     parts = {field.name: _AwaitedContract(model, str(field.type)) for field in fields(Store)}
     return cast("Store", _AwaitedStore(model, parts))
 
 
 class _AwaitedStore:
-    """A model as a store: what belongs to no contract is the model's."""
+    """A model as a store. Attributes outside the contracts are the model's."""
 
     def __init__(self, model: object, parts: dict[str, _AwaitedContract]) -> None:
         self._model = model
@@ -267,7 +256,7 @@ class _AwaitedStore:
 
 
 class _AwaitedContract:
-    """A model as one contract."""
+    """One contract of a model, with awaitable methods."""
 
     def __init__(self, model: object, contract: str) -> None:
         self._model = model
@@ -292,7 +281,7 @@ class _AwaitedContract:
 
 
 class ModelStore:
-    """What claims need of a store, as one process has it."""
+    """The parts of a store that claims need, as seen by one process."""
 
     def __init__(self, replicas: Replicas, process: Process) -> None:
         self._replicas = replicas
@@ -301,24 +290,21 @@ class ModelStore:
 
     @property
     def store(self) -> Store:
-        """Itself, for those who want a store."""
         return awaited(self)
 
     def adopt(self, _loop: object) -> None:
-        """See the contract: it calls back from any thread."""
+        """Does nothing: the model calls back from any thread."""
 
     def claims_refusal(self, queue: Queue) -> str | None:
-        """See the contract."""
         return None
 
     def claim_time(self) -> int:
-        """See the contract."""
         return ids.seconds_to_ticks(self._process.clock())
 
     claim_now = ClaimLogs.claim_now
 
     def entry(self, work: str, piece: int) -> bytes | None:
-        """See the contract. Nobody says here why he has released a message, so nothing was ever entered."""
+        """Returns None: no simulated worker gives a reason for a release, so no entry has one."""
         return None
 
     # Covers
@@ -327,23 +313,20 @@ class ModelStore:
     clock_difference = 1.0
 
     def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
-        """See the contract."""
-        there = self._replicas.covers
+        covers_ = self._replicas.covers
         for digest, until in self._failing(covers):
             key = (queue.qid, partition, digest)
-            there[key] = max(until, there.get(key, 0))
+            covers_[key] = max(until, covers_.get(key, 0))
 
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-        """See the contract."""
         keys = {digest: (queue.qid, partition, digest) for digest in digests}
-        there = self._replicas.covers
-        return {digest: there[key] for digest, key in keys.items() if key in there}
+        covers = self._replicas.covers
+        return {digest: covers[key] for digest, key in keys.items() if key in covers}
 
     def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
-        """See the contract."""
-        there = self._replicas.covers
-        for key in [key for key, value in there.items() if key[:2] == (queue.qid, partition) and value <= until]:
-            del there[key]
+        covers = self._replicas.covers
+        for key in [key for key, value in covers.items() if key[:2] == (queue.qid, partition) and value <= until]:
+            del covers[key]
 
     # Messages
 
@@ -352,28 +335,27 @@ class ModelStore:
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        """Tells of nothing: whoever waits looks by himself."""
+        """Does nothing: waiting claims poll."""
         return lambda: None
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract."""
         horizon = ids.seconds_to_ticks(self._process.clock() - DELAY)
         upper = min(part.upper, (ids.seconds_to_ticks(self._process.clock()) if part.ahead else horizon, LOW_MIN))
         slow = self._replicas.faults.slow
 
         def read() -> None:
-            found = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position < upper]
+            messages = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position < upper]
             if not part.bodies:
-                found = [msgspec.structs.replace(one, body="") for one in found]
-            weights = itertools.accumulate(rendered_bytes(one.body, one.meta) if part.bodies else 0 for one in found)
+                messages = [msgspec.structs.replace(one, body="") for one in messages]
+            weights = itertools.accumulate(rendered_bytes(one.body, one.meta) if part.bodies else 0 for one in messages)
             enough = next((n for n, weight in enumerate(weights, 1) if weight >= part.max_bytes), part.limit)
             limit = min(part.limit, enough)
-            more = len(found) >= limit
-            found = found[:limit]
-            if found:
-                self._replicas.stored.show(part.partition, found[-1].position, self._world.now)
-            end = ids.following(found[-1].position) if more else max(part.lower, upper)
-            page = Page(found, horizon, end, more)
+            more = len(messages) >= limit
+            messages = messages[:limit]
+            if messages:
+                self._replicas.stored.show(part.partition, messages[-1].position, self._world.now)
+            end = ids.following(messages[-1].position) if more else max(part.lower, upper)
+            page = Page(messages, horizon, end, more)
             self._process.soon(self._world.some(slow), lambda: done(page, None), life)
 
         life = self._process.life
@@ -381,7 +363,7 @@ class ModelStore:
         return True
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
-        """See the contract. Acknowledged messages are seen by every quorum, without end; dead letters are not kept."""
+        """Fetches messages. Every quorum sees acknowledged messages, without end. Dead letters are not kept."""
         if queue.name.endswith(".dead"):
             return []
         seen = {
@@ -392,19 +374,18 @@ class ModelStore:
         return [seen[location] for location in locations if location in seen]
 
     def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        """See the contract."""
         for partition, position in self._failing(locations):
             self._replicas.undo(partition, position)
         return 0
 
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
-        """See the contract. Claims write nothing but dead letters."""
+        """Records dead letters. Claims write nothing else."""
         assert queue.name.endswith(".dead")
         assert item.meta is not None
         self._replicas.put(self._failing(locations), ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"]))
 
     def _failing(self, items: Iterable[T]) -> Iterable[T]:
-        """Gives those of some items with which something is to be done; then the call may fail."""
+        """Yields the items to act on. Afterwards the call may fail."""
         rng, failing = self._world.rng, self._replicas.faults.failing
         fails = rng.random() < failing
         if not fails or rng.random() < 0.5:
@@ -415,13 +396,11 @@ class ModelStore:
     # Queues
 
     def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
-        """See the contract."""
         if name not in self._replicas.queues:
             raise QueueNotFound(f"Queue {name} does not exist.")
         return self._replicas.queues[name]
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        """See the contract."""
         return self._replicas.create_queue(application, name, spec.partitions or 1)
 
     # Logs
@@ -436,7 +415,6 @@ class ModelStore:
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> None:
-        """See the contract."""
         if not 1 <= partition <= queue.partitions:
             done(None, InvalidRequest({"partition": f"{partition} is not a partition"}))
             return
@@ -463,7 +441,6 @@ class ModelStore:
         process.soon(TIMEOUT, lambda: answer(None, StoreUnavailable("no answer", outcome="unknown")))
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        """See the contract."""
         if not 1 <= partition <= queue.partitions:
             raise InvalidRequest({"partition": f"{partition} is not a partition"})
         if self._world.rng.random() < self._replicas.faults.unread:
@@ -484,7 +461,6 @@ class ModelStore:
         return LogPage(last, entries, snapshot)
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
-        """See the contract."""
         if not 1 <= partition <= queue.partitions:
             raise InvalidRequest({"partition": f"{partition} is not a partition"})
         self._replicas.log(queue, partition).snapshots[number] = body

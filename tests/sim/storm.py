@@ -1,4 +1,4 @@
-"""A storm: processes, clients and producers under faults for a while, and then calm until nothing is left."""
+"""A storm: processes, clients and producers run under faults for a while, then without until nothing is left."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
     ReceiptStatus.REFUSED: "none",
 }
 TOGETHER = 0.5
-"""Part of the histories whose web processes are the workers of one service, on one machine, with one clock."""
+"""Fraction of the histories whose web processes are workers of one service, on one machine with one clock."""
 SELDOM = 8
-"""In one of so many histories processes forget each log as soon as they can, and in another one reads are torn."""
+"""One in this many histories forgets each log as soon as it can, and another one has torn log reads."""
 STORM = 12.0
-"""Seconds."""
+"""Seconds of faults."""
 CALM, LONGEST_CALM = 14.0, 150.0
-"""Seconds: until then everything must have been given, and as a rule it has."""
+"""Seconds after the faults until everything is usually given, and until it must be."""
 UNFINISHED = {name: SIMULATED[name] for name in ("G6", "on_ack", "given up")}
-"""The rules that hold when everything has come to its end."""
+"""The rules that hold only when nothing is left."""
 
 
 class Poll(Waiter):
     """One claim of a client, which may wait.
 
     Args:
-        web: Where it is sent to.
+        web: The process it is sent to.
         done: Called with the result.
-        limit, ttl, wait, queue, ack: What is asked.
+        limit, ttl, wait, queue, ack: The request.
 
     Attributes:
-        tries: How often it was tried.
-        empties: Tries that found nothing.
+        tries: Number of attempts.
+        empties: Attempts that found nothing.
     """
 
     __slots__ = (
@@ -113,7 +113,6 @@ class Poll(Waiter):
             self._process.soon(wait, self._expire)
 
     def attempt(self) -> None:
-        """Tries once."""
         self._attempting, self._woken, self._waits = True, False, False
         self.tries += 1
         self._began = self._process.world.now
@@ -133,7 +132,6 @@ class Poll(Waiter):
             self.attempt()
 
     def wake(self, qid: int | None = None) -> None:
-        """See the base class."""
         self._woken = True
         self._process.soon(0.0, self._retry)
 
@@ -146,7 +144,6 @@ class Poll(Waiter):
             self._end(*self._last)
 
     def leave(self) -> None:
-        """Waits no more."""
         self._waits = False
         self.close()
 
@@ -156,7 +153,7 @@ class Poll(Waiter):
 
 
 class Client:
-    """Claims messages from any process, works on them for a while, and acknowledges most."""
+    """Claims messages from any process, works on them for a while, and acknowledges most of them."""
 
     def __init__(self, storm: Storm) -> None:
         self._storm = storm
@@ -165,10 +162,9 @@ class Client:
         self._history = storm.history
         self._kept: list[tuple[Delivery, ClaimReceipt]] = []
         self._finished: list[tuple[Delivery, ClaimReceipt]] = []
-        """What the next claim acknowledges."""
+        """The messages that the next claim acknowledges."""
 
     def start(self) -> None:
-        """Begins."""
         self._world.at(self._world.some(1.0), self._poll)
 
     def _calm(self) -> bool:
@@ -177,15 +173,15 @@ class Client:
     def _poll(self) -> None:
         web = self._rng.choice(self._storm.webs)
         asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
-        told: list[bool] = []
+        done_calls: list[bool] = []
         jobs, self._finished = self._finished, []
         ack = PiggybackedAck([receipt for _, receipt in jobs])
         settled = self._acknowledging(jobs, web)
 
         def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
-            if told:
+            if done_calls:
                 return
-            told.append(True)
+            done_calls.append(True)
             if error is not None and ack.in_doubt:
                 error = StoreUnavailable("as the service says it", outcome="unknown")
             if jobs:
@@ -194,9 +190,9 @@ class Client:
             self._world.at(self._world.some(0.3 if self._storm.world.now < self._history.calm else 1.0), self._poll)
 
         def give_up() -> None:
-            # The process has crashed, or does not answer.
-            if not told:
-                told.append(True)
+            # The process has crashed or does not answer.
+            if not done_calls:
+                done_calls.append(True)
                 self._poll()
 
         self._world.at(8.0, give_up)
@@ -209,29 +205,29 @@ class Client:
     def _given(self, web: Web, asked: float, found: Sequence[ClaimDelivery]) -> None:
         now = self._world.now
         jobs = []
-        for one in found:
-            until = one.expires - web.process.offset
-            receipt = one.receipt
+        for delivery in found:
+            until = delivery.expires - web.process.offset
+            receipt = delivery.receipt
             job = Delivery(receipt.position, receipt.number, asked, now, [(now, until)], partition=receipt.partition)
-            job.first = one.deliveries == 1
+            job.first = delivery.deliveries == 1
             self._history.deliveries.append(job)
             jobs.append((job, receipt))
         if not jobs:
             return
-        # What two polls gave may be acknowledged together: of several partitions.
+        # Messages of two polls may be acknowledged together; these are of several partitions.
         if self._rng.random() < 0.3:
             self._kept, jobs = ([], self._kept + jobs) if self._kept else (jobs, [])
         if not self._calm() and self._rng.random() < 0.05:
             self._storm.release_all()
         self._storm.act_on(jobs)
-        chance = 1.0 if self._calm() else self._rng.random()
+        draw = 1.0 if self._calm() else self._rng.random()
         if not self._calm() and self._storm.failing and self._rng.random() < self._storm.failing:
             self._world.at(self._world.some(1.0), partial(self._release, jobs))
-        elif chance > 0.35:
+        elif draw > 0.35:
             self._world.at(self._world.some(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
-        elif chance > 0.2:
+        elif draw > 0.2:
             self._world.at(self._world.some(1.5), partial(self._renew, jobs))
-        elif chance > 0.1:
+        elif draw > 0.1:
             self._world.at(self._world.some(1.0), partial(self._release, jobs))
 
     def _renew(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
@@ -266,7 +262,7 @@ class Client:
             begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), self._taking_in(given_up, web))
 
     def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
-        """Goes on with messages that were released with a delay, if that is allowed."""
+        """Renews claims that were released with a delay, if that is allowed."""
         web, asked = self._rng.choice(self._storm.webs), self._world.now
 
         def done(settled: list[Settlement] | None, _error: Exception | None) -> None:
@@ -289,7 +285,7 @@ class Client:
         begin(web.core, web.claims.acknowledge(self._storm.queue, receipts), self._acknowledging(jobs, web))
 
     def _acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]], web: Web) -> Done:
-        """Notes that jobs are being acknowledged; returns what takes in the result."""
+        """Records that jobs are being acknowledged. Returns the callback for the result."""
         now = self._world.now
         sent = [Acknowledging(job.position, now) for job, _ in jobs]
         self._history.acknowledgings += sent
@@ -312,7 +308,7 @@ class Client:
         return done
 
     def _taking_in(self, sent: list[Acknowledging], web: Web) -> Done:
-        """Returns what notes the results of a request about jobs."""
+        """Returns a callback that records the results of a request about jobs."""
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
             for number, one in enumerate(sent):
@@ -322,13 +318,13 @@ class Client:
                     one.outcome = "none" if none else "unknown"
                 else:
                     outcome = OUTCOMES[settled[number].status]
-                    # A worker that gets no answer of another one does it again.
+                    # A worker that gets no answer from another worker repeats the request.
                     one.outcome = "again" if outcome == "final" and web.others else outcome
 
         return done
 
     def _too_late(self, receipts: Sequence[ClaimReceipt]) -> None:
-        """Speaks of messages that are done, by their bare ids."""
+        """Renews or acknowledges finished messages by their bare ids."""
         claims = self._rng.choice(self._storm.webs).claims
         if receipts and self._rng.random() < 0.7:
             begin(claims.core, claims.renew(self._storm.queue, receipts, 1.0))
@@ -337,10 +333,10 @@ class Client:
 
 
 class Storm:
-    """One history.
+    """One simulated history.
 
     Args:
-        seed: Of all chance.
+        seed: Seeds all random choices.
         setup: What is simulated.
     """
 
@@ -395,7 +391,6 @@ class Storm:
         self.history = ClaimHistory(calm=world.now + STORM, stored=stored)
 
     def run(self) -> ClaimHistory:
-        """Lets it happen."""
         world, rng = self.world, self.world.rng
         for _ in range(rng.randint(1, 3)):
             Client(self).start()
@@ -419,7 +414,7 @@ class Storm:
         return self.history
 
     def release_all(self) -> None:
-        """Ends all claims: asks one process after another until one does it."""
+        """Ends all claims: asks one process after another until one succeeds."""
         demand = ReleasingAll(self.world.now)
         self.history.releases.append(demand)
 
@@ -436,13 +431,13 @@ class Storm:
         ask()
 
     def act_on(self, jobs: Sequence[tuple[Delivery, ClaimReceipt]]) -> None:
-        """Has an operator act on some of the messages that a client was given, a while later."""
+        """Lets an operator act later on some of the messages that a client was given."""
         for job, _ in jobs if self.cancelling and self.world.now < self.history.calm else ():
             if self.world.rng.random() < self.cancelling:
                 self.world.at(self.world.some(2.0), partial(self.act, job))
 
     def act(self, job: Delivery) -> None:
-        """Cancels a message that a client has or had, or hastens its next delivery."""
+        """Cancels a message that a client has or had, or makes it due at once."""
         claims, place = self.world.rng.choice(self.webs).claims, (job.partition, job.position)
         if self.world.rng.random() < 0.5:
             begin(claims.core, claims._act(self.queue, place, hasten))
@@ -457,7 +452,7 @@ class Storm:
         begin(claims.core, claims._act(self.queue, place, cancel), done)
 
     def _keep(self) -> None:
-        """Claims messages for longer than anybody waits, and never ends the claims."""
+        """Claims messages for longer than the history lasts, and never ends the claims."""
         web = self.world.rng.choice(self.webs)
         asked = self.world.now
 
@@ -481,7 +476,7 @@ class Storm:
     def _post(self) -> None:
         process = self.world.rng.choice(self.webs).process
         partition = self.world.rng.randint(1, self.queue.partitions)
-        # Shorter and longer than a write may take.
+        # Shorter and longer than the max time of a write.
         delay = self.world.rng.choice((0.0, 0.0, 0.001, 0.5, 4.0))
         due = self.world.now + delay
 
@@ -523,12 +518,12 @@ class Storm:
 def violations(
     seeds: Sequence[int], setup: Setup | None = None, *, enough: int = 1, breaking: tuple[str, ...] = ("",)
 ) -> list[str]:
-    """Runs histories until so many guarantees were broken, of those that are named; says which, with the seed."""
-    found: list[str] = []
+    """Runs histories until ``enough`` violations of rules in ``breaking`` were found. Returns them with the seeds."""
+    texts: list[str] = []
     for seed in seeds:
         storm = Storm(seed, setup)
         broken = [f"{rule}: {text}" for rule, text in check(storm.run(), SIMULATED)]
-        found += [f"seed {seed}: {text}" for text in [*broken, *storm.replicas.wrong] if text.startswith(breaking)]
-        if len(found) >= enough:
+        texts += [f"seed {seed}: {text}" for text in [*broken, *storm.replicas.wrong] if text.startswith(breaking)]
+        if len(texts) >= enough:
             break
-    return found
+    return texts

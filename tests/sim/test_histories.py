@@ -1,4 +1,4 @@
-"""What claims promise, in hundreds of histories, and that it fails in some of them when a mechanism is taken out."""
+"""The guarantees of claims in hundreds of histories, some of which fail if a mechanism is taken out."""
 
 from __future__ import annotations
 
@@ -43,34 +43,34 @@ from tests.sim.web import Setup
 from tests.sim.world import Process
 
 SEEN, HISTORIES, SHORT = 40, 30, 8
-"""Histories of `make test` beside those that show a mutation, of ordered queues, and such with short scans."""
+"""Histories of `make test` besides those that show a mutation; of ordered queues; and with short scans."""
 MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
 ENOUGH = 6200
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 
 
 ORDERED = Setup(kinds=("ordered",))
 
 
 def seeds(*, ordered: bool = False) -> list[int]:
-    """The first histories, and those in which the test of mutations sees that a mechanism is missing."""
+    """Returns the first seeds, and those that show a mutation."""
     showing = (one.first for one in MUTATIONS.values() if (one.setup.kinds == ORDERED.kinds) == ordered)
     return sorted({*range(HISTORIES if ordered else SEEN), *showing})
 
 
 @pytest.fixture(scope="module")
 def histories() -> list[ClaimHistory]:
-    """The first histories, which the guarantees and what histories should be are both read from."""
+    """The first histories, shared by the tests of guarantees and of the histories themselves."""
     return [Storm(seed).run() for seed in range(SEEN)]
 
 
 def test_guarantees(histories: list[ClaimHistory]) -> None:
-    """Whatever fails, no message is given to two at once, or once too often, or after it was acknowledged.
+    """Whatever fails, no message is given to two clients at once, too often, or after its acknowledgement.
 
-    None is lost, and none is free while a claim is told that there is none.
+    None is lost, and none is free while a claim gets an empty answer.
     """
     assert [check(history, SIMULATED) for history in histories] == [[]] * SEEN
     assert violations([seed for seed in seeds() if seed >= SEEN]) == []
@@ -78,26 +78,26 @@ def test_guarantees(histories: list[ClaimHistory]) -> None:
 
 @pytest.mark.parametrize("limits", [{"PAGE": 2, "MOST_PAGES": 1}, {"MOST_ABOVE": 2}], ids=["pages", "above"])
 def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
-    """The same where a scan seldom reaches the end of what is there."""
+    """The guarantees hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
         assert violations(range(SHORT)) == []
 
 
 def test_guarantees_of_what_is_forgotten() -> None:
-    """The same where a process also drops each log as soon as it asks another one, so that no scan follows a scan."""
+    """The guarantees hold if a process drops each log as soon as it uses another one, so no scan continues another."""
     with short_scans(MOST_ABOVE=2):
         assert violations(range(SHORT), Setup(limits=Limits(claims_memory=1))) == []
 
 
 def test_guarantees_of_what_fails() -> None:
-    """The same where messages fail and wait for their backoff, or are given up: those are dead letters in the end."""
+    """Messages that fail wait for their backoff, and those given up are dead letters in the end."""
     histories = [Storm(seed, Setup(failing=0.6)).run() for seed in range(20)]
     assert [check(history, SIMULATED) for history in histories] == [[]] * len(histories)
     assert sum(one.outcome == "done" for history in histories for one in history.given_up) > 20
 
 
 def test_guarantees_of_ordered_queues() -> None:
-    """The same of ordered queues; and messages of one key are given in order, to one caller at a time."""
+    """Messages of a key in an ordered queue are given in order, to one caller at a time, with all other guarantees."""
     assert violations(seeds(ordered=True), ORDERED) == []
     assert violations(range(HISTORIES // 4), dataclasses.replace(ORDERED, failing=0.6)) == []
 
@@ -106,7 +106,7 @@ def test_guarantees_of_ordered_queues() -> None:
     "limits", [{"PAGE": 2, "MOST_PAGES": 1}, {"MOST_ABOVE": 2}, {"MOST_WAITING": 2}], ids=["pages", "above", "waiting"]
 )
 def test_guarantees_of_short_scans_of_ordered_queues(limits: dict[str, int]) -> None:
-    """The same where a scan seldom reaches the end of what is there."""
+    """The guarantees of ordered queues hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
         assert violations(range(SHORT), ORDERED) == []
         assert violations(range(SHORT), dataclasses.replace(ORDERED, limits=Limits(claims_memory=1))) == []
@@ -115,13 +115,13 @@ def test_guarantees_of_short_scans_of_ordered_queues(limits: dict[str, int]) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_guarantees_in_many_histories() -> None:
-    """The same in tens of thousands, or as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    """The guarantees hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
     assert violations(range(FIRST, FIRST + MANY), enough=10) == []
     assert violations(range(FIRST, FIRST + MANY // 4), ORDERED, enough=10) == []
 
 
 def test_histories_are_what_they_should_be(histories: list[ClaimHistory]) -> None:
-    """Most messages are posted, given, given again, and acknowledged; a seed says everything."""
+    """Most messages are posted, given, given again, and acknowledged; a seed determines the history."""
     posted = sum(len(history.acknowledged) for history in histories)
     given = sum(len(history.deliveries) for history in histories)
     ended = sum(one.outcome == "done" for history in histories for one in history.acknowledgings)
@@ -136,7 +136,7 @@ def test_histories_are_what_they_should_be(histories: list[ClaimHistory]) -> Non
 
 @contextmanager
 def collecting_often() -> Iterator[None]:
-    """Has garbage be collected all the time: coroutines of processes that have crashed end then."""
+    """Collects garbage all the time, which ends coroutines of crashed processes."""
     before = gc.get_threshold()
     gc.set_threshold(10, 2, 2)
     try:
@@ -146,18 +146,16 @@ def collecting_often() -> Iterator[None]:
 
 
 class NoMargin(ClaimTiming):
-    """Claims are over when their writer's clock says so, by everybody's clock."""
+    """Claims end by their writer's clock for all processes."""
 
     def expired(self, now: int) -> int:
-        """Leaves the margin out."""
         return now
 
 
 class NoDeadline(ClaimTiming):
-    """Whoever has claimed something is told of it, however late."""
+    """A claim is answered however late."""
 
     def answer_within(self, ttl: float) -> float:
-        """Leaves the deadline out."""
         return math.inf
 
 
@@ -165,15 +163,13 @@ class Unconditional(Replicas):
     """Appends take effect whatever was appended before."""
 
     def compare(self, log: Log, entry: LogEntry) -> bool:
-        """Leaves the comparison out."""
         return True
 
 
 class LateHorizon(ModelStore):
-    """The horizon of a page is taken after it was read; some answers take long."""
+    """The horizon of a page is sampled after the read; some answers take long."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Gives every page the horizon of the moment at which it is answered."""
         process, life = self._process, self._process.life
 
         def later(page: Page | None, error: Exception | None) -> None:
@@ -191,7 +187,6 @@ class NothingBehind(ModelStore):
     """The horizon is the clock, though writes take a while."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Gives every page the clock as its horizon, sampled before it was read."""
         horizon = ids.seconds_to_ticks(self._process.clock())
 
         def read(page: Page | None, error: Exception | None) -> None:
@@ -203,10 +198,9 @@ class NothingBehind(ModelStore):
 
 
 class Early(ModelStore):
-    """A read up to now shows what is still to come, too."""
+    """A read up to now also shows messages of the future."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Reads with a clock that is ahead."""
         process = self._process
         ahead = Process(process.world, process.offset + 3.0)
         horizon = ids.seconds_to_ticks(process.clock() - DELAY)
@@ -221,7 +215,6 @@ class Early(ModelStore):
 
 
 async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-    """Answers before it appends."""
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
@@ -234,13 +227,11 @@ async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: 
 
 
 class ReadOnce(ModelStore):
-    """Takes an append in doubt for what one read says of it."""
+    """Decides an append in doubt by a single read."""
 
     def begin_append_entry(
         self, queue: Queue, partition: int, entry: LogEntry, done: Done, **options: int | None
     ) -> None:
-        """Reads the log once if the append is in doubt."""
-
         def ended(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001
             if isinstance(error, StoreUnavailable):
                 try:
@@ -248,9 +239,9 @@ class ReadOnce(ModelStore):
                 except StoreUnavailable:
                     done(None, error)
                     return
-                there = next((each for each in page.entries if each.number == entry.number), None)
-                if there is not None:
-                    done(there.body == entry.body, None)
+                present = next((each for each in page.entries if each.number == entry.number), None)
+                if present is not None:
+                    done(present.body == entry.body, None)
                     return
                 error.outcome = "none"
             done(applied, error)
@@ -259,7 +250,6 @@ class ReadOnce(ModelStore):
 
 
 async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-    """Deletes what is acknowledged before that is in the log."""
     if entry.delete:
         with suppress(StoreUnavailable):
             await log._store.messages.delete(queue, [(log.key[1], position) for position in entry.finals])
@@ -268,7 +258,6 @@ async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: S
 
 
 async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-    """Publishes dead letters before they are in the log."""
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
@@ -285,60 +274,58 @@ async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken:
 
 
 class Renumbering(ModelStore):
-    """Gives a dead letter an id of its own each time."""
+    """Gives a dead letter a new id each time."""
 
     def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
-        """Writes at the clock's id."""
         now = ids.seconds_to_ticks(self._process.clock())
         super().put(queue, [(partition, (now, low)) for partition, (_, low) in locations], item)
 
 
 def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) -> None:
-    """Notes no keys of what is delivered."""
+    pass
 
 
 def blocked_by_nothing_claimed(check: OrderCheck, key: int) -> Any:  # noqa: ANN401
-    """Takes what is claimed for done."""
+    """Treats claimed messages as done."""
     is_free = check._is_free
     check._is_done, check._is_free = (lambda one: one in check._state.outstanding and not is_free(one)), lambda _: True
     return REAL_BEGIN(check, key)
 
 
 def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> bool:
-    """Gives whatever was read because it seemed to be free."""
+    """Gives whatever seemed free when it was read."""
     return True
 
 
 def never_of_another(draft: EntryDraft, position: Position) -> bool:
-    """Renews expired claims as long as the message itself was not given to another caller."""
+    """Renews expired claims unless the message itself was given to another caller."""
     return False
 
 
 async def reading_up_to_now(scanner: OrderedScanner, wish: Wish) -> Position:
-    """Reads beyond the horizon."""
     await scanner._scanner.look()
     return ids.LAST
 
 
 def certain_of_all(scanner: OrderedScanner, page: Page) -> Position:
-    """Takes all that a page shows for certain."""
+    """Treats everything that a page shows as certain."""
     return page.next or ids.FIRST
 
 
 @contextmanager
 def reading_beyond_the_horizon() -> Iterator[None]:
-    """Delivers what lies above the horizon, as a queue does that is not ordered."""
+    """Delivers messages above the horizon, as an unordered queue does."""
     with replace(OrderedScanner._upper, reading_up_to_now), replace(OrderedScanner._certain, certain_of_all):
         yield
 
 
 def passing_what_waits(scanner: OrderedScanner, state: State, found: Collection[Position]) -> ContiguousRead:
-    """Takes the front for the place up to which all was delivered."""
+    """Treats everything below the front as delivered."""
     return ContiguousRead(scanner.waiting.front)
 
 
 def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
-    """Begins behind what another process has delivered."""
+    """Starts behind what another process has delivered."""
     known = [*state.outstanding, *state.above]
     return max([scanner.waiting.front, ids.following(state.cursor), *map(ids.following, known)])
 
@@ -355,7 +342,7 @@ class Mutation:
 
     Attributes:
         breaks: The guarantees of which one fails without it.
-        first: The history to begin with: one that shows it.
+        first: The first history to run. It shows the mutation.
     """
 
     breaks: tuple[str, ...]
@@ -365,17 +352,17 @@ class Mutation:
 
 
 def finding_for_nobody_else(found: Candidates) -> bool:
-    """Tells those who got nothing that there was nothing."""
+    """Answers unsatisfied claims as if there were no messages."""
     return False
 
 
 async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest], *, always: bool) -> bool:
-    """Takes the state in memory for the newest."""
+    """Treats the state in memory as current."""
     return False
 
 
 def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
-    """Answers a poll that has waited for too long that there is nothing."""
+    """Answers a poll that has waited too long as if there were no messages."""
     if end.chosen - request.asked < PATIENCE or request.gets(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
@@ -383,7 +370,7 @@ def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, e
 
 
 def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
-    """Answers a poll that there is nothing if others have ended its claims while their entry was in doubt."""
+    """Answers a poll with nothing if others have ended its claims while their entry was in doubt."""
     if not request.poll.given or request.gets(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
@@ -393,7 +380,7 @@ def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates
 def cut_unseen(
     log: PartitionLog, found: Candidates | None, draft: EntryDraft, passed: int, *, is_written: bool
 ) -> bool:
-    """Takes what a scan has not reached for nothing."""
+    """Ignores the unread rest of a scan."""
     if found is not None:
         found.scan.end = None
     return REAL_MUST_SEARCH_AGAIN(log, found, draft, passed, is_written=is_written)
@@ -401,33 +388,33 @@ def cut_unseen(
 
 @contextmanager
 def cutting_scans_unseen() -> Iterator[None]:
-    """Cuts scans short, and says so to nobody."""
+    """Cuts scans short without a trace."""
     with short_scans(PAGE=2, MOST_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
         yield
 
 
 def once_more(draft: EntryDraft, position: Position, most: int = 0) -> bool:
-    """Counts deliveries by the state by which messages were read."""
+    """Counts deliveries by the state at the time of the read."""
     return REAL_MAY_AGAIN(draft, position)
 
 
 def all_above(state: State, positions: Iterable[Position]) -> set[Position]:
-    """Remembers nothing above the cursor."""
+    """Ignores what is remembered above the cursor."""
     return {position for position in positions if position > state.cursor}
 
 
 def releasing_nothing(draft: EntryDraft) -> None:
-    """Has no claim end."""
+    """Ends no claim."""
 
 
 def never_overdue(known: FollowUps, key: object, now: float) -> bool:
-    """Leaves everything to whoever was to do it first, who tries it once."""
+    """Leaves follow-ups to the first process, which tries each once."""
     since, known.open[key] = known.open.get(key), now
     return since == -math.inf
 
 
 def forgetting_since_when(known: FollowUps, keys: Iterable[object], since: float = 0.0) -> None:
-    """Counts from the moment at which a process reads of it."""
+    """Counts the age of open work from when a process reads of it."""
 
 
 def forgetting_who_had_it(state: State, positions: Iterable[Position], at: int) -> None:
@@ -437,43 +424,43 @@ def forgetting_who_had_it(state: State, positions: Iterable[Position], at: int) 
 
 
 def never_final(state: State, position: Position) -> bool:
-    """Takes nothing for final that lies at or below the cursor."""
+    """Treats nothing at or below the cursor as final."""
     return position in state.above
 
 
 def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
-    """Notes nothing of what was delivered."""
+    """Records no covers of delivered messages."""
     return []
 
 
 def without_margin(
     log: Duplicates, state: State, copies: ScanDuplicates, horizon: Position, now: int, *below: Position
 ) -> CoverDraft:
-    """Takes everything below its own clock for posted before."""
+    """Treats everything below its own clock as posted before."""
     draft = REAL_DRAFT(log, state, copies, horizon, now, *below)
     draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
     return draft
 
 
 def withdrawing_nothing(draft: CoverDraft, representative: Position) -> None:
-    """Lets every cover stand."""
+    """Withdraws no cover."""
 
 
 class Forgetful(ModelStore):
-    """Keeps no covers."""
+    """A store that drops covers."""
 
     def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
-        """Does nothing."""
+        """Writes nothing."""
 
 
 def counted_from_the_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
-    """Counts the deadline from when another worker's answer is heard."""
+    """Counts the deadline from when another worker's answer is received."""
     request.decided = forwarding._core.boottime()
     REAL_HEARD(forwarding, key, request, answer)
 
 
 def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
-    """Tells callers of claims however late that is."""
+    """Answers claims however late it is."""
     return False
 
 
@@ -483,7 +470,7 @@ REAL_HEARD = Forwarding._heard
 
 @contextmanager
 def short_scans(**limits: int) -> Iterator[None]:
-    """Gives scans other limits, by the names of the constants."""
+    """Replaces limits of scans, by the names of their constants."""
     with ExitStack() as stack:
         for name, limit in limits.items():
             stack.enter_context(replace_in(scans, getattr(scans, name), limit))
@@ -492,7 +479,7 @@ def short_scans(**limits: int) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_at_a_time() -> Iterator[None]:
-    """States keep hardly any covers, and dead letters are published one by one."""
+    """Limits states to one cover, and publishes dead letters one by one."""
     with replace_in(finding, MOST_COVERS, 1), replace_in(follow_ups, MOST_LETTERS, 1):
         yield
 
@@ -591,9 +578,9 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a guarantee that it is for."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
         seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
-        found = violations(seeds, mutation.setup, breaking=mutation.breaks)
-    assert found
+        broken = violations(seeds, mutation.setup, breaking=mutation.breaks)
+    assert broken

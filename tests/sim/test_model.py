@@ -1,4 +1,4 @@
-"""The model of replicas keeps the contract of claim logs: the contract's own tests, those that are about logs alone."""
+"""The model of replicas passes the contract's tests of claim logs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ from tests.sim.world import Process, Work, World
 
 
 class Instant(World):
-    """A world in which everything happens at once, but for what nobody waits for any more."""
+    """A world in which everything happens at once, except timeouts."""
 
     def at(self, seconds: float, work: Work) -> None:
-        """See the base class."""
         if seconds < 1:
             work()
 
 
 @pytest.fixture
 def replicas() -> Replicas:
-    """What all processes share, without faults."""
+    """The state shared by all processes, without faults."""
     return Replicas(Instant(0), Faults(slow=1e-9))
 
 
 @pytest.fixture
 def store(replicas: Replicas) -> Store:
-    """One process's store."""
+    """The store of one process."""
     return ModelStore(replicas, Process(replicas.world, 0.0)).store
 
 
 @pytest.fixture
 def other(replicas: Replicas) -> Store:
-    """Another's."""
+    """The store of another process."""
     return ModelStore(replicas, Process(replicas.world, 0.0)).store

@@ -1,4 +1,4 @@
-"""A move between queues: every history of two processes that may stop anywhere, and of what happens meanwhile."""
+"""A move between queues: every history of two processes that may stop anywhere, and of events meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.moves import Event, Kind, Taken, explore
 @pytest.mark.parametrize("event", [None, "cancel", "purge", "acknowledge", "release"])
 @pytest.mark.parametrize("kind", ["plain", "dedup"])
 def test_every_history(kind: Kind, event: Event | None) -> None:
-    """Two processes, a crash between any steps: each message is in one of the queues, once, in its order.
+    """With two processes and a crash between any steps, each message is in one of the queues, once and in order.
 
     In a dedup queue, one of two equal messages is.
     """
@@ -23,7 +23,7 @@ def test_every_history(kind: Kind, event: Event | None) -> None:
 @pytest.mark.parametrize("event", [None, "cancel", "purge", "acknowledge", "release"])
 @pytest.mark.parametrize("kind", ["plain", "dedup"])
 def test_every_history_of_three(kind: Kind, event: Event | None) -> None:
-    """The same with three processes and two crashes."""
+    """The same holds with three processes and two crashes."""
     states, wrong = explore(processes=3, crashes=2, event=event, kind=kind)
     assert wrong == []
     assert states > 3000
@@ -41,18 +41,18 @@ def test_every_history_of_three(kind: Kind, event: Event | None) -> None:
     ],
 )
 def test_without_a_mechanism(taken: Taken, event: Event | None) -> None:
-    """Without any of its mechanisms some history ends badly."""
+    """Without any one of its mechanisms some history ends badly."""
     _, wrong = explore(processes=2, crashes=1, event=event, taken=taken)
     assert wrong
 
 
 def test_a_copy_of_what_is_gone() -> None:
-    """If a message was delivered and then its post failed, its copy is moved."""
+    """If a message was delivered before its post failed, its copy is moved."""
     _, wrong = explore(processes=1, crashes=0, event=None, kind="dedup", lost=True)
     assert wrong == []
 
 
 def test_without_covers() -> None:
-    """If copies of what a move takes from a dedup queue are not done, both of two equal messages arrive."""
+    """If a move does not end the copies of what it takes from a dedup queue, both of two equal messages arrive."""
     _, wrong = explore(processes=1, crashes=0, event=None, kind="dedup", taken="no covers")
     assert wrong

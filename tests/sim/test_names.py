@@ -1,4 +1,4 @@
-"""Changes of one name: every history of two of them beside a claim, whatever fails and wherever they stop."""
+"""Changes of one name: every history of two of them next to a claim, whatever fails and wherever they stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.names import Kind, Taken, explore
 @pytest.mark.parametrize("kind", ["PUT", "POST", "DELETE"])
 @pytest.mark.parametrize(("faults", "crashes"), [(0, 1), (1, 0)])
 def test_every_history(kind: Kind, faults: int, crashes: int) -> None:
-    """Whatever fails or stops: a look at the name leaves one value, and who holds another one is told."""
+    """Whatever fails or stops, a look at the name leaves one value, and a client that holds another one is told."""
     states, wrong = explore((kind,), faults=faults, crashes=crashes)
     assert wrong == []
     assert states > 50
@@ -20,7 +20,7 @@ def test_every_history(kind: Kind, faults: int, crashes: int) -> None:
 
 @pytest.mark.parametrize("kinds", [("PUT", "PUT"), ("PUT", "DELETE"), ("PUT", "POST"), ("DELETE", "POST")])
 def test_every_history_of_two(kinds: tuple[Kind, ...]) -> None:
-    """Of two changes at once each comes before or after the other, and none is lost, also if one of them stops."""
+    """Of two concurrent changes each comes before or after the other, and none is lost, even if one of them stops."""
     states, wrong = explore(kinds, faults=0, crashes=1, claims=False)
     assert wrong == []
     assert states > 100
@@ -36,14 +36,14 @@ def test_every_history_of_two(kinds: tuple[Kind, ...]) -> None:
     ],
 )
 def test_every_history_of_two_with_lost_answers(kinds: tuple[Kind, ...], crashes: int) -> None:
-    """A change whose answer is lost is sent again, whatever the other one has done since: its value is not removed."""
+    """A change whose answer is lost is repeated, whatever the other one has done since: its value is not removed."""
     states, wrong = explore(kinds, faults=1, crashes=crashes, claims=False)
     assert wrong == []
     assert states > 1000
 
 
 def test_values_that_may_count_are_not_removed() -> None:
-    """If rows of names were taken for final, who was not answered would remove a value that stands there."""
+    """If rows of names were final, a change without an answer would remove a present value."""
     with replace_in(NameRow, NameRow.final, by=True):
         _, wrong = explore(("PUT", "POST"), faults=1, crashes=0, claims=False)
     assert wrong
@@ -52,7 +52,7 @@ def test_values_that_may_count_are_not_removed() -> None:
 @pytest.mark.parametrize("kind", ["PUT", "DELETE"])
 @pytest.mark.parametrize(("faults", "crashes"), [(0, 1), (1, 0)])
 def test_every_history_beside_a_reader(kind: Kind, faults: int, crashes: int) -> None:
-    """Whatever fails or stops: a reader by time is shown one value at most, and the one that stays."""
+    """Whatever fails or stops, a reader by time is shown at most one value, and the one that stays."""
     states, wrong = explore((kind, "read"), faults=faults, crashes=crashes, claims=False)
     assert wrong == []
     assert states > 100
@@ -63,7 +63,7 @@ def test_every_history_beside_a_reader(kind: Kind, faults: int, crashes: int) ->
     ("kinds", "crashes"), [(("PUT", "PUT"), 0), (("PUT", "DELETE"), 1), (("PUT", "POST"), 1), (("DELETE", "POST"), 1)]
 )
 def test_every_history_of_two_beside_a_claim(kinds: tuple[Kind, ...], crashes: int) -> None:
-    """The same while somebody claims and acknowledges, at any moment."""
+    """Of two concurrent changes none is lost while a caller claims and acknowledges at any moment."""
     states, wrong = explore(kinds, faults=0, crashes=crashes)
     assert wrong == []
     assert states > 500
@@ -82,6 +82,6 @@ def test_every_history_of_two_beside_a_claim(kinds: tuple[Kind, ...], crashes: i
     ],
 )
 def test_without_a_mechanism(taken: Taken, kinds: tuple[Kind, ...]) -> None:
-    """Without any of its mechanisms some history ends badly."""
+    """Without any one of the mechanisms some history ends badly."""
     _, wrong = explore(kinds, faults=0, crashes=1, taken=taken, claims=len(kinds) == 1)
     assert wrong

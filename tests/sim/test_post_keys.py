@@ -8,7 +8,7 @@ from tests.sim.post_keys import Taken, explore
 
 
 def test_every_history() -> None:
-    """Two posts at once, a fault and a crash between any steps: the messages are there once, and nobody misses them."""
+    """With two posts at once, a fault and a crash, the messages are stored once, and no reader misses them."""
     states, wrong = explore(posts=2, faults=1, crashes=1)
     assert wrong == []
     assert states > 10_000
@@ -16,7 +16,7 @@ def test_every_history() -> None:
 
 @pytest.mark.slow
 def test_every_history_with_more_faults() -> None:
-    """The same with two faults and two crashes."""
+    """The same holds with two faults and two crashes."""
     states, wrong = explore(posts=2, faults=2, crashes=2)
     assert wrong == []
     assert states > 50_000
@@ -26,6 +26,6 @@ def test_every_history_with_more_faults() -> None:
     "taken", ["no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
 )
 def test_without_a_mechanism(taken: Taken) -> None:
-    """Without any of its mechanisms some history ends badly."""
+    """Without any one of the mechanisms some history ends badly."""
     _, wrong = explore(posts=2, faults=1, crashes=1, taken=taken)
     assert wrong

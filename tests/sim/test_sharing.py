@@ -30,7 +30,7 @@ from tests.sim.world import TURN, Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
 SOON = 1.0
-"""Seconds in which everything is done that is not held up."""
+"""Seconds in which everything finishes that is not blocked."""
 
 
 class Held(ModelStore):
@@ -41,7 +41,6 @@ class Held(ModelStore):
     def begin_append_entry(
         self, queue: Queue, partition: int, entry: LogEntry, done: Done, **_options: int | None
     ) -> None:
-        """See the contract."""
         self.appends.append((entry, done))
 
 
@@ -53,7 +52,6 @@ class Failing(ModelStore):
     def begin_append_entry(
         self, queue: Queue, partition: int, entry: LogEntry, done: Done, **options: int | None
     ) -> None:
-        """See the contract."""
         if self.fails:
             done(None, StoreUnavailable("away", outcome="none"))
         else:
@@ -66,26 +64,23 @@ class Counting(ModelStore):
     asked: Counter[str]
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract."""
         self.asked["reads"] += 1
         return super().begin_read(queue, part, done)
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        """See the contract."""
         self.asked["logs"] += 1
         return super().read_log(queue, partition, first, newest=newest)
 
     def begin_append_entry(
         self, queue: Queue, partition: int, entry: LogEntry, done: Done, **options: int | None
     ) -> None:
-        """See the contract."""
         self.asked["appends"] += 1
         super().begin_append_entry(queue, partition, entry, done, **options)
 
 
 @dataclass
 class Scene:
-    """Processes that share one store, and what their clients got."""
+    """Processes that share one store, and the results of their clients."""
 
     world: World = field(default_factory=lambda: World(1))
     found: list[ClaimDelivery] = field(default_factory=list)
@@ -95,13 +90,12 @@ class Scene:
         self.replicas = Replicas(self.world, Faults())
 
     def start(self, kind: type[ModelStore]) -> tuple[ModelStore, ClaimUseCases]:
-        """Starts a process with a store of this kind."""
         process = Process(self.world, 0.0)
         store, core = kind(self.replicas, process), SimulatedCore(process, 0.001)
         return store, ClaimUseCases(store.store, Limits(), Metrics(), watchers=Watchers(), core=core)
 
     def fill(self, partitions: int, each: int) -> None:
-        """Posts messages, which everybody can see afterwards."""
+        """Posts messages, and waits until every process can see them."""
         process = Process(self.world, 0.0)
         for number in range(partitions * each):
             self.replicas.write(process, 1 + number % partitions, "x", lambda _position: None)
@@ -109,15 +103,12 @@ class Scene:
         self.let(SOON)
 
     def let(self, seconds: float) -> None:
-        """Lets time pass."""
         self.world.run(self.world.now + seconds)
 
     def claim(self, claims: ClaimUseCases, queue: Queue, limit: int) -> None:
-        """Begins a claim."""
         begin(claims.core, claims.claim(queue, limit=limit, ttl=60), partial(self._told, self.found))
 
     def acknowledge(self, claims: ClaimUseCases, one: ClaimDelivery) -> None:
-        """Begins an acknowledgement."""
         begin(claims.core, claims.acknowledge(QUEUE, [one.receipt]), partial(self._told, self.settled))
 
     def _told(self, where: list[Any], got: list[Any] | None, error: Exception | None) -> None:
@@ -127,13 +118,13 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def _in_order() -> Iterator[None]:
-    """What is ready at one moment is called at that moment, in order."""
+    """Calls whatever is ready at once and in order."""
     with replace_in(world, TURN, 0.0):
         yield
 
 
 def claimed_from(clients: int, limit: int) -> Counter[int]:
-    """Lets clients of one process claim at the same moment; returns how many messages they got from each partition."""
+    """Lets clients of one process claim at the same moment. Returns the number of messages from each partition."""
     scene, queue = Scene(), replace(QUEUE, partitions=8)
     _, claims = scene.start(ModelStore)
     scene.fill(8, 250)
@@ -144,12 +135,12 @@ def claimed_from(clients: int, limit: int) -> Counter[int]:
 
 
 def test_small_claims_share_an_entry() -> None:
-    """Claims of one message that come together begin at the same partition."""
+    """Simultaneous claims of one message begin at the same partition."""
     assert list(claimed_from(32, 1).values()) == [32]
 
 
 def test_claims_that_get_all_they_want_cost_a_read_and_an_append() -> None:
-    """While no other process is at work, claims of one entry cost that together; who finds nothing reads the log."""
+    """Satisfied claims of one entry cost one read and one append in all; a claim that finds nothing reads the log."""
     scene = Scene()
     store, claims = scene.start(Counting)
     assert isinstance(store, Counting)
@@ -159,12 +150,12 @@ def test_claims_that_get_all_they_want_cost_a_read_and_an_append() -> None:
     scene.let(SOON)
     for clients, limit in ((1, 1), (32, 1), (1, 100), (3, 10)):
         store.asked.clear()
-        found = len(scene.found)
+        found_before = len(scene.found)
         for _ in range(clients):
             scene.claim(claims, QUEUE, limit)
         scene.let(SOON / 10)
-        assert len(scene.found) - found == clients * limit
-        # By time, a look at what is known.
+        assert len(scene.found) - found_before == clients * limit
+        # A periodic poll may add a read.
         assert store.asked in [{"reads": 1 + looks, "appends": 1} for looks in (0, 1)]
     scene.claim(claims, QUEUE, 100)
     scene.let(SOON)
@@ -175,17 +166,17 @@ def test_claims_that_get_all_they_want_cost_a_read_and_an_append() -> None:
 
 
 def test_large_claims_use_several_partitions() -> None:
-    """Claims that fill an entry each do not wait for each other while there are other partitions."""
+    """Claims that each fill an entry do not wait for each other while other partitions are free."""
     assert list(claimed_from(4, 100).values()) == [100] * 4
 
 
 def test_more_large_claims_than_partitions() -> None:
-    """When all partitions are busy, claims wait, as many at each; all get what they asked for."""
+    """When all partitions are busy, claims wait evenly at them; all get what they asked for."""
     assert sorted(claimed_from(15, 100).values()) == [100, *[200] * 7]
 
 
 def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
-    """Where a partition remembers too much to be read on, the claim goes on to the next; alone, it says why."""
+    """If a partition remembers too much to be read on, the claim tries the next one; a single partition reports why."""
     for partitions in (1, 2):
         scene, queue = Scene(), replace(QUEUE, partitions=partitions)
         _, claims = scene.start(ModelStore)
@@ -197,10 +188,10 @@ def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
             for one in scene.found:
                 scene.acknowledge(claims, one)
             scene.let(SOON / 4)
-            told: list[tuple[list[ClaimDelivery] | None, Exception | None]] = []
-            begin(claims.core, claims.claim(queue, limit=1, ttl=60), lambda *result, told=told: told.append(result))
+            ends: list[tuple[list[ClaimDelivery] | None, Exception | None]] = []
+            begin(claims.core, claims.claim(queue, limit=1, ttl=60), lambda *result, told=ends: told.append(result))
             scene.let(SOON / 4)
-        [(found, error)] = told
+        [(found, error)] = ends
         if partitions == 1:
             assert isinstance(error, ClaimUndecided)
             assert "Partition 1 was read up to its limit" in str(error)
@@ -209,7 +200,7 @@ def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
 
 
 def test_nothing_is_said_only_after_all_ended_claims_were_looked_at() -> None:
-    """Behind a thousand claims of messages that are gone, the next ended one is found."""
+    """Behind a thousand ended claims of messages that are gone, the next ended claim is found."""
     scene = Scene()
     store, claims = scene.start(ModelStore)
     scene.fill(1, 1100)
@@ -219,14 +210,14 @@ def test_nothing_is_said_only_after_all_ended_claims_were_looked_at() -> None:
     assert len(scene.found) == 1100
     store.delete(QUEUE, [(1, one.message.position) for one in scene.found[:1050]])
     scene.let(120)
-    again = len(scene.found)
+    found_before = len(scene.found)
     scene.claim(claims, QUEUE, 1)
     scene.let(SOON)
-    assert len(scene.found) == again + 1
+    assert len(scene.found) == found_before + 1
 
 
 def test_who_is_refused_takes_in_who_came_meanwhile() -> None:
-    """When another process was ahead, the next attempt is for the claims and receipts that have come since, too."""
+    """After a refused append, the next attempt includes the claims and receipts that have arrived since."""
     scene = Scene()
     held, slow = scene.start(Held)
     assert isinstance(held, Held)
@@ -260,7 +251,7 @@ def test_who_is_refused_takes_in_who_came_meanwhile() -> None:
 
 
 class Silent(Workers):
-    """Another worker that does nothing with what it is asked until the test answers."""
+    """Another worker, which ignores what it is asked until the test answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,16 +259,14 @@ class Silent(Workers):
         self.asked: list[tuple[Topic[Any, Any], Answer[Any]]] = []
 
     def is_up(self, number: int) -> bool:
-        """It always is."""
         return number == 2
 
     def ask(self, number: int, topic: Topic[Any, Any], question: object, answer: Answer[Any]) -> None:
-        """Keeps the question."""
         self.asked.append((topic, answer))
 
 
 def met(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
-    """Returns a process that has met another one in a log whose home it is not, and what was claimed there."""
+    """Returns a process that met another one in a log whose home is elsewhere, and what was claimed there."""
     store, claims = scene.start(kind)
     other = Silent()
     claims.share(other)
@@ -294,7 +283,7 @@ AWAY = replace(QUEUE, qid=2)
 
 
 def test_the_home_is_asked_by_who_was_refused() -> None:
-    """Who has met another process asks the home, and does it alone when there is no answer."""
+    """A process that met another one asks the home, and does the work itself without an answer."""
     scene = Scene()
     _, claims, other, mine = met(scene)
     scene.claim(claims, AWAY, 1)
@@ -313,7 +302,7 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
 
 
 def test_other_partitions_are_worked_on_here() -> None:
-    """Nobody is asked about a partition where nobody was met, nor about one whose home is here."""
+    """The home is not asked about a partition without conflicts, nor about one whose home is here."""
     scene = Scene()
     _, claims, other, _ = met(scene)
     for queue in (replace(QUEUE, qid=4), replace(QUEUE, qid=3)):
@@ -327,7 +316,7 @@ def test_other_partitions_are_worked_on_here() -> None:
 
 
 def test_silence_is_doubt() -> None:
-    """After a home that has not answered, no failure here means that nothing was changed."""
+    """After a home gave no answer, a failure here does not mean that nothing was changed."""
     scene = Scene()
     failing, claims, other, mine = met(scene, Failing)
     assert isinstance(failing, Failing)

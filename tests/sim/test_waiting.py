@@ -1,4 +1,4 @@
-"""Claims that wait: who is woken, when, and what waiting asks of the store."""
+"""Claims that wait: which one is woken, when, and what waiting costs the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = 1000.0
 
 
 class Telling(ModelStore):
-    """A store that tells of what the test says is stored, and counts what it is asked."""
+    """A store that wakes its watchers when the test says so, and counts reads of logs."""
 
     wakes: list[Callable[[], None]]
     reads: int
@@ -36,19 +36,17 @@ class Telling(ModelStore):
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
-        """See the contract."""
         self.wakes.append(wake)
         return partial(self.wakes.remove, wake)
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
-        """See the contract."""
         Telling.reads += 1
         return super().read_log(queue, partition, first, newest=newest)
 
 
 @dataclass
 class Result:
-    """What a caller who waits is told, and when."""
+    """The result of a waiting claim, and its time."""
 
     poll: Poll
     found: list[ClaimDelivery] | None = None
@@ -58,8 +56,6 @@ class Result:
 
 @dataclass
 class Scene:
-    """Two web processes without faults."""
-
     world: World = field(default_factory=lambda: World(1))
 
     def __post_init__(self) -> None:
@@ -68,7 +64,7 @@ class Scene:
         self.one, self.two = (Web(self.world, self.replicas, 0.0, Setup(store=Telling)) for _ in range(2))
 
     def post(self, *partitions: int) -> list[Position]:
-        """Writes messages, and has the store tell of them when they are there."""
+        """Writes messages, and wakes the watchers when they are stored."""
         places: list[Position | None] = []
         for partition in partitions or (1,):
             self.replicas.write(self.one.process, partition, "x", places.append)
@@ -78,8 +74,6 @@ class Scene:
         return [place for place in places if place is not None]
 
     def claim(self, web: Web, *, ttl: float = LONG, wait: float = 0.0, limit: int = 1, queue: Queue = QUEUE) -> Result:
-        """Sends a claim off."""
-
         def done(found: list[ClaimDelivery] | None, error: Exception | None) -> None:
             result.found, result.error, result.at = found, error, self.world.now
 
@@ -88,29 +82,25 @@ class Scene:
         return result
 
     def given(self, web: Web, **asked: Any) -> list[ClaimReceipt]:  # noqa: ANN401 - as `claim` has them
-        """Claims messages; returns their receipts."""
         result = self.claim(web, **asked)
         self.after(0.1)
         assert result.found
         return [one.receipt for one in result.found]
 
     def release(self, web: Web, *receipts: ClaimReceipt) -> None:
-        """Gives messages back."""
         begin(web.core, web.claims.release(QUEUE, receipts))
 
     def after(self, seconds: float) -> None:
-        """Lets so much time pass."""
         self.world.run(self.world.now + seconds)
 
 
 @pytest.fixture
 def scene() -> Scene:
-    """Two processes."""
     return Scene()
 
 
 def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
-    """Who waits has a message that another caller of the same process gives back before any look is due."""
+    """A waiting claim gets a message released in the same process before any poll is due."""
     scene.post()
     receipts = scene.given(scene.one)
     waiting = scene.claim(scene.one, wait=LONG)
@@ -124,7 +114,7 @@ def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
 
 
 def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> None:
-    """A partition that was read up to its limit has more messages: who waits gets one, and is never told of none."""
+    """If a partition was read up to its limit and has more messages, a waiting claim gets one, and no empty answer."""
     with replace_in(scans, MOST_ABOVE, 20):
         scene.post(*[1] * 40)
         receipts = scene.given(scene.one, limit=20)
@@ -140,7 +130,7 @@ def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> No
 
 
 def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:
-    """What another process has ended is found within a second."""
+    """A message released in another process is found within a second."""
     scene.post()
     receipts = scene.given(scene.two)
     waiting = scene.claim(scene.one, wait=LONG)
@@ -151,7 +141,7 @@ def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:
 
 
 def test_an_expiry_wakes(scene: Scene) -> None:
-    """A claim that expires is given to one who waits as soon as it is over for others, whichever process made it."""
+    """A claim that expires is given to a waiting one as soon as it is over for others, whichever process made it."""
     scene.post(1, 1)
     began = scene.world.now
     for web, ttl in ((scene.one, 20.0), (scene.two, 30.0)):
@@ -163,7 +153,7 @@ def test_an_expiry_wakes(scene: Scene) -> None:
 
 
 def test_a_message_wakes_few(scene: Scene) -> None:
-    """Of 1,000 who wait for one message a few try; messages for all of them are all given out at once."""
+    """Of 1,000 claims waiting for one message a few try; messages for all of them are all given out at once."""
     callers = 1000
     waiting = [scene.claim(scene.one, wait=LONG) for _ in range(callers)]
     scene.after(2.0)
@@ -179,7 +169,7 @@ def test_a_message_wakes_few(scene: Scene) -> None:
 
 
 def test_who_leaves_hands_on_what_it_was_woken_for(scene: Scene) -> None:
-    """A message does not lie about because the one who was woken for it has gone."""
+    """If the claim that was woken for a message has left, another one gets the message."""
     first = scene.claim(scene.one, wait=LONG)
     second = scene.claim(scene.one, wait=LONG)
     scene.after(1.0)
@@ -191,7 +181,7 @@ def test_who_leaves_hands_on_what_it_was_woken_for(scene: Scene) -> None:
 
 
 def test_looks_are_shared_and_bounded(scene: Scene) -> None:
-    """However many wait on a partition there is one look for all; however many partitions, so many looks a second."""
+    """All waiting claims of a partition share one poll, and the polls a second are bounded over all partitions."""
     for _ in range(200):
         scene.claim(scene.one, wait=LONG)
     scene.after(2.0)
@@ -208,7 +198,7 @@ def test_looks_are_shared_and_bounded(scene: Scene) -> None:
 
 
 def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:
-    """When the last one has gone nobody looks any more."""
+    """When the last waiting claim has left, polling ends."""
     waiting = scene.claim(scene.one, wait=3.0)
     scene.after(5.0)
     assert waiting.found == []

@@ -1,6 +1,6 @@
-"""A process of the service in simulated time: its claims, and the workers beside it.
+"""A simulated process of the service: its claims, and the other workers of its service.
 
-The workers of one service ask each other; connections between them come and go.
+The workers of one service ask each other. Connections between them come and go.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedCore, World
 
 SEEN_UP = 0.95
-"""How often a worker knows of a connection to another one."""
+"""Probability that a worker sees its connection to another one as up."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,25 @@ class Setup:
     core: Callable[[Process, float], SimulatedCore] = SimulatedCore
     kinds: tuple[str, ...] = ("plain", "plain", "dedup")
     failing: float = 0.0
-    """How often a client's messages fail, half of them for good."""
+    """Probability that a client's messages fail, half of them for good."""
     cancelling: float = 0.0
-    """How often an operator cancels or hastens what a client has."""
+    """Probability that an operator cancels a client's message or makes it due at once."""
     apart: float = APART
-    """The largest difference between two clocks (seconds)."""
+    """Max difference between two clocks, in seconds."""
     per_key: int = 0
     """``max_claimed_per_key`` of the queue."""
     share: int = 0
-    """``max_claimed`` of the queue, for each of its partitions; where there are several, one more for the first."""
+    """``max_claimed`` of the queue, divided by its partitions. With several partitions, one more for the first."""
 
 
 class Web:
-    """A web process with its claims; after a crash it starts anew."""
+    """A web process with its claims. It restarts after a crash."""
 
     def __init__(self, world: World, replicas: Replicas, offset: float, setup: Setup) -> None:
         self.process = Process(world, offset)
         self.identity = WorkerIdentity("", 1)
         self.others: list[Web] = []
-        """The workers of its service, this one among them."""
+        """All workers of its service, including itself."""
         self._replicas = replicas
         self._setup = setup
         self.claims = self._start()
@@ -77,13 +77,12 @@ class Web:
         return claims
 
     def crash(self) -> None:
-        """Ends, and is there again at once."""
         self.process.crash()
         self.claims = self._start()
 
 
 class SimulatedWorkers(Workers):
-    """The workers of one service: questions and answers take their time, and connections are lost.
+    """The workers of one service. Questions and answers take time, and connections are lost.
 
     Args:
         web: The worker that asks.
@@ -95,11 +94,11 @@ class SimulatedWorkers(Workers):
         self._web = web
 
     def is_up(self, number: int) -> bool:
-        """See the base class. Connections come and go."""
+        """Returns a random state: connections come and go."""
         return self._web.process.world.rng.random() < SEEN_UP
 
     def ask(self, number: int, topic: Topic[Any, Any], question: object, answer: Answer[Any]) -> None:
-        """See the base class. Who was asked may do it though no answer comes."""
+        """Asks a worker. It may do what it is asked to although no answer arrives."""
         asking, asked = self._web.process, self._web.others[number - 1].process
         world, life, handlers = asking.world, asking.life, self._web.others[number - 1].workers._handlers
         content = topic.write(question)

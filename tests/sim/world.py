@@ -1,4 +1,4 @@
-"""Simulated time, and processes in it: clocks that differ, threads that take their time, pauses and crashes."""
+"""Simulated time and processes: clocks that differ, slow threads, pauses and crashes."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ T = TypeVar("T")
 Work = Callable[[], None]
 _NO_DEADLINE = Deadline(math.inf)
 TURN = 0.001
-"""Seconds until a loop calls what is ready, at most."""
+"""Max seconds until a loop calls what is ready."""
 
 
 class World:
-    """The true time, and what happens when.
+    """The true time, and the queue of events.
 
     Args:
-        seed: Of all chance.
+        seed: Seeds all random choices.
     """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self._pauses = random.Random(seed).getstate()
-        """The state of the module's own chance, from which the Cassandra store draws its pauses."""
+        """The state of the ``random`` module, from which the Cassandra store draws its pauses."""
         self.now = 1000.0
         """True seconds since 1970."""
         self.loops: list[ProcessLoop] = []
-        """Of all processes, also of those that have crashed."""
+        """The loops of all processes, including crashed ones."""
         self._events: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
 
     def at(self, seconds: float, work: Work) -> None:
-        """Has something happen after so many seconds."""
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), work))
 
     def number(self) -> int:
@@ -50,7 +49,6 @@ class World:
         return next(self._numbers)
 
     def run(self, until: float) -> None:
-        """Has everything happen that is to, up to a time."""
         random.setstate(self._pauses)
         while self._events and self._events[0][0] <= until:
             self.now, _, work = heapq.heappop(self._events)
@@ -59,24 +57,23 @@ class World:
         self._pauses = random.getstate()
 
     def end(self) -> None:
-        """Ends everything."""
         for loop in self.loops:
             loop.end()
 
     def some(self, mean: float) -> float:
-        """Returns a random time: mostly short, seldom very long."""
+        """Returns an exponentially distributed time: mostly short, rarely very long."""
         return self.rng.expovariate(1 / mean)
 
 
 class Process:
-    """A web process: what it has begun ends with it.
+    """A web process. A crash ends everything that it has begun.
 
     Args:
-        world: Where it runs.
-        offset: Seconds that its clock is ahead of the true time.
+        world: The world it runs in.
+        offset: Seconds by which its clock is ahead of the true time.
 
     Attributes:
-        present: The one that did something last.
+        present: The process that acted last.
     """
 
     present: ClassVar[Process | None] = None
@@ -87,19 +84,18 @@ class Process:
         self.life = 0
         self.paused_until = 0.0
         self.threads: list[object] = []
-        """Of all its lives, so that none is collected."""
+        """The threads of all its lives, so that none is garbage-collected."""
 
     def clock(self) -> float:
-        """Its wall clock (seconds since 1970)."""
         return self.world.now + self.offset
 
     def soon(self, seconds: float, work: Work, life: int | None = None) -> None:
-        """Does something after so many seconds, if it lives then; a pause puts it off.
+        """Schedules work if the process still lives then. A pause delays it.
 
         Args:
-            seconds: Of true time.
-            work: What.
-            life: Which of its lives has begun this; None: the present one.
+            seconds: Delay in true time.
+            work: The function to call.
+            life: The life that has begun this; None: the present one.
         """
         if life is None:
             life = self.life
@@ -120,14 +116,14 @@ class Process:
         self.paused_until = max(self.paused_until, self.world.now + seconds)
 
     def crash(self) -> None:
-        """Forgets everything that it has begun."""
+        """Drops everything that it has begun."""
         self.life += 1
         for loop in self.world.loops:
             loop.end(self)
 
 
 class _Call:
-    """Something that a loop is to call, unless it was taken back or its process has crashed; a pause puts it off."""
+    """A scheduled call. It is skipped if cancelled or after a crash of the process, and delayed by a pause."""
 
     __slots__ = ("_args", "_callback", "_context", "_loop", "_was_cancelled")
 
@@ -141,15 +137,12 @@ class _Call:
         self._was_cancelled = False
 
     def cancel(self) -> None:
-        """Takes it back."""
         self._was_cancelled = True
 
     def cancelled(self) -> bool:
-        """Returns whether it was taken back."""
         return self._was_cancelled
 
     def run(self) -> None:
-        """Makes the call."""
         loop = self._loop
         process = loop.process
         if self._was_cancelled or process.life != loop.life:
@@ -167,7 +160,7 @@ class _Call:
 
 
 class _Running:
-    """Makes a loop that of the thread meanwhile."""
+    """Makes a loop the running loop of the thread in a block."""
 
     __slots__ = ("_before", "_loop")
 
@@ -183,11 +176,11 @@ class _Running:
 
 
 class _Coroutine(Coroutine[Any, Any, Any]):
-    """A coroutine that is closed at the end of a loop if it has not begun: Python would complain.
+    """A coroutine that is closed at the end of a loop if it has not begun. Otherwise Python would warn.
 
     Args:
-        coroutine: What it stands for.
-        at_end: What is called then.
+        coroutine: The wrapped coroutine.
+        at_end: Functions to call at the end of the loop.
     """
 
     __slots__ = ("_at_end", "_coroutine")
@@ -198,35 +191,31 @@ class _Coroutine(Coroutine[Any, Any, Any]):
         at_end[coroutine.close] = None
 
     def send(self, value: Any) -> Any:  # noqa: ANN401
-        """See the base class."""
         self._at_end.pop(self._coroutine.close, None)
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
-        """See the base class."""
         self._at_end.pop(self._coroutine.close, None)
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        """See the base class."""
         self._coroutine.close()
 
     def __await__(self) -> Any:  # noqa: ANN401
-        """See the base class."""
         return self._coroutine.__await__()
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one life of a process, in simulated time. What is ready is called in random order.
+    """The event loop of one life of a process, in simulated time. Ready callbacks are called in random order.
 
-    After a crash nothing is called any more, so every task stands still where it is: none of its ``finally`` is run.
+    After a crash nothing is called any more, so every task stops where it is and runs no ``finally``.
 
     Args:
-        process: Whose loop this is.
+        process: The loop's process.
 
     Attributes:
-        life: Which of its lives.
-        at_end: Called at the end.
+        life: The life of the process.
+        at_end: Functions to call at the end.
     """
 
     def __init__(self, process: Process) -> None:
@@ -237,7 +226,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         process.world.loops.append(self)
 
     def end(self, process: Process | None = None) -> None:
-        """Ends, if it is of some process."""
+        """Ends the loop, unless ``process`` is given and is another one."""
         if process in {None, self.process}:
             self._ended = True
             for end in self.at_end:
@@ -245,31 +234,27 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.at_end.clear()
 
     def get_debug(self) -> bool:
-        """See the base class."""
         return False
 
     def is_running(self) -> bool:
-        """See the base class. What would be done in its thread is done at once."""
+        """Returns False: work for the loop's thread is then done at once."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """See the base class. What ended badly after its process had crashed is of no interest."""
+        """Does nothing: errors after a crash of the process do not matter."""
 
     def time(self) -> float:
-        """See the base class."""
         return self.process.world.now
 
     def create_future(self) -> asyncio.Future[Any]:
-        """See the base class."""
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
-        """See the base class."""
-        if self._ended:  # Somebody's end is told by the garbage collector.
+        if self._ended:  # the garbage collector notified a waiter
             coro.close()
             return cast("asyncio.Task[Any]", self.create_future())
         task: asyncio.Task[Any] = asyncio.Task(_Coroutine(coro, self.at_end), loop=self, **options)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # of a process that has crashed
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # its process may have crashed
         return task
 
     def call_soon(  # type: ignore[override]
@@ -278,8 +263,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
-        """See the base class."""
-        if self._ended:  # The collector ends a coroutine at a moment of which no seed knows: it may take no chance.
+        if self._ended:  # the collector's timing does not depend on the seed, so this must not draw a random number
             return _Call(self, callback, args, context)
         return self.call_later(self.process.world.rng.random() * TURN, callback, *args, context=context)
 
@@ -292,7 +276,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
-        """See the base class."""
         return self.call_later(when - self.time(), callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
@@ -302,13 +285,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,  # noqa: ANN401
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
-        """See the base class."""
         call = _Call(self, callback, args, context)
         self.process.world.at(max(0.0, delay), call.run)
         return call
 
     def running(self) -> AbstractContextManager[None]:
-        """Makes this the loop of the thread meanwhile."""
+        """Makes this the running loop of the thread in a block."""
         return _Running(self)
 
 
@@ -316,8 +298,8 @@ class SimulatedCore(Core):
     """The core of one life of a simulated process.
 
     Args:
-        process: Whose core this is.
-        delay: Seconds, on average, that a thread takes to do something, and to say so.
+        process: The core's process.
+        delay: Mean seconds until a thread does its work, and again until it reports.
     """
 
     def __init__(self, process: Process, delay: float) -> None:
@@ -331,20 +313,17 @@ class SimulatedCore(Core):
 
     @property
     def calls(self) -> LoopCalls:
-        """See the base class."""
         return self._told
 
     @property
     def loop(self) -> ProcessLoop:
-        """See the base class."""
         return self._loop
 
     def boottime(self) -> float:
-        """See the base class."""
         return self._process.world.now
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """See the base class. The work is done at one moment on its way."""
+        """Does the work at one instant after a random delay."""
         if blocks():
             return work()
         process, life = self._process, self._process.life
@@ -353,7 +332,7 @@ class SimulatedCore(Core):
             def run() -> None:
                 try:
                     result, failure = work(), None
-                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                except Exception as error:  # noqa: BLE001 - it is passed to the caller
                     result, failure = None, error
                 process.soon(process.world.some(self._delay), partial(_tell, done, result, failure), life)
 
@@ -368,17 +347,16 @@ def _tell(done: Done, value: object, error: Exception | None) -> None:
 
 
 def raise_error(_value: object, error: Exception | None) -> None:
-    """Has the world stop if a call has failed."""
     if error is not None:
         raise error
 
 
 def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value, _error: None) -> Callable[[], None]:
-    """Starts a call in a simulated process for a caller outside; returns what gives it up."""
+    """Starts a call in a simulated process for an outside caller. Returns a function that cancels it."""
     assert isinstance(core, SimulatedCore)
 
     def ended(task: asyncio.Task[Any]) -> None:
-        if task.cancelled():  # Before it had begun.
+        if task.cancelled():  # before it had begun
             return
         if (error := task.exception()) is not None:
             done(None, cast("Exception", error))

@@ -1,1 +1,1 @@
-"""Real servers, each met once: what make test shows of them. The rest is in make check."""
+"""Real servers, each used once: the part of them that make test covers. The rest is in make check."""

@@ -1,4 +1,4 @@
-"""The demo's main path: what the README shows first."""
+"""The demo's main path, which the README shows first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEMO_SECONDS = 170
 
 
 def test_demo_without_spark(tmp_path: Path) -> None:
-    """Where PySpark is missing its part is left out in a line that says how to get it, and the demo is a success."""
+    """Without PySpark the demo succeeds, leaves that part out and prints how to get it."""
     with demo(tmp_path, *varied(WITHOUT_SPARK)) as process:
         out, err = process.communicate(timeout=DEMO_SECONDS)
     assert (process.returncode, err) == (0, ""), out

@@ -1,4 +1,4 @@
-"""One real Cassandra node, one ZooKeeper server and one service between them, by their command lines and clients."""
+"""One real Cassandra node, one ZooKeeper server and one service, used through their command lines and clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SENT = 40
 
 
 def queuey(*arguments: str) -> str:
-    """Runs a command of ours and returns what it prints."""
+    """Runs a queuey command and returns its output."""
     return subprocess.run(
         [sys.executable, "-m", "queuey", *arguments],
         env=environment(),
@@ -37,7 +37,7 @@ def queuey(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def url(cassandra: Cassandra) -> str:
-    """A keyspace, migrated by the command."""
+    """The URL of a keyspace, migrated by the command."""
     url = f"cassandra://{','.join(cassandra.contact_points)}:{cassandra.port}/{unique_name('smoke')}"
     queuey("migrate", "--store", url, "--replication", "1")
     return url
@@ -45,7 +45,7 @@ def url(cassandra: Cassandra) -> str:
 
 @pytest.fixture(scope="module")
 def connection(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The arguments of clients of a service on this keyspace, which ends cleanly."""
+    """The arguments for clients of a service on this keyspace. Checks that the service ends cleanly."""
     secret = json.loads(queuey("app", "create", "smoke", "--store", url, "--json"))["secret"]
     options = ["--store", url, "--consistency-strong", "delay=1"]
     with Served(tmp_path_factory.mktemp("smoke"), options) as service:
@@ -56,13 +56,12 @@ def connection(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
 
 @pytest.fixture(scope="module")
 def client(connection: dict[str, Any]) -> Iterator[Client]:
-    """A client of this service."""
     with Client(**connection) as client:
         yield client
 
 
 def read(client: Client, queue: str, count: int) -> list[Message]:
-    """Reads from the beginning until the read delay has passed for this many messages."""
+    """Reads from the beginning until the read delay has passed for ``count`` messages."""
     messages: list[Message] = []
 
     def has_all() -> bool:
@@ -74,7 +73,7 @@ def read(client: Client, queue: str, count: int) -> list[Message]:
 
 
 def test_messages_are_appended_read_by_time_and_purged(client: Client) -> None:
-    """What was acknowledged is read in the order of time, once, and is gone after a purge."""
+    """Acknowledged messages are read in time order, once, and are gone after a purge."""
     client.create_queue("log")
     sent = [client.send("log", f"line {number}").id for number in range(3)]
     assert [message.id for message in read(client, "log", 3)] == sent
@@ -110,16 +109,16 @@ def test_a_post_with_a_key_is_stored_once(client: Client) -> None:
 
 
 def test_a_name_has_one_message(client: Client) -> None:
-    """A taken name is refused, a replaced message is gone, a deleted name is free."""
+    """A used name is refused, a replaced message is gone, a deleted name is free."""
     client.create_queue("settings")
     named = client.named("settings")
     named.create("mode", "slow")
     with pytest.raises(NameTaken):
         named.create("mode", "fast")
     named.set("mode", "fast")
-    found = named.get("mode")
-    assert found is not None
-    assert found.body == "fast"
+    message = named.get("mode")
+    assert message is not None
+    assert message.body == "fast"
     named.delete("mode")
     assert named.get("mode") is None
 
@@ -127,7 +126,7 @@ def test_a_name_has_one_message(client: Client) -> None:
 def test_a_group_shares_partitions_and_goes_on_from_commits(
     client: Client, connection: dict[str, Any], zookeeper: ZooKeeper
 ) -> None:
-    """A second member gets half of the partitions; after it has left, the first has all, and no message twice."""
+    """A second member gets half of the partitions; after it leaves, the first has all, and no message comes twice."""
     client.create_queue("events", partitions=PARTITIONS)
     coordination = f"zookeeper://{zookeeper.connect_string}/{unique_name('smoke')}"
     handled: list[str] = []

@@ -1,1 +1,1 @@
-"""Everything at once for as long as wanted, with kills; see :mod:`tests.soak.__main__`."""
+"""Everything at once for any length of time, with kills. See :mod:`tests.soak.__main__`."""

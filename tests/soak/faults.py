@@ -1,4 +1,4 @@
-"""Kills workers of services, whole services and Qdo workers, and pauses nodes of Cassandra, in an order drawn anew."""
+"""Kills workers of services, whole services and Qdo workers, and pauses Cassandra nodes, in a random order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from tests.soak.landscape import Landscape
 
 REST = (3.0, 8.0)
-"""Seconds between two faults."""
+"""Range of seconds between two faults."""
 ABSENCE = (0.5, 6.0)
-"""Seconds for which something is dead or paused."""
+"""Range of seconds for which a process is dead or paused."""
 
 
 class Faults(threading.Thread):
-    """Goes on until it is told to end; everything runs again then."""
+    """Performs faults until it is told to end. Then everything runs again."""
 
     def __init__(self, landscape: Landscape, seed: int) -> None:
         super().__init__(name="faults", daemon=True)
@@ -36,22 +36,22 @@ class Faults(threading.Thread):
                         return
                     perform()
                     self.counts[kind] += 1
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told in the end
+        except Exception as error:  # noqa: BLE001 - it is reported in the end
             self.failures.append(f"faults ended: {error!r}")
 
     def end(self) -> None:
         """Waits until the present fault is over."""
         self._ended.set()
-        self.join(ABSENCE[1] + 200.0)  # what was killed starts again meanwhile
+        self.join(ABSENCE[1] + 200.0)  # includes the restart of a killed process
 
     def _possible(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        found = self._landscape
-        for service in found.services:
+        landscape = self._landscape
+        for service in landscape.services:
             yield "worker of a service killed", service.kill_worker
             yield "service killed", self._during(service.kill, service.start)
-        for worker in found.workers:
+        for worker in landscape.workers:
             yield "Qdo worker killed", self._during(worker.kill, worker.start)
-        node = self._rng.choice(found.nodes)
+        node = self._rng.choice(landscape.nodes)
         yield "Cassandra node paused", self._during(node.pause, node.resume)
 
     def _during(self, begin: Callable[[], None], end: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What Qdo workers do with a message: they write its number down. A line that is whole was handled."""
+"""The handler of the Qdo workers: it appends the number of each message to a file. A complete line was handled."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from queuey.client import Message
 
 RECORD = "SOAK_RECORD"
-"""Variable with the path of the file."""
+"""The environment variable with the path of the file."""
 
 
 @contextmanager
 def record() -> Iterator[int]:
-    """Opens the file for the handler."""
     file = os.open(os.environ[RECORD], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         yield file
@@ -23,10 +22,8 @@ def record() -> Iterator[int]:
 
 
 def handle(message: Message, file: int) -> None:
-    """Appends the number of a message."""
     os.write(file, f"{number_of(message.body)}\n".encode())
 
 
 def number_of(body: str) -> int:
-    """Returns the number with which a body begins."""
     return int(body.partition(" ")[0])

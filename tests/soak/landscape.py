@@ -1,4 +1,4 @@
-"""All servers and programs of a run: both stores, with two services and a group of workers at each."""
+"""All servers and programs of a run: both stores, each with two services and a group of workers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.soak.usage import ALLOWANCES, JAVA_ALLOWANCES, Allowances
 PARTITIONS = 4
 KEYSPACE = "soak"
 FATES = ("killed", "lasting")
-"""Of the two services and the two workers at each store; what grows slowly shows in those that nobody kills."""
+"""The fates of the two services and two workers at each store. Slow growth shows in those that are never killed."""
 CONNECT_SECONDS = 120.0
 
 
 class Landscape(NamedTuple):
-    """What runs.
+    """The running programs.
 
     Attributes:
-        traffic: At each store.
+        traffic: The traffic at each store.
         services, workers: Those that are killed.
-        lasting: Services and workers that nobody kills.
-        nodes: Of Cassandra.
-        servers: Of ZooKeeper.
+        lasting: Services and workers that are never killed.
+        nodes: The nodes of Cassandra.
+        servers: The servers of ZooKeeper.
     """
 
     traffic: list[Traffic]
@@ -45,24 +45,23 @@ class Landscape(NamedTuple):
 
     @property
     def programs(self) -> list[Program]:
-        """All services and workers."""
         return [*self.services, *self.workers, *self.lasting]
 
     @property
     def watched(self) -> dict[Program | Server, Allowances]:
-        """Every process, and how much it may grow."""
+        """Every process, with its allowed growth."""
         return dict.fromkeys(self.programs, ALLOWANCES) | dict.fromkeys((*self.nodes, *self.servers), JAVA_ALLOWANCES)
 
 
 @contextlib.contextmanager
 def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape]:
-    """Starts everything, and ends it with the block.
+    """Starts everything for a block, and ends it afterwards.
 
     Args:
-        data: For the stores.
-        logs: For what programs print, and the records of Qdo workers.
-        count: Nodes of Cassandra.
-        seed: Of the traffic.
+        data: Directory of the stores.
+        logs: Directory for output of programs, and records of Qdo workers.
+        count: Number of Cassandra nodes.
+        seed: Seeds the traffic.
     """
     with contextlib.ExitStack() as stack:
         nodes = stack.enter_context(start_cassandra(count, keep=data / "cassandra"))
@@ -76,7 +75,7 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
             "sqlite": {},
             "cassandra": {"--coordination": f"zookeeper://{ensemble.connect_string}/soak"},
         }
-        found = Landscape([], [], [], [], nodes.nodes, ensemble.nodes)
+        landscape = Landscape([], [], [], [], nodes.nodes, ensemble.nodes)
         for store, chosen in options.items():
             services = [Service(f"{store} {fate} service", data, chosen) for fate in FATES]
             settings = _worker_settings([service.url for service in services], groups[store])
@@ -92,11 +91,11 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
             for worker in workers:
                 worker.start()
                 stack.callback(worker.kill)
-            found.traffic.append(traffic)
-            found.services.append(services[0])
-            found.workers.append(workers[0])
-            found.lasting.extend((services[1], workers[1]))
-        yield found
+            landscape.traffic.append(traffic)
+            landscape.services.append(services[0])
+            landscape.workers.append(workers[0])
+            landscape.lasting.extend((services[1], workers[1]))
+        yield landscape
 
 
 def _furnish(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Which acknowledged messages a consumer has yet to see. Its memory grows with the lag, not with the run."""
+"""The acknowledged messages that each consumer has yet to see. Memory grows with the lag, not with the run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Lag(NamedTuple):
-    """How far a consumer is behind the acknowledgements: messages, and the seconds since the oldest of them."""
+    """How far a consumer is behind the acknowledgements: messages, and the age of the oldest in seconds."""
 
     messages: int
     seconds: float
 
 
 class _Account:
-    """One consumer's."""
+    """The account of one consumer."""
 
     def __init__(self) -> None:
         self.due: dict[int, float] = {}
@@ -25,7 +25,7 @@ class _Account:
 
 
 class Ledger:
-    """Counts messages, which have numbers, from their acknowledgement until each consumer has seen them.
+    """Tracks numbered messages from their acknowledgement until each consumer has seen them.
 
     Args:
         once: Consumers that see each message exactly once.
@@ -42,7 +42,7 @@ class Ledger:
         self.acknowledged = 0
 
     def acknowledge(self, numbers: Iterable[int]) -> None:
-        """Records that the service said that it has stored messages."""
+        """Records messages that the service acknowledged."""
         with self._lock:
             now, numbers = self._clock(), set(numbers)
             self.acknowledged += len(numbers)
@@ -51,12 +51,12 @@ class Ledger:
                 account.early -= numbers
 
     def leave_open(self, numbers: Iterable[int]) -> None:
-        """Records messages of which no answer said whether they were stored."""
+        """Records messages of unknown outcome."""
         with self._lock:
             self._unknown |= set(numbers)
 
     def see(self, name: str, numbers: Iterable[int]) -> None:
-        """Records what a consumer was given, which may be before the answer to the writer."""
+        """Records messages that a consumer received, possibly before their acknowledgement."""
         with self._lock:
             account = self._accounts[name]
             for number in numbers:
@@ -65,7 +65,6 @@ class Ledger:
                     account.early.add(number)
 
     def lags(self) -> dict[str, Lag]:
-        """Returns how far each consumer is behind."""
         with self._lock:
             now = self._clock()
             return {
@@ -74,19 +73,18 @@ class Ledger:
             }
 
     def seen(self) -> dict[str, int]:
-        """Returns how many messages each consumer was given."""
         return {name: account.seen for name, account in self._accounts.items()}
 
     def violations(self) -> list[str]:
-        """Returns what was lost, and what was shown twice or without having been stored to one that must not see it."""
-        found = []
+        """Returns lost messages, and, for consumers that see each message once, repeated or unacknowledged ones."""
+        problems = []
         for name, account in sorted(self._accounts.items()):
             if account.due:
-                found.append(f"{name} never saw {len(account.due)} acknowledged messages: {_some(account.due)}")
+                problems.append(f"{name} never saw {len(account.due)} acknowledged messages: {_some(account.due)}")
             wrong = account.early - self._unknown
             if name in self._once and wrong:
-                found.append(f"{name} saw {len(wrong)} messages twice or unacknowledged: {_some(wrong)}")
-        return found
+                problems.append(f"{name} saw {len(wrong)} messages twice or unacknowledged: {_some(wrong)}")
+        return problems
 
 
 def _some(numbers: Iterable[int]) -> str:

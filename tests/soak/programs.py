@@ -1,4 +1,4 @@
-"""The programs of a run: services and workers that are killed and started again, and those that live all the time."""
+"""The programs of a run: services and workers, of which some are killed and restarted."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ END_SECONDS = 100.0
 
 
 class Program(ABC):
-    """A process with its children, which has one life after another.
+    """A process with its children. It has one life after another.
 
     Attributes:
-        name: For people.
+        name: Its name in reports.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,35 +33,32 @@ class Program(ABC):
 
     @property
     def pid(self) -> int | None:
-        """Of its present life; None between two."""
+        """The process id of its present life; None between two lives."""
         return self._process.pid if self._running else None
 
     @abstractmethod
     def _begin(self) -> subprocess.Popen[bytes] | subprocess.Popen[str]:
-        """Starts a life and returns when it serves."""
+        """Starts a life, and returns when it serves."""
 
     def start(self) -> None:
-        """Starts the next life."""
         self._process = self._begin()
         self._running = True
 
     def kill(self) -> None:
-        """Ends all its processes by SIGKILL."""
         self._running = False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(END_SECONDS)
 
     def stop(self) -> int:
-        """Ends it by SIGTERM; returns its code."""
         self._running = False
         self._process.terminate()
         return self._process.wait(END_SECONDS)
 
     def problem(self) -> str | None:
-        """Says that it has ended although nobody ended it."""
+        """Returns a text if it has ended by itself."""
         code = self._process.poll() if self._running else None
-        # Asked again: it may have been killed in between.
+        # `_running` is checked again, as it may have been killed in between.
         return f"{self.name} ended by itself with code {code}" if code is not None and self._running else None
 
 
@@ -83,19 +80,19 @@ class Service(Program):
         return served.process
 
     def kill_worker(self) -> None:
-        """Ends one of its worker processes by SIGKILL; the service replaces it."""
+        """Kills one of its worker processes with SIGKILL. The service replaces it."""
         workers = [pid for pid in descendants(self._process.pid)[1:] if b"spawn_main" in _command(pid)]
         if workers:
             os.kill(workers[0], signal.SIGKILL)
 
 
 class GroupWorker(Program):
-    """``qdo work``, which writes down what it handles.
+    """``qdo work``, which records what it handles.
 
     Args:
-        name: For people, and of its files.
-        directory: For its record and its log.
-        options: Of the command.
+        name: Its name in reports, and of its files.
+        directory: Holds its record and its log.
+        options: Options of the command.
     """
 
     def __init__(self, name: str, directory: Path, options: Mapping[str, str]) -> None:
@@ -122,5 +119,5 @@ class GroupWorker(Program):
 def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""

@@ -1,4 +1,4 @@
-"""A run: traffic and faults for a while, what it shows meanwhile, and what it has shown in the end."""
+"""A run: traffic and faults for a while, its status meanwhile, and its verdict in the end."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.soak.usage import MEGABYTE, Sample, Trend, growth, trend, usage
 STATUS_SECONDS = 30.0
 SAMPLE_SECONDS = 2.0
 SAMPLES = 2000
-"""Of each process at most; a long run looks at them less often."""
+"""Max samples of each process. A long run takes them less often."""
 WARM_SHARE, WARM_SECONDS = 0.2, 60.0
-"""What happens in this part of a run, and at most in so much time, is its warm-up."""
+"""The warm-up of a run: a fraction of it, and its max seconds."""
 DRAIN_SECONDS = 120.0
-"""Without any progress, after which what is left counts as lost."""
+"""Seconds without progress after which the remaining messages count as lost."""
 
 
 class Run:
-    """See the module.
+    """A soak run.
 
     Args:
-        landscape: What runs.
-        seed: Of the faults.
+        landscape: The running programs.
+        seed: Seeds the faults.
         stop: Ends the run early, in order.
     """
 
@@ -46,7 +46,7 @@ class Run:
         self._drained_after = 0.0
 
     def perform(self, seconds: float) -> None:
-        """Does everything at once for so many seconds, then lets the consumers catch up, and ends all in order."""
+        """Runs everything at once for ``seconds``, then lets the consumers catch up, and ends everything in order."""
         for traffic in self._landscape.traffic:
             traffic.start()
         self._faults.start()
@@ -72,8 +72,8 @@ class Run:
 
     def _look(self, passed: float) -> None:
         for process in self._landscape.watched:
-            if process.pid is not None and (found := usage(process.pid)):
-                self._series[process.name].append(Sample(passed, found))
+            if process.pid is not None and (sample := usage(process.pid)):
+                self._series[process.name].append(Sample(passed, sample))
         for name, lag in self._lags():
             self._longest[name] = max(lag, self._longest.get(name, lag), key=lambda each: each.seconds)
         for program in self._landscape.programs:
@@ -100,46 +100,44 @@ class Run:
     def _drain(self) -> None:
         began = progress = self._passed()
         least = float("inf")
-        while (left := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:  # bounded: by both
-            if left < least:
-                least, progress = left, self._passed()
+        while (remaining := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:  # bounded: both
+            if remaining < least:
+                least, progress = remaining, self._passed()
             time.sleep(0.2)
         self._drained_after = self._passed() - began
         self._problems |= {f"{name}: {count:,} messages were left": None for name, count in self._left().items()}
 
     def _left(self) -> dict[str, int]:
-        """Returns how much is to be done by our own count, or else by what the services say."""
-        found = {name: lag.messages for name, lag in self._lags()}
-        if not any(found.values()):
+        """Returns the remaining messages by our own count, or if there are none, by the services' count."""
+        remaining = {name: lag.messages for name, lag in self._lags()}
+        if not any(remaining.values()):
             for traffic in self._landscape.traffic:
-                found |= {f"{traffic.store}, {name}": count for name, count in traffic.left().items()}
-        return {name: count for name, count in found.items() if count}
+                remaining |= {f"{traffic.store}, {name}": count for name, count in traffic.left().items()}
+        return {name: count for name, count in remaining.items() if count}
 
     def _passed(self) -> float:
         return time.monotonic() - self._began
 
     def trends(self) -> dict[str, Trend]:
-        """Returns how the usage of each process went."""
         warm = min(WARM_SHARE * self._seconds, WARM_SECONDS)
-        found = {name: trend(series, warm) for name, series in self._series.items()}
-        return {name: each for name, each in found.items() if each is not None}
+        trends_ = {name: trend(series, warm) for name, series in self._series.items()}
+        return {name: each for name, each in trends_.items() if each is not None}
 
     def violations(self) -> list[str]:
-        """Returns what must not have happened."""
-        found = [*self._problems, *self._faults.failures]
+        """Returns everything that must not have happened."""
+        problems = [*self._problems, *self._faults.failures]
         for traffic in self._landscape.traffic:
-            found += traffic.failures
-            found += [f"{traffic.store}, {text}" for text in traffic.ledger.violations()]
+            problems += traffic.failures
+            problems += [f"{traffic.store}, {text}" for text in traffic.ledger.violations()]
         trends = self.trends()
         for process, allowances in self._landscape.watched.items():
             if process.name in trends:
-                found += growth(process.name, trends[process.name], allowances)
+                problems += growth(process.name, trends[process.name], allowances)
             else:
-                found.append(f"{process.name} was not there long enough to be watched")
-        return found
+                problems.append(f"{process.name} did not run long enough to be watched")
+        return problems
 
     def report(self) -> Mapping[str, Any]:
-        """Returns everything as JSON takes it."""
         return {
             "seconds": round(self._seconds),
             "drained after seconds": round(self._drained_after, 1),

@@ -1,4 +1,4 @@
-"""A short run, so that the long ones do not rot."""
+"""A short run, which keeps the long ones working."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUS_LINES, SECONDS = 2, 60
 
 @pytest.mark.slow
 def test_a_minute_of_everything_that_ctrl_c_ends(tmp_path: Path) -> None:
-    """An interrupted run makes all checks, finds nothing, and says what it has seen."""
+    """An interrupted run makes all checks, finds no violation, and writes its report."""
     command = [sys.executable, "-m", "tests.soak", "--minutes", "60", "--nodes", "1", "--reports", str(tmp_path)]
     with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True), patience=300) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Writers and all ways to consume, each in a thread; a thread that fails is a violation."""
+"""Writers and all kinds of consumers, each in a thread. A thread that fails is a violation."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tests.soak.ledger import Ledger
 
 APPLICATION, KEY, QUEUE, GROUP = "soak", "5" * 64, "feed", "crew"
 PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=1, retry_after_cap=1, deadline=300, cool_down=2)
-"""Goes on until a service is back."""
+"""Retries until a service is back."""
 READER, POLLER, CLAIMERS, WORKERS = "read by time", "long poll", "claims", "qdo workers"
 SIZES = (1, 1, 5, 20)
-"""Messages of a post, drawn from these."""
+"""Choices of the number of messages in a post."""
 PAUSE = (0.1, 0.5)
-"""Seconds between two posts of a writer."""
+"""Range of seconds between two posts of a writer."""
 TTL = 900
 CLAIM_TTL = 10.0
 END_SECONDS = 330.0
-"""For a thread to end: longer than a client tries."""
+"""Max seconds until a thread ends. Longer than a client retries."""
 MISTAKES = 0.01
-"""Share of jobs at which a claimer gives up, so that they are delivered again."""
+"""Fraction of jobs at which a claimer gives up, so that they are delivered again."""
 PADDING = "x" * 180
 
 
 class Traffic:
-    """What goes on at one store.
+    """The traffic at one store.
 
     Args:
-        urls: Of its services; the threads prefer one of them in turn.
-        records: Where Qdo workers write down what they have handled.
-        seed: Of what writers send and when.
+        urls: The services. The threads prefer one of them in turn.
+        records: The files in which Qdo workers record handled messages.
+        seed: Seeds what writers send and when.
     """
 
     def __init__(self, store: str, urls: Sequence[str], records: Sequence[Path], seed: int) -> None:
@@ -61,24 +61,21 @@ class Traffic:
         return Client(urls, key=KEY, application=APPLICATION, retry=PATIENT)
 
     def start(self) -> None:
-        """Starts all threads."""
         for thread in (*self._writers, *self._consumers):
             thread.start()
 
     def end_writers(self) -> None:
-        """Has no more messages sent."""
         self._writing_ended.set()
         for thread in self._writers:
             thread.join(END_SECONDS)
 
     def end(self) -> None:
-        """Ends the consumers, too."""
         self._ended.set()
         for thread in self._consumers:
             thread.join(END_SECONDS)
 
     def left(self) -> dict[str, int]:
-        """Returns how many messages the service itself says are still to be acknowledged, and to be committed."""
+        """Returns the numbers of messages that are unacknowledged and uncommitted, as the service reports them."""
         with self.client() as client:
             size, lag = client.job_queue(QUEUE).size().size, client.offsets(QUEUE, GROUP).lag
         return {f"{CLAIMERS} to be acknowledged": size, f"{WORKERS} to be committed": lag}
@@ -88,7 +85,7 @@ class Traffic:
             try:
                 with self.client(preferred) as client:
                     work(client, preferred)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told in the end
+            except Exception as error:  # noqa: BLE001 - it is reported in the end
                 self.failures.append(f"{self.store}: {name} failed: {error!r}")
 
         return threading.Thread(target=run, name=f"{self.store} {name}", daemon=True)

@@ -12,7 +12,7 @@ MEGABYTE = 1 << 20
 
 
 class Usage(NamedTuple):
-    """What a process and its descendants have taken."""
+    """The usage of a process and its descendants. Memory is in bytes."""
 
     memory: int
     handles: int
@@ -20,7 +20,7 @@ class Usage(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """How much more the last third of a run may have than the first: a share of that, and a fixed amount on top."""
+    """Allowed growth from the first to the last third of a run: a fraction, plus a fixed amount."""
 
     share: float
     amount: int
@@ -33,11 +33,10 @@ ALLOWANCES: Allowances = {
     "threads": Allowance(0.25, 12),
 }
 JAVA_ALLOWANCES: Allowances = {"handles": Allowance(0.5, 200), "threads": Allowance(0.25, 60)}
-"""A JVM fills the heap that it was given, whatever it does; its handles are the files of its tables and connections."""
+"""Without memory: a JVM always fills its heap. Handles are files of tables and connections."""
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns a process and all that it has started, directly or not."""
     pids = [pid]
     for each in pids:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
@@ -47,9 +46,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def usage(pid: int) -> Usage | None:
-    """Returns what a process and its descendants have now; None if it has ended."""
-    found = [each for each in map(_of_one, descendants(pid)) if each is not None]
-    return Usage(*map(sum, zip(*found, strict=True))) if found else None
+    """Returns the present usage of a process and its descendants, or None if it has ended."""
+    usages = [each for each in map(_of_one, descendants(pid)) if each is not None]
+    return Usage(*map(sum, zip(*usages, strict=True))) if usages else None
 
 
 def _of_one(pid: int) -> Usage | None:
@@ -58,19 +57,19 @@ def _of_one(pid: int) -> Usage | None:
         fields = dict(line.split(":", 1) for line in lines)
         handles = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         return Usage(int(fields["VmRSS"].split()[0]) * 1024, handles, int(fields["Threads"]))
-    except (OSError, KeyError):  # It has ended; a zombie has no memory.
+    except (OSError, KeyError):  # the process has ended; a zombie has no memory
         return None
 
 
 class Sample(NamedTuple):
-    """The usage at an instant, in seconds since the run began."""
+    """The usage at an instant, in seconds since the start of the run."""
 
     at: float
     usage: Usage
 
 
 class Trend(NamedTuple):
-    """Medians of the first and the last third after the warm-up, and the most that there was."""
+    """Medians of the first and the last third after the warm-up, and the maximum."""
 
     first: Usage
     last: Usage
@@ -78,7 +77,7 @@ class Trend(NamedTuple):
 
 
 def trend(samples: Sequence[Sample], warm: float) -> Trend | None:
-    """Returns how the usage went; None if there are too few samples."""
+    """Returns the trend of samples, or None if there are too few."""
     steady = [sample for sample in samples if sample.at >= warm]
     if len(steady) < 3:
         return None
@@ -86,8 +85,8 @@ def trend(samples: Sequence[Sample], warm: float) -> Trend | None:
     third = (end - begin) / 3
     first = [sample.usage for sample in steady if sample.at <= begin + third]
     last = [sample.usage for sample in steady if sample.at >= end - third]
-    every = [sample.usage for sample in steady]
-    return Trend(_each(first, statistics.median), _each(last, statistics.median), _each(every, max))
+    usages = [sample.usage for sample in steady]
+    return Trend(_each(first, statistics.median), _each(last, statistics.median), _each(usages, max))
 
 
 def _each(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]) -> Usage:
@@ -95,7 +94,7 @@ def _each(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]) -
 
 
 def growth(name: str, found: Trend, allowances: Allowances) -> list[str]:
-    """Returns what grew by more than is allowed."""
+    """Returns a text for each usage that grew by more than allowed."""
     violations = []
     for what, allowance in allowances.items():
         first, last = getattr(found.first, what), getattr(found.last, what)

@@ -1,1 +1,1 @@
-"""Spark: queues as a source and a sink, and the jobs of the pipeline."""
+"""Tests of Spark: queues as a source and a sink, and the jobs of the pipeline."""

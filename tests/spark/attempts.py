@@ -1,4 +1,4 @@
-"""Attempts to write rows at reserved ids, killed at any step, and a reader who sees what became of them. No Spark."""
+"""Attempts to write rows at reserved ids, killed at any step, and a reader of their results. No Spark."""
 
 from __future__ import annotations
 
@@ -29,18 +29,16 @@ class Texts(msgspec.Struct):
 
     @property
     def indexes(self) -> Integers:
-        """Their numbers."""
         return np.array(self.numbers, np.int64)
 
     @classmethod
     def chunk(cls, *texts: str) -> Texts:
-        """A whole chunk."""
         order = blake2b(repr(texts).encode(), digest_size=16).digest()
         content = blake2b(repr(sorted(texts)).encode(), digest_size=16).digest()
         return cls(list(texts), list(range(len(texts))), len(texts), order, content)
 
     def messages(self, base: int, low: int) -> MessageColumns:
-        """The messages; they live for a day."""
+        """Returns the messages, with a TTL of a day."""
         return columns_of(
             Message(base + index, low, index % 2 + 1, base + index + DAY, text)
             for index, text in zip(self.numbers, self.texts, strict=True)
@@ -48,17 +46,17 @@ class Texts(msgspec.Struct):
 
 
 class Killed(BaseException):
-    """Ends an attempt as SIGKILL does: nothing catches it."""
+    """The simulated end of an attempt by SIGKILL: nothing catches it."""
 
 
 class Mortal(InterposedStore):
-    """A store of which the attempt is killed at a given step: before it takes effect, or after, or in its middle.
+    """A store whose attempt is killed at a given step: before it takes effect, after it, or halfway.
 
     Args:
         store: The real one.
-        at: The number of the step, from 0; None: never.
+        at: The number of the step, from 0; None for never.
         when: ``before``, ``after``, or ``half``: half of the messages were written.
-        between: Called before each step: what others do meanwhile.
+        between: Called before each step, to simulate others.
         steps: The methods that count as steps.
     """
 
@@ -85,7 +83,7 @@ class Mortal(InterposedStore):
         owner, _, name = method.__qualname__.partition(".")
         real = getattr(getattr(self._store, CONTRACTS[owner]), name)
 
-        async def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - of any method
+        async def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - any method
             self._between()
             self.steps.append(name)
             if len(self.steps) - 1 != self._at:
@@ -101,7 +99,7 @@ class Mortal(InterposedStore):
 
 
 class Reader:
-    """Follows a queue with cursors, as any reader may, and keeps what it saw."""
+    """Follows a queue with cursors, as any reader may, and keeps what it received."""
 
     def __init__(self, store: Store, queue: Queue) -> None:
         self._store = store
@@ -110,7 +108,7 @@ class Reader:
         self.seen: list[str] = []
 
     def read(self) -> None:
-        """Reads what is there now."""
+        """Reads all available messages."""
         for partition, cursor in self._cursors.items():
             [page] = bridge.run(self._store.messages.read(self._queue, [Slice(partition, cursor, limit=10_000)]))
             self.seen += [str(message.body) for message in page.messages]

@@ -1,4 +1,4 @@
-"""Spark with executors in processes of their own, for a test: inside the driver's cluster, or standalone servers."""
+"""Spark for a test with executors in processes of their own: inside the driver's cluster, or standalone servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pyspark
 
 PATIENCE = 1500
-"""Seconds for a program to end, or a server to start: four JVMs share a machine that may be busy with much else."""
+"""Timeout in seconds for a program's end or a server's start: four JVMs share a machine that may be busy."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Run:
     """A program that has ended.
 
     Attributes:
-        report: What it printed.
-        stderr: What it wrote on standard error.
+        report: Its standard output.
+        stderr: Its standard error.
     """
 
     report: dict[str, Any]
@@ -34,7 +34,7 @@ class Run:
 
 
 def run_program(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Run:
-    """Runs :mod:`tests.spark.program` and returns what came of it."""
+    """Runs :mod:`tests.spark.program` and returns its output."""
     command = [sys.executable, "-m", "tests.spark.program", json.dumps(wanted)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -45,9 +45,9 @@ def run_program(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Run:
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
-    """The environment of a program: this one's without settings of Queuey, and a home of Spark in a directory.
+    """Returns this environment without settings of Queuey, and with a home of Spark in a directory.
 
-    Executors put their files under the home of Spark, which must not be where PySpark is installed.
+    Executors write files below the home of Spark, which must not be the installation of PySpark.
     """
     home = directory / "spark-home"
     home.mkdir()
@@ -75,11 +75,11 @@ def standalone(directory: Path, environ: Mapping[str, str], *, workers: int = 1)
 
 @contextlib.contextmanager
 def served(command: list[str], environ: Mapping[str, str], log: Path, *, cwd: Path | None = None) -> Iterator[Any]:
-    """Starts a server of Spark; gives a function that reads its log until a pattern is found."""
+    """Starts a Spark server; yields a function that waits until its log matches a pattern."""
     settings = log.with_suffix(".properties")
     settings.write_text(_LOG_SETTINGS)
     options = f"-Dlog4j2.configurationFile={settings.as_uri()}"
-    # The first is for Spark's own servers, the other for programs that are submitted.
+    # The first name is for Spark's own servers, the other for submitted programs.
     memory = {"SPARK_DAEMON_MEMORY": "256m"}
     env = {**memory, **environ, "SPARK_DAEMON_JAVA_OPTS": options, "SPARK_SUBMIT_OPTS": options}
     with (

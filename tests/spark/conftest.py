@@ -1,4 +1,4 @@
-"""One Spark session for the tests of this directory, and stores whose queues it reads and writes."""
+"""One Spark session for the tests of this directory, and the stores that it reads and writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Has Spark interpret its plans: to compile a program for each costs more than it saves on some hundred rows."""
+"""Makes Spark interpret its plans: for some hundred rows, compiling a program for each costs more than it saves."""
 CONF = INTERPRETED | {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -33,22 +33,22 @@ CONF = INTERPRETED | {
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Of sessions in tests: small, as are the data. To plan a query anew after each of its stages costs a tenth of all;
+"""Settings of test sessions: small, as are the data. To replan a query after each of its stages costs a tenth of all;
 the demo and the programs of the pages do so."""
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""Has Java compile quickly instead of well, which for so short a life takes about half the processor time, and with
-room for all that it compiles: by itself it has 48 MB then, and looks all the time for what could go."""
+"""Makes Java compile quickly instead of well, which halves the processor time of a short process. The code cache has
+room for everything: with the default of 48 MB Java would search for code to evict all the time."""
 DELAYS = {"consistency.weak": "delay=0.8", "consistency.very_strong": "write=QUORUM"}
-"""Settings of Cassandra with which a test does not wait for long until messages can be read."""
+"""Cassandra settings with which messages become readable soon."""
 
 
 def have_short_delays(url: str) -> None:
-    """Has a keyspace go by times with which a test does not wait for long until messages can be read.
+    """Sets the timing of a keyspace so that messages become readable soon.
 
-    The clocks may differ by so much because a busy machine answers late, and a late answer says little of a clock.
+    The allowed difference of clocks is large because a busy machine answers late, and so its clock is hard to measure.
     """
-    from queuey.storage.cassandra.timing import LevelTiming, Timing  # noqa: PLC0415 - only who uses it
-    from tests.servers import keyspaces  # noqa: PLC0415 - likewise
+    from queuey.storage.cassandra.timing import LevelTiming, Timing  # noqa: PLC0415 - needs the driver
+    from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
 
     levels = {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)}
     keyspaces.go_by(url, Timing(0.6, 0.1, levels))
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps settings of whoever runs the tests out of them."""
+    """Keeps settings of the person who runs the tests out of them."""
     for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
         monkeypatch.delenv(name)
 
@@ -74,7 +74,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests here, with two cores; it tries a task four times."""
-    from queuey.spark.session import session  # noqa: PLC0415 - only who uses it needs PySpark
+    from queuey.spark.session import session  # noqa: PLC0415 - needs PySpark
 
     directory = tmp_path_factory.mktemp("spark")
     before, interrupts = dict(os.environ), signal.getsignal(signal.SIGINT)
@@ -93,7 +93,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 def end(spark: SparkSession) -> None:
     """Stops a session and its JVM, so that none idles while the rest of the suite runs."""
-    from pyspark import SparkContext  # noqa: PLC0415 - only who uses it needs PySpark
+    from pyspark import SparkContext  # noqa: PLC0415 - needs PySpark
 
     gateway = SparkContext._gateway
     with warnings.catch_warnings():
@@ -110,8 +110,7 @@ def end(spark: SparkSession) -> None:
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Kept]:
-    """An embedded store with one application."""
-    from queuey.storage import sqlite  # noqa: PLC0415 - only who uses it needs it
+    from queuey.storage import sqlite  # noqa: PLC0415 - loaded on use
 
     data = tmp_path / "data"
     with contextlib.closing(sqlite.open_store(data)) as store:
@@ -123,8 +122,8 @@ def embedded(tmp_path: Path) -> Iterator[Kept]:
 @pytest.fixture
 def clustered(contract_keyspace: str) -> Iterator[Kept]:
     """A Cassandra store with one application; reads stay behind the clock by 1.9 s."""
-    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
-    from tests.spark.kept import opened  # noqa: PLC0415 - likewise
+    from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
+    from tests.spark.kept import opened  # noqa: PLC0415 - needs the driver
 
     keyspaces.empty(contract_keyspace)
     have_short_delays(contract_keyspace)
@@ -136,7 +135,7 @@ def clustered(contract_keyspace: str) -> Iterator[Kept]:
 
 
 def close_all() -> None:
-    """Closes what the code under test has opened in this process."""
-    from queuey.spark import open_stores  # noqa: PLC0415 - only who uses it needs it
+    """Closes the stores that the tested code has opened in this process."""
+    from queuey.spark import open_stores  # noqa: PLC0415 - loaded on use
 
     open_stores.close_all()

@@ -1,6 +1,6 @@
-"""The process of which Spark forks its Python workers here: it has imported what each of them would import by itself.
+"""The process from which Spark forks its Python workers in tests: it has imported the modules that each would import.
 
-That is half a second of processor time, and a test has dozens of workers. ``spark.python.daemon.module`` names it.
+This saves half a second of processor time per worker, and a test has dozens. ``spark.python.daemon.module`` names it.
 """
 
 from __future__ import annotations

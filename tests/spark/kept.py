@@ -15,14 +15,14 @@ from tests.backends import APP
 
 TTL = 3600
 METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", "2"))), Meta(json=True))
-"""What travels with bodies of :meth:`Kept.fill`, in turn."""
+"""Metadata for bodies of :meth:`Kept.fill`, in turn."""
 
 
 class Kept:
-    """A store, and how Spark is told where it is.
+    """A store, and the options with which Spark opens it.
 
     Args:
-        store: Open in this process.
+        store: The store, open in this process.
         options: The same store as options of Spark.
     """
 
@@ -32,15 +32,14 @@ class Kept:
 
     @property
     def named(self) -> StoreOptions:
-        """What the code under test gets to know of the store."""
+        """The options that the tested code gets."""
         return StoreOptions(settings=tuple(sorted(self.options.items())), application=APP)
 
     def queue(self, name: str = "orders", **fields: Any) -> Queue:  # noqa: ANN401 - the fields of a QueueSpec
-        """Creates a queue."""
         return bridge.run(self.store.catalogue.create_queue(APP, name, QueueSpec(**fields)))[0]
 
     def fill(self, queue: Queue, count: int, *, ttl: int = TTL) -> list[Message]:
-        """Posts messages of all kinds, turn by turn to all partitions, and returns them when they can be read."""
+        """Posts messages of all kinds to all partitions in turn, and returns them once they can be read."""
         bodies = [f"text {n} ä" if n % 2 else b"\x00\xff" + str(n).encode() for n in range(count)]
         bodies = ["[1]" if METAS[n % len(METAS)] == Meta(json=True) else body for n, body in enumerate(bodies)]
         items = [
@@ -50,7 +49,7 @@ class Kept:
         return self.post(queue, items)
 
     def post(self, queue: Queue, items: Sequence[NewMessage]) -> list[Message]:
-        """Posts messages and returns them, as they are stored, when they can be read."""
+        """Posts messages and returns them, as stored, once they can be read."""
         positions = [
             position
             for first in range(0, len(items), 1000)
@@ -62,7 +61,7 @@ class Kept:
         )
 
     def settle(self, queue: Queue, position: Position | None = None) -> None:
-        """Waits until a position, or else all that has been written until now, is below the horizon of readers."""
+        """Waits until a position, by default the last one written, is below the horizon of readers."""
         ticks = ids.now_ticks() if position is None else position[0]
         until = time.monotonic() + 300
         while bridge.run(self.store.bulk.horizon(queue)) <= ticks and (
@@ -72,7 +71,7 @@ class Kept:
             time.sleep(0.02)
 
     def all(self, queue: Queue) -> list[Message]:
-        """Returns everything in a queue, by partition and position, delayed messages and unsettled ones included."""
+        """Returns all messages of a queue, by partition and position, including delayed and unsettled ones."""
         return [
             message
             for partition in range(1, queue.partitions + 1)
@@ -83,8 +82,8 @@ class Kept:
 
 def opened(options: Mapping[str, str]) -> Store:
     """Opens a store in this process by the options that Spark gets."""
-    from queuey import settings  # noqa: PLC0415 - only who uses it needs it
-    from queuey.storage import opening  # noqa: PLC0415 - likewise
+    from queuey import settings  # noqa: PLC0415 - loaded on use
+    from queuey.storage import opening  # noqa: PLC0415 - loaded on use
 
     store = opening.open_store(settings.load(dict(options), {}).settings, jobs=False)
     opening.patiently(lambda: bridge.run(store.applications.application_names()), 60)
@@ -92,4 +91,4 @@ def opened(options: Mapping[str, str]) -> Store:
 
 
 def quiet(text: str) -> None:
-    """Takes no notice of what a job says."""
+    """Ignores the messages of a job."""

@@ -1,4 +1,4 @@
-"""The data source with attempts that die: Python workers of tasks, or the whole driver, killed at a given point."""
+"""The data source with attempts that are killed: the Python worker of a task, or the whole driver, at a given point."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 IN_TASKS = ("planned", "reserved", "half", "loaded", "done")
-"""Points in a task: it begins; ids are reserved; half is written; all is; that is noted."""
+"""Points in a task: at its begin, with ids reserved, half written, all written, and noted."""
 COMMITTING = "committing"
-"""The tasks of a micro-batch are done, and Spark has not noted it yet."""
+"""The tasks of a micro-batch are done, and Spark has not recorded it yet."""
 
 
 class Deaths(msgspec.Struct, frozen=True):
-    """Who dies where; each death happens once.
+    """The deaths of tasks or drivers; each happens once.
 
     Attributes:
-        directory: Keeps which have happened.
-        point: Where; None: tasks die at all the points of tasks, by turns.
-        batch: The micro-batch in which it happens; None: in every one.
-        driver: Spark's JVM dies as well, and with it the driver; else the Python worker that does the task alone.
-        chunk: In which chunk of the task.
+        directory: Keeps the deaths that have happened.
+        point: The point of death; None for all points of a task, in turn.
+        batch: The micro-batch in which it happens; None for every one.
+        driver: Kills Spark's JVM, and with it the driver, too; otherwise only the Python worker of the task.
+        chunk: The chunk of the task in which it happens.
     """
 
     directory: Path
@@ -45,12 +45,12 @@ class Deaths(msgspec.Struct, frozen=True):
     chunk: int = 0
 
     def extent(self, point: str, batch: str, task: int) -> None:
-        """Dies if this is where."""
-        wanted = self.point or IN_TASKS[task % len(IN_TASKS)]
-        if point != wanted or self.batch not in {None, batch}:
+        """Kills the process if this is the point."""
+        target = self.point or IN_TASKS[task % len(IN_TASKS)]
+        if point != target or self.batch not in {None, batch}:
             return
         try:
-            (self.directory / (f"driver-{wanted}" if self.driver else f"{batch}-{task}-{wanted}")).touch(exist_ok=False)
+            (self.directory / (f"driver-{target}" if self.driver else f"{batch}-{task}-{target}")).touch(exist_ok=False)
         except FileExistsError:
             return
         if self.driver:
@@ -58,12 +58,12 @@ class Deaths(msgspec.Struct, frozen=True):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def happened(self) -> list[str]:
-        """Which have."""
+        """The deaths that have happened."""
         return sorted(path.name for path in self.directory.iterdir())
 
 
 def source(called: str, deaths: Deaths) -> type[DataSource]:
-    """Returns a data source of this name that dies so."""
+    """Returns a data source of this name with these deaths."""
 
     class Writer(QueueyWriter):
         def write(self, iterator: Iterator[Any]) -> spark_writer.TaskCommit:
@@ -83,12 +83,12 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
             return called
 
         def writer(self, schema: StructType, overwrite: bool) -> QueueyWriter:  # noqa: FBT001 - as Spark calls it
-            from queuey.spark import options  # noqa: PLC0415 - where it runs
+            from queuey.spark import options  # noqa: PLC0415 - imported where it runs
 
             return Writer(options.write_options(self.options, streaming=False), schema, overwrite=overwrite)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> QueueyStreamWriter:  # noqa: FBT001, N802
-            from queuey.spark import options  # noqa: PLC0415 - likewise
+            from queuey.spark import options  # noqa: PLC0415 - imported where it runs
 
             return StreamWriter(options.write_options(self.options, streaming=True), schema, overwrite=overwrite)
 
@@ -96,7 +96,7 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
 
 
 def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCommit]) -> spark_writer.TaskCommit:  # noqa: ANN401
-    """Does a task with a store that dies at the points in it."""
+    """Does a task with a store that kills it at the points."""
     context = TaskContext.get()
     assert context is not None
     batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()
@@ -117,10 +117,10 @@ def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCom
         return written
 
     async def entering(work: str, piece: int, value: bytes, *, expected: bytes | None, **more: Any) -> bytes:  # noqa: ANN401
-        found: bytes = await enter(work, piece, value, expected=expected, **more)
+        result: bytes = await enter(work, piece, value, expected=expected, **more)
         if expected is not None and seen["load"] == deaths.chunk:
             deaths.extent("done", batch, task)
-        return found
+        return result
 
     deaths.extent("planned", batch, task)
     store.bulk.load_unread, store.ledger.enter = loading, entering

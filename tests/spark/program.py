@@ -1,7 +1,7 @@
 """A program that reads queues on a cluster: run as a process of its own, it reports on standard output as JSON.
 
-Its argument is a JSON object: ``master``, ``conf`` of Spark, ``options`` of the store, ``queue``, which is purged at
-the end.
+Its argument is a JSON object: ``master``, ``conf`` of Spark, ``options`` of the store, and ``queue``, which is purged
+at the end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MISTAKES = "-- what follows is about mistakes --"
 
 
 def main() -> None:
-    """Reads what it is told to, and prints what it saw."""
-    wanted = json.loads(sys.argv[1])
-    spark = session(master=wanted["master"], conf=wanted["conf"], name="program")
+    """Reads what the argument asks for, and prints the result."""
+    request = json.loads(sys.argv[1])
+    spark = session(master=request["master"], conf=request["conf"], name="program")
     try:
-        report = seen(spark, wanted["options"], wanted["queue"])
+        report = seen(spark, request["options"], request["queue"])
     finally:
         spark.stop()
         open_stores.close_all()
@@ -55,7 +55,7 @@ def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, 
     rows = sorted((row.partition, row.id) for row in frame.select("partition", "id").collect())
     jvm: Any = spark.sparkContext._jvm
     explained = jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended")
-    print(MISTAKES, file=sys.stderr, flush=True)  # noqa: T201 - marks where Spark begins to complain
+    print(MISTAKES, file=sys.stderr, flush=True)  # noqa: T201 - marks where Spark begins to log errors
     with failing():
         reading(subscribe="nowhere").count()
     place = store_options(options)

@@ -19,18 +19,17 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def reading(spark: SparkSession, kept: Kept, **options: str) -> DataFrame:
-    """A read of what the options say."""
     return spark.read.format("queuey").options(**kept.options, **options).load()
 
 
 def seen(row: Row) -> tuple[object, ...]:
-    """What a row says of a message."""
+    """Returns the compared columns of a row."""
     headers = tuple((header.key, bytes(header.value).decode()) for header in row.headers or ())
     return row.queue, row.partition, row.id, bytes(row.value), row.valueType, row.contentType, headers, row.position
 
 
 def expected(queue: str, message: Message) -> tuple[object, ...]:
-    """What a row has to say of a message."""
+    """Returns the expected columns of a message."""
     meta, text = message.meta, isinstance(message.body, str)
     body = message.body.encode() if isinstance(message.body, str) else message.body
     kind = "json" if meta is not None and meta.json else "text" if text else "bytes"
@@ -40,14 +39,14 @@ def expected(queue: str, message: Message) -> tuple[object, ...]:
 
 
 def microseconds(spark: SparkSession, frame: DataFrame) -> dict[str, tuple[int, int]]:
-    """Id -> id time and end in microseconds since 1970, as Spark has them."""
+    """Returns id -> id time and end in microseconds since 1970, as Spark has them."""
     rows = frame.selectExpr("id", "unix_micros(timestamp) AS since", "unix_micros(expires) AS until").collect()
     return {row.id: (row.since, row.until) for row in rows}
 
 
 @pytest.mark.parametrize("where", ["embedded", "clustered"])
 def test_every_message_is_a_row(where: str, spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    """A read gives every message of the queues once, with all that is known of it."""
+    """A read gives every message of the queues once, with all its columns."""
     kept: Kept = request.getfixturevalue(where)
     orders, events = kept.queue("orders", partitions=3), kept.queue("events")
     stored = [("orders", one) for one in kept.fill(orders, 400)] + [("events", one) for one in kept.fill(events, 50)]
@@ -61,7 +60,7 @@ def test_every_message_is_a_row(where: str, spark: SparkSession, request: pytest
 
 @pytest.mark.parametrize("switch", ["true", "false"])
 def test_filters_on_one_frame(switch: str, spark: SparkSession, embedded: Kept) -> None:
-    """A frame that is filtered in several ways gives each the rows that it asks for, whatever Spark hands over."""
+    """Several filters on one frame each give their rows, whichever of them Spark pushes down."""
     embedded.fill(embedded.queue(partitions=3), 30)
     before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, switch)
@@ -75,7 +74,7 @@ def test_filters_on_one_frame(switch: str, spark: SparkSession, embedded: Kept) 
 
 
 def test_a_purged_queue_is_loss(spark: SparkSession, embedded: Kept) -> None:
-    """A queue that is purged after a read was planned fails it, or is left out where loss is to be overlooked."""
+    """A purge after a read was planned fails it, or leaves the queue out if loss is accepted."""
     queue = embedded.queue()
     embedded.fill(queue, 10)
     frames = [reading(spark, embedded, subscribe="orders", failOnDataLoss=text) for text in ("true", "false")]

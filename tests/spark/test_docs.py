@@ -1,4 +1,4 @@
-"""The examples of the page about Spark, as far as it is about batches."""
+"""The examples of the page about Spark that concern batches."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ POINTED = {
     ".save()": ".options(**place).save()",
     "store_options({})": "store_options(place)",
 }
-"""Calls that go to the user's own store, and the same ones to the test's."""
+"""Calls that go to the user's own store, and their replacements for the test's."""
 
 
 def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
-    """The examples of how to start, to read and to write run in order, on the store that they are pointed to."""
+    """The examples of starting, reading and writing run in order, on the given store."""
     embedded.fill(embedded.queue("orders", partitions=2), 20)
     sections = ("Start", "Read", "Write")
-    found = [block for part in sections for block in to_run("docs/spark.md", below=part, languages={"python"})]
-    examples = [block.text for block in found]
+    blocks = [block for part in sections for block in to_run("docs/spark.md", below=part, languages={"python"})]
+    examples = [block.text for block in blocks]
     assert len(examples) >= 6
     examples += [example.text for thing in (session, register) for example in docstring_examples(thing)]
     names: dict[str, object] = {"place": embedded.options}
@@ -46,7 +46,7 @@ def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
 
 
 def test_the_mistake_of_the_page() -> None:
-    """A mistake in an option is answered as the page shows."""
+    """A wrong option gives the error that the page shows."""
     [shown] = [block.text for block in blocks("docs/spark.md") if block.mark == "output"]
     with pytest.raises(OptionError) as caught:
         table.read_options({"subscrib": "orders"}, streaming=False)
@@ -54,7 +54,7 @@ def test_the_mistake_of_the_page() -> None:
 
 
 def test_every_option_is_in_the_table() -> None:
-    """Every option that is not a setting of the store is in the table of the package."""
+    """Every option that is not a setting of the store is in the package's table."""
     text = queuey.spark.__doc__ or ""
     names = [name for name, option in table._TABLE.items() if option.uses != ("a streaming write",)]
     assert [name for name in names if f"`{name}`" not in text and not name.startswith("ending")] == []

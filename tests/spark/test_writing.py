@@ -29,7 +29,7 @@ ROWS = 25_000
 
 
 def numbers(spark: SparkSession, count: int, tasks: int) -> DataFrame:
-    """Rows ``m0``, ``m1``, … in so many tasks."""
+    """Returns rows ``m0``, ``m1``, … in this many tasks."""
     return spark.range(0, count, 1, tasks).selectExpr("concat('m', id) AS value")
 
 
@@ -40,7 +40,7 @@ def write(frame: DataFrame, kept: Kept, form: str = "queuey", **options: str) ->
 
 
 def bodies(kept: Kept, name: str = "orders") -> list[str]:
-    """The texts in a queue, as soon as all of its ids are due."""
+    """Returns the texts of a queue, once all of its ids are due."""
     queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
     newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
     if newest:
@@ -49,7 +49,7 @@ def bodies(kept: Kept, name: str = "orders") -> list[str]:
 
 
 def exact(found: list[str], count: int) -> None:
-    """Demands each of the rows once."""
+    """Checks that each row exists once."""
     assert len(found) == count
     assert Counter(found) == Counter(f"m{number}" for number in range(count))
 
@@ -61,7 +61,7 @@ def registered(spark: SparkSession) -> None:
 
 
 def test_rows_are_written_once_and_can_be_read(spark: SparkSession, embedded: Kept) -> None:
-    """What is written becomes visible to readers, with what each row says of it, as soon as its ids are due."""
+    """Rows become visible to readers, with the values of their columns, as soon as their ids are due."""
     queue = embedded.queue("orders", partitions=3)
     frame = spark.range(0, 100, 1, 2).selectExpr(
         "CAST(concat('m', id) AS binary) AS value",
@@ -88,7 +88,7 @@ def test_rows_are_written_once_and_can_be_read(spark: SparkSession, embedded: Ke
 
 @pytest.mark.parametrize("where", ["embedded", "clustered"])
 def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    """A write with ``run`` that is repeated as a whole writes the same messages once, and says that it did."""
+    """A write with ``run`` that is repeated as a whole writes the same messages once, and reports that."""
     kept: Kept = request.getfixturevalue(where)
     kept.queue("orders", partitions=4)
     frame = numbers(spark, ROWS, 2)
@@ -106,7 +106,7 @@ def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, re
 def test_tasks_that_are_killed_once_each_leave_every_row_once(
     where: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Each task's Python worker dies once, at another point of its second chunk; Spark tries again, rows are exact."""
+    """If each task's Python worker dies once, at a different point of its second chunk, retries leave exact rows."""
     kept: Kept = request.getfixturevalue(where)
     kept.queue("orders", partitions=2)
     deaths = Deaths(tmp_path / "deaths", chunk=1)
@@ -121,7 +121,7 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("tasks", [2, 7])
 def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, clustered: Kept) -> None:
-    """In however many tasks, two of which run at a time, ids follow the numbers in each partition; nothing moves."""
+    """With any number of tasks, two at a time, ids follow the numbers in each partition, and no row moves."""
     count = 1_000_000
     queue = clustered.queue("orders", partitions=8)
     frame = spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value", "id AS sequence")
@@ -141,16 +141,16 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
 def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
     spark: SparkSession, embedded: Kept, tmp_path: Path
 ) -> None:
-    """Every task of every micro-batch dies once; each row is there once."""
+    """If every task of every micro-batch dies once, each row is still written once."""
     embedded.queue("orders", partitions=2)
-    given = tmp_path / "given"
-    for part in range(3):
-        frame = spark.range(part * 2000, (part + 1) * 2000, 1, 1).selectExpr("concat('m', id) AS value")
-        frame.write.mode("append").parquet(str(given))
+    source_directory = tmp_path / "given"
+    for number in range(3):
+        frame = spark.range(number * 2000, (number + 1) * 2000, 1, 1).selectExpr("concat('m', id) AS value")
+        frame.write.mode("append").parquet(str(source_directory))
     deaths = Deaths(tmp_path / "deaths", point="half")
     deaths.directory.mkdir()
     spark.dataSource.register(source("mortal", deaths))
-    rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(given))
+    rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(source_directory))
     query = (
         rows.writeStream.format("mortal")
         .options(**embedded.options, queue="orders", lead="2", checkpointLocation=str(tmp_path / "checkpoint"))
@@ -177,7 +177,7 @@ def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
 def test_mistakes_are_told_at_planning(
     spark: SparkSession, embedded: Kept, select: list[str], options: dict[str, str], mode: str, text: str
 ) -> None:
-    """Wrong columns, unknown queues and other modes end a write before any task runs, in one sentence."""
+    """Wrong columns, unknown queues and other modes end a write before any task runs, with one message."""
     embedded.queue("orders")
     frame = spark.range(1).selectExpr(*select)
     tracker = spark.sparkContext.statusTracker()

@@ -1,1 +1,1 @@
-"""How the suite runs: which tests belong to which part, in which process, and that every run ends."""
+"""How the suite runs: its parts, its distribution over processes, and the guarantee that every run ends."""

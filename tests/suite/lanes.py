@@ -1,9 +1,9 @@
-"""Which tests may run side by side: a plugin that deals the suite out to the worker processes of pytest-xdist.
+"""A plugin that distributes the suite over the worker processes of pytest-xdist, in lanes.
 
 ``pytest -n 5`` collects the suite in five processes. Tests of one lane run in one of them, one after another, because
-they share something that takes long to start: a Spark session, a Cassandra node, a service; a lane may also be a file
-whose slow tests take so long that they have to begin early. Lanes are dealt out in the order of :data:`LANES`, the
-longest first, then the files that share nothing, one by one, to whichever process is free.
+they share something that is slow to start: a Spark session, a Cassandra node, a service. A lane may also be a file
+whose slow tests have to start early. Lanes are distributed in the order of :data:`LANES`, the longest first, then the
+files that share nothing, one by one, to whichever process is free.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LANES = {
     "client": r"tests/client/",
     "facades": r"tests/acceptance/facades/test_(mq|rqms|emodb|emodb_java)\.py",
 }
-"""Each lane and how the ids of its tests begin; a test is of the first that matches."""
+"""A pattern for the test ids of each lane. A test belongs to the first lane that matches."""
 PATTERNS = {lane: re.compile(pattern) for lane, pattern in LANES.items()}
 
 
@@ -63,9 +63,9 @@ def first_alone(done: Path, worker: str, seconds: float = 300.0) -> Iterator[Non
     """Lets the first process do something before the others do it.
 
     Args:
-        done: A file that is not there, and will be when the first one has ended, however it ends.
-        worker: Which process this is; ``gw0`` is the first.
-        seconds: The others wait no longer than that.
+        done: A file that does not exist yet. It is created when the first process has finished, even after an error.
+        worker: The id of this process. ``gw0`` is the first.
+        seconds: Max seconds for which the others wait.
     """
     until = time.monotonic() + seconds
     while worker != "gw0" and not done.exists() and time.monotonic() < until:
@@ -77,13 +77,13 @@ def first_alone(done: Path, worker: str, seconds: float = 300.0) -> Iterator[Non
 
 
 YOUNG_OBJECTS = 10_000
-"""Objects that are made before the garbage collector looks for garbage among them, instead of 700: tests make many that
-soon end by themselves, and a tenth of a run's processor time was spent on looking."""
+"""Allocations between two runs of the garbage collector, instead of 700. Tests make many short-lived objects, and a
+tenth of a run's processor time went into collections."""
 
 
 @contextlib.contextmanager
 def without_garbage() -> Iterator[None]:
-    """Keeps what is made from the garbage collector for good, and has it look less often afterwards."""
+    """Exempts everything allocated in the block from garbage collection, and collects less often afterwards."""
     gc.disable()
     try:
         yield
@@ -95,7 +95,7 @@ def without_garbage() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Has one process compile the tests of a new checkout, where all of them would do so at once."""
+    """Lets one process compile the tests of a new checkout before the others need them."""
     worker, here = getattr(session.config, "workerinput", None), Path(__file__)
     compiled = sys.dont_write_bytecode or any(here.parent.glob(f"__pycache__/test_{here.stem}.*.pyc"))
     with without_garbage():
@@ -107,21 +107,21 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """Deals out lanes, where xdist would deal out tests."""
-    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - xdist is there when this is called
+    """Distributes lanes instead of tests."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - xdist is installed when this is called
 
     class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
-        """Tests of one lane go to one worker process, in order."""
+        """Sends the tests of one lane to one worker process, in order."""
 
         def _split_scope(self, nodeid: str) -> str:
             return lane_of(nodeid)
 
-    config.option.loadscopereorder = False  # lanes come in the order of the collection, made below
+    config.option.loadscopereorder = False  # keep the order of the collection, which is set below
     return Lanes(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the longest lanes first, where several processes share the suite."""
+    """Sorts the longest lanes first if several processes share the suite."""
     if hasattr(config, "workerinput"):
         order = {lane: place for place, lane in enumerate(LANES)}
         items.sort(key=lambda item: order.get(lane_of(item.nodeid), len(order)))

@@ -1,10 +1,10 @@
-"""What tests need besides Python and this repository: a plugin that marks them by it, and divides the suite.
+"""What tests need besides Python and this repository: a plugin that marks the tests and divides the suite.
 
-* ``--suite test`` (``make test``) has the tests that need nothing, and those in ``tests/smoke``, which meet each real
-  server once. ``--suite check`` (``make check``) has all others but the slow ones. Without the option, or with paths
-  and ``-m needs_cassandra`` and the like, whatever is named runs.
-* A mark comes from the fixtures of a test and the parameters that lead to further ones, such as the name of a store
-  (:data:`BY_FIXTURE`); from its path (:data:`BY_PATH`); or stands at the test: ``@pytest.mark.needs_programs``.
+* ``--suite test`` (``make test``) has the tests that need nothing, and those in ``tests/smoke``, which use each real
+  server once. ``--suite check`` (``make check``) has all others except the slow ones. Without the option, or with paths
+  and ``-m needs_cassandra`` and the like, the named tests run.
+* A mark comes from the fixtures of a test and from parameters that lead to fixtures, such as the name of a store
+  (:data:`BY_FIXTURE`); from its path (:data:`BY_PATH`); or from a decorator: ``@pytest.mark.needs_programs``.
 * A test without a mark may not start a program: it fails, and the error names the mark.
 """
 
@@ -27,7 +27,7 @@ NEEDS = {
     "needs_programs": "programs of its own: a service, workers, commands",
     "needs_histories": "a processor for a while: simulated histories from many seeds, or long tables",
 }
-"""Each mark, and what its tests need."""
+"""The marks, and what their tests need."""
 BY_FIXTURE = {
     "cassandra": "needs_cassandra",
     "cassandra_cluster": "needs_cassandra",
@@ -40,7 +40,7 @@ BY_FIXTURE = {
     "running": "needs_programs",
     "over_socket": "needs_programs",
 }
-"""Fixtures, and values of parameters that name a store or a coordination service."""
+"""Marks by fixture, or by the value of a parameter that names a store or a coordination service."""
 BY_PATH: dict[str, str | None] = {
     "tests/acceptance/": "needs_programs",
     "tests/acceptance/facades/test_emodb_java.py": "needs_java",
@@ -69,7 +69,7 @@ BY_PATH: dict[str, str | None] = {
     "tests/spark/": "needs_spark",
     "tests/spark/unit/": None,
 }
-"""Marks of the tests below a path; the longest path counts, and None is without a mark."""
+"""Marks of the tests below a path. The longest path counts. None means no mark."""
 SMOKE = "tests/smoke/"
 SUITES = ("test", "check")
 PROGRAM_EVENTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}
@@ -77,20 +77,19 @@ PROGRAM_EVENTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}
 
 
 class UnmarkedProgramError(AssertionError):
-    """A test that has no mark for it has started a program."""
+    """A test without the mark has started a program."""
 
 
 _unmarked: pytest.Item | None = None
-"""The test that runs now, if it may not start programs."""
+"""The running test, if it may not start programs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the choice of a part of the suite."""
     parser.addoption("--suite", choices=SUITES, help="run the tests of make test, or those of make check")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marks, and begins to listen to programs being started."""
+    """Declares the marks, and installs the audit hook for started programs."""
     for name, text in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {text}; run by make check")
     sys.addaudithook(_refuse_unmarked_programs)
@@ -103,7 +102,7 @@ def need_of_path(path: str) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out folders without a test of ``make test`` there: to import them all takes longer than many tests."""
+    """Skips folders without a test of ``make test``: importing them all takes longer than many tests."""
     if config.getoption("--suite") != "test" or not collection_path.is_relative_to(ROOT):
         return None
     path = collection_path.relative_to(ROOT).as_posix() + "/" * collection_path.is_dir()
@@ -113,7 +112,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks all tests, and keeps those of the suite that was chosen."""
+    """Marks all tests, and keeps those of the selected part."""
     for item in items:
         for name in sorted(_needs(item)):
             item.add_marker(getattr(pytest.mark, name))
@@ -124,7 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def suite_of(item: pytest.Item) -> str:
-    """Returns the part of the suite that a marked test belongs to."""
+    """Returns the part of the suite of a marked test."""
     smoke = item.nodeid.startswith(SMOKE)
     return "test" if smoke or not any(mark.name in NEEDS for mark in item.iter_markers()) else "check"
 
@@ -138,7 +137,7 @@ def _needs(item: pytest.Item) -> set[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Watches a test that has no mark."""
+    """Forbids programs during a test without a mark."""
     global _unmarked  # noqa: PLW0603 - an audit hook cannot be removed, so there is one for all tests
     marked = item.nodeid.startswith(SMOKE) or any(mark.name in NEEDS for mark in item.iter_markers())
     _unmarked = None if marked else item

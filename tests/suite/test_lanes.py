@@ -1,4 +1,4 @@
-"""The table of lanes says what is there."""
+"""The table of lanes matches the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("
 
 @pytest.mark.parametrize("lane", LANES)
 def test_every_lane_has_tests(lane: str) -> None:
-    """No lane is left over from tests that were moved: then they would start the same servers in several processes."""
+    """Every lane has tests; a stale one would let several processes start the same servers."""
     assert any(PATTERNS[lane].match(f"{file}::test_it[cassandra]") for file in FILES)
 
 
@@ -35,12 +35,12 @@ def test_every_lane_has_tests(lane: str) -> None:
     ],
 )
 def test_lane_of_a_test(test: str, lane: str) -> None:
-    """A test is in the lane of what it shares with others, or in that of its file."""
+    """A test is in the lane of its shared servers, or in that of its file."""
     assert lane_of(test) == lane
 
 
 def test_one_process_is_the_first(tmp_path: Path) -> None:
-    """The others begin when the first has ended, also by an error, or when they have waited long enough."""
+    """The others start when the first has ended, even by an error, or when they have waited long enough."""
     done, events = tmp_path / "done", list[str]()
 
     def second() -> None:

@@ -1,4 +1,4 @@
-"""The suite is divided by what tests need, and nothing is left out of both parts."""
+"""The suite is divided by what tests need, and no test is left out of both parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, need_o
 
 @pytest.mark.parametrize("path", sorted(BY_PATH))
 def test_every_path_of_the_table_exists(path: str) -> None:
-    """A path that is gone would leave its tests without a mark elsewhere."""
+    """Every path of the table exists; a moved one would leave its tests without a mark."""
     assert (ROOT / path).exists()
     assert BY_PATH[path] in {None, *NEEDS}
 

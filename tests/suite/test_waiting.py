@@ -1,4 +1,4 @@
-"""Nothing in the tests waits without a limit."""
+"""No test waits without a limit."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ BLOCKING = {"join", "result", "wait", "communicate"}
 LIMITS = {"timeout", "timeout_at", "fail_after", "move_on_after"}
 """Context managers that limit everything in their block."""
 STARTERS = {"create_task", "ensure_future", "gather", "run_coroutine_threadsafe", "wait_for"}
-"""Functions that run a coroutine given to them: who awaits its end has the limit."""
+"""Functions that run a given coroutine. The limit is where its end is awaited."""
 BOUNDED = "# bounded: "
-"""A comment at a wait that something else limits, with what that is."""
+"""A comment at a wait that is limited by something else, which it names."""
 
 
 def unlimited(source: str) -> Iterator[tuple[int, str]]:
-    """Yields the line and the words of each wait without a limit.
+    """Yields the line of each wait without a limit, and a description.
 
     Two forms are found: a call without arguments of a method in :data:`BLOCKING`, unless it makes a coroutine; and a
-    ``while`` around a ``sleep`` that neither reads a clock nor stands in a block with a limit.
+    ``while`` around a ``sleep`` that neither reads a clock nor is in a block with a limit.
     """
     if not any(f".{word}()" in source for word in BLOCKING) and "sleep(" not in source:
-        return  # Most files; parsing them all takes seconds.
+        return  # saves parsing most files
     lines = source.splitlines()
     for node, ancestors in _walk(ast.parse(source)):
         if isinstance(node, ast.Call) and _waits(node, ancestors):
@@ -63,7 +63,6 @@ def _polls(loop: ast.While, ancestors: Sequence[ast.AST]) -> bool:
 
 
 def _walk(node: ast.AST, ancestors: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """Yields each node below one, with the nodes that it stands in."""
     within = (*ancestors, node)
     for child in ast.iter_child_nodes(node):
         yield child, within
@@ -76,7 +75,6 @@ def _function(ancestors: Sequence[ast.AST]) -> ast.AST | None:
 
 
 def _called(*nodes: ast.AST) -> set[str]:
-    """Returns the names of the functions and methods that are called within nodes."""
     return {_name(each.func) for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call)}
 
 
@@ -113,19 +111,19 @@ def test_a_wait_without_a_limit_is_found(source: str, found: list[int]) -> None:
 
 
 def test_no_test_waits_without_a_limit() -> None:
-    """A wait that is never over would keep the whole run. Pass a timeout, or use ``tests.waiting``."""
-    found = [
+    """No test waits without a limit, which could block the whole run."""
+    waits = [
         f"{path.relative_to(ROOT)}:{line}: {words}"
         for path in SOURCES
         if path != Path(__file__)
         for line, words in unlimited(path.read_text())
     ]
-    assert not found, "Pass a timeout, or use until() of tests/waiting.py:\n" + "\n".join(found)
+    assert not waits, "Pass a timeout, or use until() of tests/waiting.py:\n" + "\n".join(waits)
 
 
 @pytest.mark.needs_programs
 def test_a_wait_is_over_when_its_process_has_ended() -> None:
-    """A wait for what a process was to do fails as soon as the process has ended, and says with which code."""
+    """A wait for a process fails as soon as the process has ended, and reports the exit code."""
     began = time.monotonic()
     with (
         subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process,
@@ -137,7 +135,7 @@ def test_a_wait_is_over_when_its_process_has_ended() -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_wait_has_a_limit(anyio_backend: str) -> None:
-    """A condition that never becomes true fails at the limit; one that does is waited for; coroutines are awaited."""
+    """A condition that stays false fails at the limit; one that becomes true ends the wait; coroutines are awaited."""
     with pytest.raises(AssertionError, match=r"after 0\.02 s"):
         until(lambda: False, 0.02)
     with pytest.raises(AssertionError, match=r"after 0\.02 s"):

@@ -1,4 +1,4 @@
-"""A test run ends, however it hangs, and takes along what it started, however it ends."""
+"""A hanging test run ends, and a run always ends the processes that it started."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_holds_the_interpreter():
 
 @contextmanager
 def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs pytest on one file with the plugin and nothing else of this suite."""
+    """Runs pytest on one file with only this plugin."""
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.watchdog", "-c", os.devnull, *options]
     with subprocess.Popen(
@@ -65,7 +65,7 @@ def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Pope
 
 
 def ended(pid: int) -> bool:
-    """Returns whether a process is gone, or a zombie that nobody has waited for."""
+    """Returns whether a process is gone, or a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -80,7 +80,7 @@ def ended(pid: int) -> bool:
 def test_a_run_without_progress_prints_all_stacks_and_ends(
     tmp_path: Path, text: str, where: str, processes: int
 ) -> None:
-    """A run whose test hangs ends with 1, and shows where the threads of its processes stand."""
+    """A run whose test hangs ends with 1, and prints the stacks of its processes."""
     with suite(tmp_path, text, "--stall-limit=15", f"--numprocesses={processes}") as run:
         out = run.communicate(timeout=RUN_SECONDS)[0]
     assert run.returncode == 1, out
@@ -89,7 +89,7 @@ def test_a_run_without_progress_prints_all_stacks_and_ends(
 
 
 def test_a_run_with_progress_goes_on(tmp_path: Path) -> None:
-    """Many tests that take longer than the limit together, and none alone, are a run with progress."""
+    """A run continues if its tests take longer than the limit only in total."""
     text = "import time\nfor number in range(9):\n    exec(f'def test_{number}(): time.sleep(2)')"
     with suite(tmp_path, text, "--stall-limit=15") as run:
         out = run.communicate(timeout=RUN_SECONDS)[0]
@@ -99,7 +99,7 @@ def test_a_run_with_progress_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kill", "processes"), [(False, 0), (True, 0), (True, 2)], ids=["ended", "killed", "two"])
 def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: int) -> None:  # noqa: FBT001 - a column
-    """A program in a session of its own, of which a test took no care, ends with the run, also if that is killed."""
+    """A program in its own session, which a test left behind, ends with the run, even if the run is killed."""
     pid = tmp_path / "program.pid"
     text = STARTS_A_PROGRAM + "    import time\n    time.sleep(600)\n" * kill
     with suite(tmp_path, text, f"--numprocesses={processes}", "--stall-limit=60") as run:
@@ -115,7 +115,7 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: 
 
 
 def test_what_python_starts_for_itself_is_not_left_behind(tmp_path: Path) -> None:
-    """The resource tracker of multiprocessing lives as long as the run: nobody waits for it, or names it."""
+    """The resource tracker of multiprocessing is neither waited for nor reported."""
     text = "from multiprocessing import resource_tracker\ndef test_it(): resource_tracker.ensure_running()\n"
     with suite(tmp_path, text) as run:
         out = run.communicate(timeout=RUN_SECONDS)[0]

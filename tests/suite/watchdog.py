@@ -1,15 +1,15 @@
-"""Ends a test run that makes no progress, and whatever a run started: a plugin, and the process that it starts.
+"""Ends a test run that makes no progress, and everything that a run started: a plugin, and its watchdog process.
 
 The controlling process of a run starts :func:`watch` as a process of its own. Two rules:
 
-* **A run without progress ends with 1.** Progress is a test that begins, or one of its three phases that ends, in any
-  process of the run. After ``--stall-limit`` seconds without, every process of the run prints the stacks of all its
-  threads; :data:`DUMP_SECONDS` later the controlling process exits with 1. Both are done by :mod:`faulthandler`, which
+* **A run without progress ends with 1.** Progress is the start of a test, or the end of one of its three phases, in any
+  process of the run. After ``--stall-limit`` seconds without progress, every process of the run prints the stacks of
+  all its threads; :data:`DUMP_SECONDS` later the controlling process exits with 1. :mod:`faulthandler` does both, and
   needs neither the main thread nor the interpreter's lock.
-* **What a run started ends with it**, also when it is killed by SIGKILL. Every process that is started in a run
-  inherits the environment variable :data:`RUN_VARIABLE`. When the controlling process has ended, the watchdog waits for
-  :data:`GRACE_SECONDS`, in which servers may end by themselves, and kills what is left. It finds processes in
-  ``/proc``; where there is none (macOS), only servers of ``deploy/local`` end, by their keepers.
+* **Processes that a run started end with it**, even if it is killed by SIGKILL. Every process started in a run inherits
+  the environment variable :data:`RUN_VARIABLE`. When the controlling process has ended, the watchdog waits for
+  :data:`GRACE_SECONDS`, in which servers may end by themselves, and kills the rest. It finds processes in ``/proc``;
+  without ``/proc`` (macOS), only servers of ``deploy/local`` end, by their keepers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ RUN_VARIABLE = "SUITE_RUN"
 """Holds the directory of the run, in which each of its processes has a file named by its process id."""
 STALL_SECONDS = 180.0
 DUMP_SECONDS = 15.0
-"""Between the stacks of the other processes and the end of the controlling one."""
+"""Seconds from the stacks of the other processes to the end of the controlling one."""
 GRACE_SECONDS = 10.0
 KILL_SECONDS = 30.0
-"""Limit of the wait for killed processes to be gone."""
+"""Max seconds to wait for killed processes."""
 TICK_SECONDS = 0.5
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"
-"""In the command of a process that :mod:`multiprocessing` starts; it ends with the process that has started it."""
+"""Part of the command of a process started by :mod:`multiprocessing`. It ends with the process that started it."""
 
 
 class Watchdog:
@@ -48,7 +48,7 @@ class Watchdog:
 
     Args:
         stall_limit: Seconds without progress after which the run ends.
-        stderr: Where stacks are printed.
+        stderr: The file descriptor for stacks.
     """
 
     def __init__(self, stall_limit: float, stderr: int) -> None:
@@ -68,7 +68,7 @@ class Watchdog:
         os.environ[RUN_VARIABLE] = str(self.directory)
 
     def progress(self) -> None:
-        """Begins the stall limit anew."""
+        """Restarts the stall limit."""
         now = time.monotonic()
         if now - self._armed < 1.0:
             return
@@ -80,7 +80,7 @@ class Watchdog:
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Lets the watchdog process end what the run left behind, and itself."""
+        """Lets the watchdog process end what the run left behind, and then itself."""
         faulthandler.cancel_dump_traceback_later()
         os.environ.pop(RUN_VARIABLE, None)
         assert self._process.stdin is not None
@@ -100,7 +100,7 @@ class Plugin:
     """Hooks of the controlling process.
 
     Args:
-        watchdog: Is told of progress.
+        watchdog: Notified of progress.
     """
 
     def __init__(self, watchdog: Watchdog) -> None:
@@ -123,7 +123,6 @@ class Plugin:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the limit of a run without progress."""
     parser.addoption(
         "--stall-limit",
         type=float,
@@ -134,8 +133,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Starts the watchdog of the run; a worker process of pytest-xdist registers with the one that there is."""
-    # Capturing is suspended while plugins are configured: this is the terminal's, or the log's.
+    """Starts the watchdog of the run. A worker process of pytest-xdist registers with the existing one."""
+    # Capturing is suspended while plugins are configured, so this is the real standard error.
     stderr = os.dup(2)
     config.add_cleanup(lambda: os.close(stderr))
     if hasattr(config, "workerinput"):
@@ -147,16 +146,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Plugin(watchdog), "watchdog of the run")
 
 
-# From here on: the watchdog process. It imports nothing but the standard library.
+# The watchdog process. It imports only the standard library.
 
 
 def watch(directory: Path, stall_limit: float, progress: IO[bytes], parent: int) -> None:
-    """Watches a run until its controlling process has closed the pipe or has ended; then ends what is left of it.
+    """Watches a run until its controlling process closes the pipe or ends. Then ends the remaining processes.
 
     Args:
-        directory: Of the run.
+        directory: The directory of the run.
         stall_limit: Seconds without progress after which the processes of the run print their stacks.
-        progress: Gets a byte for each progress.
+        progress: Receives a byte for each progress.
         parent: Process id of the controlling process.
     """
     last, printed = time.monotonic(), False
@@ -177,26 +176,26 @@ def watch(directory: Path, stall_limit: float, progress: IO[bytes], parent: int)
 
 
 def end_processes(directory: Path) -> None:
-    """Waits until the processes of a run have ended, then kills those that have not, and names them."""
+    """Waits until the processes of a run have ended, then kills the rest, and prints their commands."""
     controller = os.getppid()
     deadline = time.monotonic() + GRACE_SECONDS
-    while (left := processes(directory) - {controller}) and time.monotonic() < deadline:
+    while (remaining := processes(directory) - {controller}) and time.monotonic() < deadline:
         time.sleep(TICK_SECONDS / 5)
-    for pid in sorted(left):
+    for pid in sorted(remaining):
         sys.stderr.write(f"The run left a process behind: {pid} {command_line(pid)}\n")
     deadline = time.monotonic() + KILL_SECONDS
-    while left and time.monotonic() < deadline:
-        for pid in left:
+    while remaining and time.monotonic() < deadline:
+        for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(TICK_SECONDS / 5)
-        left = processes(directory) - {controller}
+        remaining = processes(directory) - {controller}
 
 
 def processes(directory: Path) -> set[int]:
-    """Returns the ids of all processes that were started in the run of this directory and have not ended.
+    """Returns the ids of all running processes started in the run of this directory.
 
-    Without those that :mod:`multiprocessing` started for itself.
+    Processes that :mod:`multiprocessing` started for itself are excluded.
     """
     mark = f"{RUN_VARIABLE}={directory}".encode()
     pids = {
@@ -206,12 +205,12 @@ def processes(directory: Path) -> set[int]:
 
 
 def command_line(pid: int) -> str:
-    """Returns the command of a process; an empty string if it has ended."""
+    """Returns the command of a process, or an empty string if it has ended."""
     return content(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode(errors="replace")[:300]
 
 
 def content(path: Path) -> bytes:
-    """Returns the bytes of a file of ``/proc``; none if its process has ended or belongs to another user."""
+    """Returns the bytes of a file of ``/proc``; empty if its process has ended or belongs to another user."""
     try:
         return path.read_bytes()
     except OSError:

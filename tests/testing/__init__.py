@@ -1,1 +1,1 @@
-"""The fixtures for the tests of users."""
+"""Tests of the fixtures for users' tests."""

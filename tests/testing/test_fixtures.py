@@ -1,4 +1,4 @@
-"""What the fixtures for users' tests promise."""
+"""The guarantees of the fixtures for users' tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.replacing import replace
 
 @pytest.mark.parametrize("test", [1, 2])
 def test_each_test_has_an_empty_store(queuey: Client, test: int) -> None:
-    """What one test leaves, the next does not see; nor do its schedules fire."""
+    """A test does not see what another one left, and schedules of another one do not fire."""
     assert list(queuey.queue_names()) == []
     queuey.create_queue("mails")
     queuey.schedules.put("poll", queue="mails", message=f"{test}", every=10)
-    queuey.close()  # A program under test may.
+    queuey.close()  # a program under test may do that
 
 
 def test_delays_and_claims_go_by_the_clock(queuey: Client, queuey_clock: Clock) -> None:
-    """A delayed message comes when its time is there; a claim and a backoff end."""
+    """A delayed message comes at its time by the clock; a claim and a backoff end by it."""
     queuey.create_queue("mails", backoff=Backoff(first=600, factor=1, most=600))
     queuey.send("mails", "later", delay=3600)
     mails = queuey.job_queue("mails")
@@ -47,7 +47,7 @@ def test_delays_and_claims_go_by_the_clock(queuey: Client, queuey_clock: Clock) 
 
 
 def test_the_service_measures_by_the_clock(queuey_clock: Clock) -> None:
-    """What the service waits for between two acts, such as the retry of a failed step, passes with the time."""
+    """Waits of the service between two actions, such as the retry of a failed step, pass with the clock."""
     assert queuey_clock._service is not None
     boottime = queuey_clock._service.core.boottime
     before = boottime()
@@ -56,7 +56,7 @@ def test_the_service_measures_by_the_clock(queuey_clock: Clock) -> None:
 
 
 def test_messages_expire_and_show_by_the_clock(queuey: Client, queuey_clock: Clock) -> None:
-    """TTLs and read delays go by it; so does ``now`` of what is read."""
+    """TTLs, read delays and the ``now`` of reads use the clock."""
     queuey.create_queue("mails", read_delay=60)
     queuey.send("mails", "short", ttl=3600)
     assert list(queuey.read_all("mails", since=0)) == []
@@ -67,7 +67,7 @@ def test_messages_expire_and_show_by_the_clock(queuey: Client, queuey_clock: Clo
 
 
 def test_schedules_fire_on_the_way(queuey: Client, queuey_clock: Clock) -> None:
-    """Each tick is posted when it comes due, however far the clock is moved at once; those that skip too."""
+    """Each tick is posted when it comes due, however far one move goes; schedules that skip ticks too."""
     queuey.create_queue("mails")
     queuey.schedules.put("daily", queue="mails", message="daily", cron="0 3 * * *")
     queuey.schedules.put("paused", queue="mails", message="paused", every=10, paused=True)
@@ -76,7 +76,7 @@ def test_schedules_fire_on_the_way(queuey: Client, queuey_clock: Clock) -> None:
 
 
 def test_a_move_waits_for_the_messages_of_schedules(queuey: Client, queuey_clock: Clock) -> None:
-    """It returns when they are stored, not when they are about to be."""
+    """A move returns when the messages of schedules are stored."""
     post = FireUseCases._post
 
     async def post_late(firing: FireUseCases, application: str, message: Firing) -> PostResult | None:
@@ -91,14 +91,14 @@ def test_a_move_waits_for_the_messages_of_schedules(queuey: Client, queuey_clock
 
 
 def test_the_clock_does_not_go_back(queuey_clock: Clock) -> None:
-    """Ids only grow."""
+    """The clock does not go back, as ids only grow."""
     with pytest.raises(ValueError, match="back"):
         queuey_clock.move(hours=-1)
     assert queuey_clock.ahead == 0
 
 
 def test_calls_settle(queuey: Client) -> None:
-    """Calls that fail are tried again at once, and end as dead letters; those that they send are run as well."""
+    """Failed calls are retried at once, and end as dead letters; the calls that they send run as well."""
     queuey.create_queue("mails", max_deliveries=3, backoff=Backoff(first=600, factor=1, most=600))
     jobs, runs = Jobs("mails", client=queuey), []
 
@@ -121,7 +121,7 @@ def test_calls_settle(queuey: Client) -> None:
 
 
 def test_async_calls_stay_in_the_test(tmp_path: Path) -> None:
-    """With one client for a test no call leaves it by another; with two of one file, async calls are run as well."""
+    """With one client for a test no call uses another one; with two clients of one file, async calls run as well."""
     jobs, seen = Jobs("mails"), []
 
     @jobs.task
@@ -144,7 +144,7 @@ def test_async_calls_stay_in_the_test(tmp_path: Path) -> None:
 
 
 def test_calls_that_never_settle(queuey: Client) -> None:
-    """A call that is tried again for ever ends the run, with a hint."""
+    """A call that is retried for ever ends the run, with a hint."""
     queuey.create_queue("mails")
     jobs = Jobs("mails", client=queuey)
 
@@ -160,7 +160,7 @@ def test_calls_that_never_settle(queuey: Client) -> None:
 
 @pytest.mark.needs_programs
 def test_a_real_service(queuey_service: RealService) -> None:
-    """It is reached over HTTP, and its application is empty."""
+    """A real service is reached over HTTP, and its application is empty."""
     assert list(queuey_service.client.queue_names()) == []
     with Client(queuey_service.url, key=queuey_service.key, application=queuey_service.application) as client:
         client.create_queue("mails")

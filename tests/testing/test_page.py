@@ -15,7 +15,7 @@ PAGE = "docs/testing-your-app.md"
 
 @pytest.mark.needs_programs
 def test_page(tmp_path: Path) -> None:
-    """Every file that the page writes is a test that passes."""
+    """Every file that the page writes is a passing test."""
     printed = ""
     for block in to_run(PAGE):
         if block.title:

@@ -1,1 +1,1 @@
-"""Tests of the pure modules: no I/O, no clock but the one they are given."""
+"""Tests of the pure modules: without I/O, and with test clocks only."""

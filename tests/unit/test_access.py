@@ -1,4 +1,4 @@
-"""Principals as text, and who may do what."""
+"""Principals as text, and their rights."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ callers = st.builds(Caller, st.frozensets(st.sampled_from([*NAMES, "app:own", "a
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("suffix", "rights"), RIGHTS.items())
 def test_forms(name: str, suffix: str, rights: tuple[bool, bool]) -> None:
-    """Applications and mail addresses of every usual form are read, with or without limits."""
-    found = parse_principal(name + suffix)
-    assert (found.name, found.read, found.delete) == (name, *rights)
+    """Applications and mail addresses of every usual form are parsed, with or without limits."""
+    principal = parse_principal(name + suffix)
+    assert (principal.name, principal.read, principal.delete) == (name, *rights)
 
 
 @pytest.mark.parametrize(
@@ -91,26 +91,26 @@ def test_forms(name: str, suffix: str, rights: tuple[bool, bool]) -> None:
     ],
 )
 def test_what_is_no_principal(text: str) -> None:
-    """Everything else is refused with a text that quotes it."""
+    """Any other text is refused with an error that quotes it."""
     with pytest.raises(ValueError, match=r"is not app:<name>, bid:<mail address> or user:<name>"):
         parse_principal(text)
 
 
 @given(found=st.lists(principals, max_size=6, unique_by=lambda principal: principal.name))
 def test_text_and_back(found: list[Principal]) -> None:
-    """Written principals are read back the same, in the same order."""
+    """Written principals are parsed the same, in the same order."""
     assert parse_principals(map(format_principal, found)) == tuple(found)
 
 
 def test_rights_given_twice_add_up() -> None:
-    """One name given twice is one principal with the rights of both, where it stood first; blanks are skipped."""
-    found = parse_principals(["app:x=read", "", " app:y ", "app:x=delete", "   "])
-    assert found == (Principal("app:x"), Principal("app:y"))
+    """A repeated name is one principal with the rights of both, at its first place; blanks are skipped."""
+    principals = parse_principals(["app:x=read", "", " app:y ", "app:x=delete", "   "])
+    assert principals == (Principal("app:x"), Principal("app:y"))
 
 
 @given(queue=queues, caller=callers)
 def test_only_the_owner_writes_and_manages(queue: Queue, caller: Caller) -> None:
-    """Writing and managing belong to the owning application, whatever the principals and the type."""
+    """Only the owning application may write and manage, whatever the principals and the type."""
     actions: list[Action] = ["send", "overwrite", "admin"]
     for action in actions:
         assert allowed(queue, caller, action) == ("app:own" in caller.names)
@@ -118,7 +118,7 @@ def test_only_the_owner_writes_and_manages(queue: Queue, caller: Caller) -> None
 
 @given(queue=queues, caller=callers)
 def test_reading_and_deleting(queue: Queue, caller: Caller) -> None:
-    """With principals exactly those with the right may; without, the owner; a public queue is read by all."""
+    """With principals exactly those with the right may read or delete; without, the owner; all read a public queue."""
 
     def granted(right: str) -> bool:
         if not queue.principals:
@@ -133,7 +133,7 @@ def test_reading_and_deleting(queue: Queue, caller: Caller) -> None:
 
 @given(queue=queues)
 def test_the_anonymous_only_ever_read(queue: Queue) -> None:
-    """Who has no credential changes nothing."""
+    """A caller without a credential can change nothing."""
     actions: list[Action] = ["send", "overwrite", "admin", "delete", "claim"]
     assert not any(allowed(queue, Caller(), action) for action in actions)
 
@@ -143,13 +143,13 @@ ACTIONS: list[Action] = ["send", "overwrite", "read", "delete", "claim", "admin"
 
 @given(pattern=st.text("ab*", max_size=8), name=st.text("ab*", max_size=10))
 def test_patterns(pattern: str, name: str) -> None:
-    """A star stands for any text, also none, and every other character for itself."""
+    """A star stands for any text, also empty text, and every other character for itself."""
     expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
     assert matches(pattern, name) == expected
 
 
 def test_patterns_take_no_time() -> None:
-    """A pattern of many stars that almost matches is no way to hold the service up."""
+    """A pattern of many stars that almost matches takes little time."""
     assert not matches("*a" * 10_000 + "b", "a" * 50_000)
 
 
@@ -162,7 +162,7 @@ def test_patterns_take_no_time() -> None:
 def test_a_grant_never_opens_more_than_its_owner_has(
     queue: Queue, allow: frozenset[Verb], patterns: list[str], application: str | None
 ) -> None:
-    """A grant over one application opens a part of what its owner may do; all verbs and queues open exactly that."""
+    """A grant over one application allows a part of its owner's rights; all verbs and queues allow exactly these."""
     owner, grant = Caller(frozenset({"app:own"})), Grant(application, allow, tuple(patterns))
     whole = Caller(grants=(Grant("own", frozenset(VERBS)),))
     for action in ACTIONS:
@@ -175,7 +175,7 @@ def test_a_grant_never_opens_more_than_its_owner_has(
 
 @given(queue=queues)
 def test_a_user_is_not_the_owner_whom_principals_name(queue: Queue) -> None:
-    """Where a queue has principals, who was granted its single name reads and empties it no more, whoever they are."""
+    """If a queue has principals, a grant of its single name allows neither reading nor deleting."""
     user, limited = (Caller(grants=(Grant("own", frozenset(VERBS), queues),)) for queues in ("q", ("q",)))
     named = msgspec.structs.replace(queue, principals=(*queue.principals, Principal("app:own")))
     for action in ACTIONS:
@@ -187,7 +187,7 @@ def test_a_user_is_not_the_owner_whom_principals_name(queue: Queue) -> None:
 
 
 def test_overwriting_needs_two_verbs() -> None:
-    """Writing at ids takes away what was there: sending alone is not enough, and two grants do not add up to it."""
+    """Overwriting needs two verbs in one grant, as it removes a message; two grants do not add up."""
     queue = Queue(application="own", name="q", uid=1, qid=1)
     apart = tuple(Grant("own", frozenset({verb})) for verb in VERBS)
     assert not allowed(queue, Caller(grants=apart), "overwrite")
@@ -195,7 +195,7 @@ def test_overwriting_needs_two_verbs() -> None:
 
 
 def test_patterns_of_a_caller() -> None:
-    """What a caller may list follows from the grants for that; the name of a single queue is not listed."""
+    """The queues that a caller may list follow from its grants to list; the name of a single queue is not listed."""
     read: frozenset[Verb] = frozenset({"read"})
     grants = Grant("own", read, ("a*", "b")), Grant("own", read, "inbox"), Grant("own", frozenset({"send"}), ("c*",))
     assert Caller(grants=grants).patterns("own", "measure") == ("a*", "b")
@@ -219,7 +219,7 @@ def test_what_is_lacking() -> None:
 
 
 def test_scopes() -> None:
-    """Verbs are put in order, and what is not given means all; nothing given is no limit."""
+    """Verbs are sorted, and missing parts mean all; no parts mean no limit."""
     assert parse_scope(["read", " send", ""], ["a*", "b ", "a*"]) == Scope(("send", "read"), ("a*", "b"))
     assert parse_scope(["claim"]) == Scope(("claim",), ("*",))
     assert parse_scope(queues=["a"]) == Scope(VERBS, ("a",))
@@ -230,21 +230,21 @@ def test_scopes() -> None:
     ("allow", "patterns", "text"),
     [
         (["write"], [], '"write" is not one of send, read'),
-        ([], ["a/b"], '"a/b" is no pattern'),
-        ([], ["a\x00"], "is no pattern"),
+        ([], ["a/b"], '"a/b" is not a pattern'),
+        ([], ["a\x00"], "is not a pattern"),
         ([], ["a" * 101], "up to 100 characters"),
         ([], list("abcdefghijklmnopqrstu"), "21 patterns of queues; 20 at most"),
     ],
 )
 def test_what_is_no_scope(allow: list[str], patterns: list[str], text: str) -> None:
-    """Verbs that are none, and patterns that are too many, too long or match no name, are refused."""
+    """Invalid verbs are refused, and so are patterns that are too many, too long or match no name."""
     with pytest.raises(ValueError, match=re.escape(text)):
         parse_scope(allow, patterns)
 
 
 @given(queue=queues, known=callers)
 def test_users_of_an_application_have_no_name_elsewhere(queue: Queue, known: Caller) -> None:
-    """A name within one application opens of its queues what the name opens, and nothing of another application."""
+    """A user's name within one application gives rights to its queues only."""
     names = known.names - {"app:own"}
     users = {app: Caller(names=frozenset(name_within(app, name) for name in names)) for app in ("own", "x")}
     actions: list[Action] = ["read", "delete", "claim", "measure"]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 INPUTS = {"markdown": "value", "textarea": "label", "input": "label", "dropdown": "label", "checkboxes": "label"}
-"""Elements of a form, and what each must have."""
+"""Elements of a form, and the attributes that each must have."""
 
 if (ROOT / "PKG-INFO").exists():
     pytest.skip("a source distribution has no files of code hosts", allow_module_level=True)
@@ -39,7 +39,7 @@ def calls_what_exists(command: str) -> bool:
 
 
 def test_workflow() -> None:
-    """The workflow runs what is in the repository, on every version of Python from the oldest supported one."""
+    """The workflow runs existing commands, on every version of Python from the oldest supported one."""
     text = (GITHUB / "workflows" / "ci.yml").read_text()
     job = yaml.safe_load(text)["jobs"]["check"]
     runs = [step["run"] for step in job["steps"] if "run" in step]
@@ -53,7 +53,7 @@ def test_workflow() -> None:
 
 
 def test_hooks() -> None:
-    """Each hook runs a tool of the environment, and a script that exists; nothing is fetched for it."""
+    """Each hook runs a tool of the environment and an existing script, without downloads."""
     repositories = loaded(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [repository["repo"] for repository in repositories] == ["local"]
     hooks = repositories[0]["hooks"]
@@ -65,7 +65,7 @@ def test_hooks() -> None:
 
 @pytest.mark.parametrize("path", FORMS, ids=[path.stem for path in FORMS])
 def test_issue_forms(path: Path) -> None:
-    """A form has a name, a description, and elements that the code host can show, each with an id of its own."""
+    """A form has a name, a description, and elements that the code host can show, each with its own id."""
     form = loaded(path)
     assert form["name"]
     assert form["description"]
@@ -76,7 +76,7 @@ def test_issue_forms(path: Path) -> None:
 
 
 def test_forms_are_there() -> None:
-    """There is a form for bugs and one for features, and no issue without a form."""
+    """There is a form for bugs and one for features, and every issue needs a form."""
     assert [path.stem for path in FORMS] == ["bug", "feature"]
     assert loaded(GITHUB / "ISSUE_TEMPLATE" / "config.yml") == {"blank_issues_enabled": False}
 

@@ -1,4 +1,4 @@
-"""What errors of one kind have in common, and which letters are meant. tests/qdo/unit has the format itself."""
+"""Shapes of errors, and filters of dead letters. tests/qdo/unit covers the format itself."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_errors_of_one_kind_look_the_same(one: str, other: str, shape: str) -> N
 
 @pytest.mark.parametrize("text", ["decode utf8 failed", "don't, can't, won't", "added beefcafe", "sha256 differs"])
 def test_words_stay(text: str) -> None:
-    """Digits within a word, apostrophes and words of hex letters are no ids, numbers or quotations."""
+    """Digits within a word, apostrophes and words of hex letters are not ids, numbers or quotations."""
     assert shape_of(text) == text
 
 
 @given(some.text(max_size=60))
 def test_a_shape_is_its_own_shape(text: str) -> None:
-    """Classes do not depend on whether a text was shaped before, and have no line breaks."""
+    """The shape of a shape is itself, and has no line breaks."""
     once = shape_of(text)
     assert shape_of(once) == once
     assert "\n" not in once
@@ -71,16 +71,16 @@ def test_a_shape_is_its_own_shape(text: str) -> None:
     ],
 )
 def test_every_condition_must_hold(wanted: dict[str, Any], meant: bool) -> None:  # noqa: FBT001 - a table
-    """The class may be named bare or with its module, as a pattern; instants are inclusive."""
-    one = dead_letter_of(STORED, "orders", LATE)
-    read = _read(one)
+    """The class may be named alone or with its module, as a pattern; instants are inclusive."""
+    letter = dead_letter_of(STORED, "orders", LATE)
+    read = _read(letter)
     assert read is not None
     assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).takes(read) is meant
 
 
 @pytest.mark.parametrize("wrong", [{}, {"queues": ("orders",), "limit": 0}], ids=["no queue", "limit"])
 def test_filters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    """Dead letters of all queues are asked for by a pattern, never by leaving it out."""
+    """Filters need a pattern for dead letters of all queues; an empty filter is refused."""
     with pytest.raises(ValueError, match=r"name the queue|limit is at least 1"):
         DeadLetterFilter(**wrong)
 
@@ -96,13 +96,13 @@ def _read(one: Message) -> DeadLetter | None:
     "meta", [None, STORED.meta, Meta("application/json", (), json=True), Meta("text/zoë", (("under_score", "ü"),))]
 )
 def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
-    """Body, type and headers come back as they were; id and partition stay, and it lives from its end on."""
+    """Body, type and headers are unchanged; id and partition stay, and it lives from its end on."""
     message = structs.replace(STORED, meta=meta)
-    one = dead_letter_of(message, "orders", LATE, ttl=60)
-    assert (one.position, one.partition, one.body) == (message.position, 2, "é")
-    assert one.expires == seconds_to_ticks(LATE.at + 60)
-    assert (one.meta or Meta()).json == (meta or Meta()).json
-    read, before = _read(one), meta or Meta()
+    letter = dead_letter_of(message, "orders", LATE, ttl=60)
+    assert (letter.position, letter.partition, letter.body) == (message.position, 2, "é")
+    assert letter.expires == seconds_to_ticks(LATE.at + 60)
+    assert (letter.meta or Meta()).json == (meta or Meta()).json
+    read, before = _read(letter), meta or Meta()
     assert read is not None
     assert (read.queue, read.partition, read.id, read.cause) == ("orders", 2, message.id, LATE)
     assert (read.content_type, tuple(read.headers.items()), read.json) == (
@@ -113,11 +113,11 @@ def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
 
 
 def test_letters_of_0_1_0_are_json_again() -> None:
-    """That version stored a JSON value as its text, and said so in a header."""
+    """Version 0.1.0 stored a JSON value as its text, with a header, which is decoded again."""
     message = structs.replace(STORED, body="[1]", meta=Meta("application/json", (), json=True))
-    one = dead_letter_of(message, "orders", LATE)
-    headers = (*(one.meta or Meta()).headers, ("queuey-dead-json", "1"))
-    old = structs.replace(one, meta=Meta("application/json", headers))
+    letter = dead_letter_of(message, "orders", LATE)
+    headers = (*(letter.meta or Meta()).headers, ("queuey-dead-json", "1"))
+    old = structs.replace(letter, meta=Meta("application/json", headers))
     assert moved_to("orders", old).meta == Meta("application/json", (), json=True)
     assert moved_to("graveyard", old).meta == Meta("application/json", headers, json=True)
-    assert moved_to("graveyard", one) == one
+    assert moved_to("graveyard", letter) == letter

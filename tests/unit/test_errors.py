@@ -1,4 +1,4 @@
-"""The tree of errors."""
+"""Tests of the tree of errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x
 
 
 def drawn() -> dict[str, str | None]:
-    """The tree as the module's docstring draws it: each error and the one above it."""
+    """Returns the tree in the module's docstring: each error and the one above it."""
     tree: dict[str, str | None] = {}
     path: list[str] = []
     for line in (inspect.getdoc(errors) or "").splitlines():
@@ -27,20 +27,20 @@ def drawn() -> dict[str, str | None]:
 
 
 def test_docstring_draws_the_tree() -> None:
-    """What is drawn is what is there: every error, each under its parent."""
+    """The docstring has every error, each under its parent."""
     real = {kind.__name__: parent if (parent := kind.__mro__[1].__name__) != "Exception" else None for kind in ALL}
     assert drawn() == real
 
 
 def test_codes_are_unique() -> None:
-    """A client that branches on a code knows which error it was; one that has none of its own answers as its parent."""
+    """Each code belongs to one error; an error without its own code has that of its parent."""
     codes = [vars(kind)["code"] for kind in ALL if kind not in {errors.WriteUndone, errors.Malformed}]
     assert len(set(codes)) == len(codes)
     assert [code for code in codes if not re.fullmatch(r"[A-Z][A-Za-z]+", code)] == []
 
 
 def test_invalid_request_keeps_fields() -> None:
-    """The fields are there for programs, the text for people; a code can be narrowed."""
+    """An invalid request has fields for programs and text for people; its code can be narrowed."""
     error = errors.InvalidRequest({"1.partition": "0 is less than minimum value 1"}, code="InvalidUpdate")
     assert error.fields == {"1.partition": "0 is less than minimum value 1"}
     assert str(error) == "1.partition: 0 is less than minimum value 1"
@@ -50,7 +50,7 @@ def test_invalid_request_keeps_fields() -> None:
 
 
 def test_queue_exists_carries_the_queue() -> None:
-    """Whoever re-creates a queue with other fields learns how it stands."""
+    """The error of re-creating a queue with other fields has the existing queue."""
     queue = Queue(application="acme", name="orders", uid=1, qid=1)
     error = errors.QueueExists(queue, ["partitions", "ttl"])
     assert error.queue is queue
@@ -59,7 +59,7 @@ def test_queue_exists_carries_the_queue() -> None:
 
 
 def test_offset_conflict_is_a_snapshot() -> None:
-    """What an offset conflict carries does not change under the reader."""
+    """The contents of an offset conflict do not change later."""
     current: dict[int, str | None] = {1: None}
     error = errors.OffsetConflict(current, [2])
     current[1] = "changed"
@@ -69,7 +69,7 @@ def test_offset_conflict_is_a_snapshot() -> None:
 
 @pytest.mark.parametrize("kind", [k for k in ALL if issubclass(k, errors.StoreUnavailable)])
 def test_unavailability_says_what_became_of_the_write(kind: type[errors.StoreUnavailable]) -> None:
-    """Unless said otherwise nothing was stored and a retry makes sense after a second."""
+    """By default nothing was stored and a retry makes sense after a second."""
     assert (kind("x").outcome, kind("x").retry_after) == ("none", 1)
     assert (kind("x", outcome="unknown", retry_after=7).outcome, kind("x", retry_after=7).retry_after) == (
         "unknown",

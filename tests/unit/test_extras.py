@@ -1,4 +1,4 @@
-"""What a message tells users to install."""
+"""Messages that tell users what to install."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIP = [sys.executable, "-m", "pip", "install"]
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, lines: Sequence[str] | None) -> None:
-    """Has the distribution ask for these packages; None: as if it asked for nothing."""
+    """Sets the packages that the distribution requires; None: it is not installed."""
     monkeypatch.setattr(importlib.metadata, "requires", {DISTRIBUTION: lines}.__getitem__)
 
 
@@ -41,7 +41,7 @@ def test_packages_of_one_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("lines", [None, [], ["anyio<5,>=4.12"]])
 def test_an_older_installation(lines: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what is installed does not know the extra, the command names the checkout that runs."""
+    """If the installed version does not know the extra, the command names the running checkout."""
     installed(monkeypatch, lines)
     checkout = Path(queuey.__file__).parents[1]
     assert shlex.split(install_command("spark")) == [*PIP, f"{checkout}[spark]"]

@@ -23,11 +23,11 @@ def reference_key(value: uuid.UUID) -> tuple[int, list[int]]:
 
 @given(strategies.neighbourhoods())
 def test_positions_have_the_order_of_time_uuids(pair: tuple[Position, Position]) -> None:
-    """Comparing two positions gives what Cassandra's TimeUUIDType gives for their ids."""
-    left, right = pair
+    """Two positions compare as Cassandra's TimeUUIDType compares their ids."""
+    first, second = pair
     left_key, right_key = (reference_key(uuid.UUID(hex=ids.to_hex(x))) for x in pair)
-    assert (left < right) == (left_key < right_key)
-    assert (left == right) == (left_key == right_key)
+    assert (first < second) == (left_key < right_key)
+    assert (first == second) == (left_key == right_key)
 
 
 @given(st.lists(strategies.time_uuids(), max_size=30))
@@ -38,7 +38,7 @@ def test_sorting_by_position_sorts_time_uuids(values: list[uuid.UUID]) -> None:
 
 
 def test_order_of_low_bytes_is_signed_in_each_byte() -> None:
-    """A byte from 0x80 on sorts below one up to 0x7f, in the first low byte and in each further one."""
+    """A byte from 0x80 on sorts below one up to 0x7f, in each of the low bytes."""
 
     def low(digits: str) -> Position:
         return ids.parse_position("0" * 12 + "1000" + digits)
@@ -51,7 +51,7 @@ def test_order_of_low_bytes_is_signed_in_each_byte() -> None:
 
 @given(strategies.positions())
 def test_hex_round_trip(position: Position) -> None:
-    """A position is its id, and an id is 32 lower-case hex digits."""
+    """A position is converted to its id and back; an id is 32 lower-case hex digits."""
     text = ids.to_hex(position)
     assert re.fullmatch("[0-9a-f]{32}", text)
     assert ids.parse_position(text) == position
@@ -59,7 +59,7 @@ def test_hex_round_trip(position: Position) -> None:
 
 @given(strategies.time_uuids())
 def test_uuid_module_agrees(value: uuid.UUID) -> None:
-    """What Python's uuid module calls the time and the text of an id is what we call them."""
+    """Time and text of an id are the same as in Python's uuid module."""
     position = ids.parse_id(value.hex)
     again = uuid.UUID(hex=ids.to_hex(position))
     assert again == value
@@ -70,7 +70,7 @@ def test_uuid_module_agrees(value: uuid.UUID) -> None:
 
 @given(strategies.positions())
 def test_every_id_is_version_one(position: Position) -> None:
-    """Whatever the position, the version digit of its id is 1 and the time is the position's."""
+    """The version digit of any position's id is 1 and its time is the position's."""
     text = ids.to_hex(position)
     assert text[12] == "1"
     assert uuid.UUID(hex=text).time == position[0]
@@ -121,7 +121,7 @@ GOOD = "0123456789ab1def8123456789abcdef"
     ],
 )
 def test_rejected_positions(text: str) -> None:
-    """Anything but 32 hex digits, dashed or not, is no id and no position."""
+    """Anything but 32 hex digits, dashed or not, is neither an id nor a position."""
     with pytest.raises(ValueError, match="not a message id"):
         ids.parse_position(text)
     with pytest.raises(ValueError, match="not a message id"):
@@ -144,7 +144,7 @@ def test_message_ids_are_of_the_rfc_variant(variant: str) -> None:
 
 @given(strategies.positions())
 def test_following_and_preceding_are_neighbours(position: Position) -> None:
-    """The neighbours are one step away on their sides, and there is none beyond the ends."""
+    """The neighbours are one step away on either side, and missing beyond the ends."""
     after, before = ids.following(position), ids.preceding(position)
     assert number(after) == min(number(position) + 1, number(ids.LAST))
     assert number(before) == max(number(position) - 1, number(ids.FIRST))
@@ -152,7 +152,6 @@ def test_following_and_preceding_are_neighbours(position: Position) -> None:
 
 
 def number(position: Position) -> int:
-    """The rank of a position among all."""
     ticks, low = position
     return (ticks << 64) + low - ids.LOW_MIN
 
@@ -174,14 +173,14 @@ def test_instants_are_exact(seconds: int, fraction: int) -> None:
 
 @given(st.integers(0, 99_999_999_999), st.text("0123456789", min_size=1, max_size=20))
 def test_digits_beyond_the_seventh_are_cut(seconds: int, decimals: str) -> None:
-    """Fewer decimals count as written with zeros, more are cut and never rounded."""
+    """Missing decimals count as zeros; digits beyond the seventh are cut and never rounded."""
     ticks = ids.parse_instant(f"{seconds}.{decimals}")
     assert ticks == int(Decimal(f"{seconds}.{decimals}") * 10_000_000) + ids.EPOCH_TICKS
 
 
 @given(st.integers(0, 999_999_999_999))
 def test_whole_seconds(seconds: int) -> None:
-    """An instant without decimals is that second, or the last tick there is."""
+    """An instant without decimals is that second, or the last existing tick."""
     assert ids.parse_instant(str(seconds)) == min(seconds * 10_000_000 + ids.EPOCH_TICKS, ids.TICKS_MAX)
 
 
@@ -209,7 +208,7 @@ def test_whole_seconds(seconds: int) -> None:
     ],
 )
 def test_rejected_instants(text: str) -> None:
-    """Signs, exponents, spaces and digits of other scripts make no instant."""
+    """Signs, exponents, spaces and digits of other scripts are refused."""
     assert ids.parse_instant(text) is None
 
 
@@ -223,12 +222,12 @@ def test_timestamp_text_is_exact(ticks: int) -> None:
 
 @given(st.floats(0, 4_000_000_000))
 def test_seconds_and_ticks(seconds: float) -> None:
-    """Going through ticks keeps an instant to within what a float of that size can say."""
+    """A conversion to ticks and back keeps an instant within the precision of a float."""
     assert ids.ticks_to_seconds(ids.seconds_to_ticks(seconds)) == pytest.approx(seconds, abs=1e-6)
 
 
 def test_clock_is_the_wall_clock_in_ticks() -> None:
-    """The clock stands between two readings of the uuid module's own idea of now."""
+    """The clock is between two times of the uuid module."""
     before = uuid.uuid1().time
     now = ids.now_ticks()
     after = uuid.uuid1().time
@@ -237,7 +236,7 @@ def test_clock_is_the_wall_clock_in_ticks() -> None:
 
 
 def test_random_low_makes_valid_ids() -> None:
-    """Each process's low part has the RFC's variant, a multicast node, and is another one each time."""
+    """Each process's low part has the RFC's variant, a multicast node, and is different each time."""
     lows = {ids.random_low() for _ in range(200)}
     assert len(lows) == 200
     for low in lows:

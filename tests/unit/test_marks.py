@@ -13,7 +13,6 @@ from tests.strategies import positions
 
 
 def asked(wanted: Range, *partitions: int) -> list[Slice]:
-    """The slices of a range."""
     return slices(wanted, partitions, limit=10, max_bytes=100)
 
 
@@ -44,16 +43,16 @@ def test_an_instant_is_all_of_its_ids(seconds: int, fraction: int) -> None:
 
 @given(places=st.dictionaries(st.integers(0, 999), positions(), min_size=1, max_size=5))
 def test_a_cursor_speaks_for_each_partition(places: dict[int, tuple[int, int]]) -> None:
-    """A cursor gives each partition that it names its own mark."""
+    """A cursor gives its own mark to each partition that it names."""
     text = ", ".join(f"{number}:{to_hex(at)}" for number, at in places.items())
-    found = parse_bound(text)
-    assert isinstance(found, dict)
-    assert {number: mark.start for number, mark in found.items()} == places
+    bound = parse_bound(text)
+    assert isinstance(bound, dict)
+    assert {number: mark.start for number, mark in bound.items()} == places
 
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_blank_is_no_bound(text: str) -> None:
-    """Nothing is no bound."""
+    """Empty text is not a bound."""
     assert parse_bound(text) is None
 
 
@@ -76,9 +75,9 @@ def test_slices_hold_what_the_bounds_allow(
     descending: bool,  # noqa: FBT001
     at: tuple[int, int],
 ) -> None:
-    """A position is in the slice exactly if every bound that is given allows it."""
-    wanted = Range(since=since, after=after, before=before, until=until, descending=descending)
-    [piece] = asked(wanted, 1)
+    """A position is in the slice exactly if every given bound allows it."""
+    requested = Range(since=since, after=after, before=before, until=until, descending=descending)
+    [piece] = asked(requested, 1)
     allowed = FIRST <= at < LAST
     if since is not None:
         allowed = allowed and (at < since.end if descending else at >= since.start)
@@ -92,7 +91,7 @@ def test_slices_hold_what_the_bounds_allow(
 
 
 def test_what_a_cursor_does_not_name() -> None:
-    """Ascending, a partition missing in the cursor is read from its beginning; descending, it is exhausted."""
+    """A partition missing in the cursor is read from its beginning if ascending, and is exhausted if descending."""
     cursor = {2: parse_mark("5")}
     assert [piece.partition for piece in asked(Range(since=cursor), 1, 2)] == [1, 2]
     assert asked(Range(since=cursor), 1, 2)[0].lower == FIRST

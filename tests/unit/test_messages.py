@@ -1,4 +1,4 @@
-"""The nouns."""
+"""Tests of the basic types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FROZEN = [
 
 @given(strategies.positions(), strategies.bodies())
 def test_message_names_itself(position: Position, body: str | bytes) -> None:
-    """A message's id, position and timestamp say the same."""
+    """A message's id, position and timestamp agree."""
     message = Message(*position, partition=1, expires=0, body=body)
     assert message.position == position
     assert ids.parse_position(message.id) == position
@@ -34,7 +34,7 @@ def test_message_names_itself(position: Position, body: str | bytes) -> None:
 
 @pytest.mark.parametrize("noun", FROZEN, ids=lambda noun: type(noun).__name__)
 def test_nouns_that_are_shared_cannot_change(noun: msgspec.Struct) -> None:
-    """What caches and threads share is frozen and can be a key."""
+    """Types that caches and threads share are frozen and hashable."""
     field = noun.__struct_fields__[0]
     with pytest.raises(AttributeError):
         setattr(noun, field, None)
@@ -49,7 +49,7 @@ HEADERS = st.lists(
 
 @given(st.none() | strategies.text_bodies(40), HEADERS.map(tuple), st.booleans())
 def test_meta_round_trips(content_type: str | None, headers: tuple[tuple[str, str], ...], json: bool) -> None:  # noqa: FBT001 - given by hypothesis
-    """What travels with a body is the same after it was encoded and decoded, order of headers included."""
+    """Metadata is decoded as it was encoded, order of headers included."""
     meta = Meta(content_type, headers, json)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(meta), type=Meta) == meta
     assert msgspec.json.decode(msgspec.json.encode(meta), type=Meta) == meta
@@ -64,13 +64,13 @@ def test_slice_without_bounds_is_the_whole_partition() -> None:
 
 
 def test_pages_are_not_shared() -> None:
-    """Two pages made from two lists do not know of each other."""
-    one, two = (Page(messages=[], horizon=1, next=None, more=False) for _ in range(2))
-    one.messages.append(Message(1, 1, 1, 1, "x"))
-    assert two.messages == []
+    """Two pages have separate lists."""
+    first, second = (Page(messages=[], horizon=1, next=None, more=False) for _ in range(2))
+    first.messages.append(Message(1, 1, 1, 1, "x"))
+    assert second.messages == []
 
 
 def test_limits_are_those_of_the_original() -> None:
-    """The TTL of a message is 3 days unless given and never more than 2**25 seconds."""
+    """The TTL of a message is 3 days by default and never more than 2**25 seconds."""
     assert messages.DEFAULT_TTL == 3 * 24 * 3600
     assert messages.MAX_TTL == 2**25

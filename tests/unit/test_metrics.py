@@ -1,4 +1,4 @@
-"""Counting requests in threads that come and go."""
+"""Counting requests in threads that start and end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.metrics import BUCKETS, Metrics, Snapshot, exposition, snapshot
 
 @given(times=st.lists(st.floats(0, 100), max_size=20))
 def test_each_time_falls_into_one_bucket(times: list[float]) -> None:
-    """A bucket holds the times up to and including its bound; what is longer than all is in the last."""
+    """A bucket holds the times up to and including its bound; longer times are in the last one."""
     metrics = Metrics()
     for seconds in times:
         metrics.observe("r", 200, seconds)
@@ -29,7 +29,7 @@ def test_each_time_falls_into_one_bucket(times: list[float]) -> None:
 
 
 def test_threads_are_added_up_and_outlived() -> None:
-    """The counts of all threads add up, also of those that have ended; nothing is kept for a thread."""
+    """The counts of all threads add up, also of those that have ended; no memory is kept per thread."""
     metrics = Metrics()
 
     def work() -> None:
@@ -51,14 +51,14 @@ def test_threads_are_added_up_and_outlived() -> None:
 
 def test_statistics_are_counters_or_gauges_by_their_names() -> None:
     """A store's number is a counter if its name ends in _total, else a gauge, under the service's prefix."""
-    found = snapshot(Metrics(), {"store_commits_total": 3.0, "store_bytes": 7.0})
-    text = exposition({"": found}).decode()
+    families = snapshot(Metrics(), {"store_commits_total": 3.0, "store_bytes": 7.0})
+    text = exposition({"": families}).decode()
     assert "# TYPE queuey_store_commits_total counter\nqueuey_store_commits_total 3.0\n" in text
     assert "# TYPE queuey_store_bytes gauge\nqueuey_store_bytes 7.0\n" in text
 
 
 def test_workers_side_by_side() -> None:
-    """Each series of several workers names its own; a worker that gave no answer is said to be missing."""
+    """Each series of several workers names its own; a worker without an answer is reported as missing."""
     workers: dict[str, Snapshot | None] = {"1": None, "2": None, "3": None}
     for number, name in enumerate(("1", "3"), 1):
         metrics = Metrics()
@@ -69,12 +69,12 @@ def test_workers_side_by_side() -> None:
         workers[name] = snapshot(metrics, {"store_bytes": 7.0} if number == 1 else {})
     families = list(text_string_to_metric_families(exposition(workers).decode()))
     assert len({family.name for family in families}) == len(families)
-    found = {(s.name, *sorted(s.labels.values())): s.value for family in families for s in family.samples}
-    assert found["queuey_requests_total", "1", "200", "r"] == 1
-    assert found["queuey_requests_total", "200", "3", "r"] == 2
-    assert found["queuey_request_seconds_count", "3", "r"] == 3
-    assert found["queuey_request_seconds_bucket", "0.25", "3", "r"] == 0
-    assert found["queuey_request_seconds_bucket", "+Inf", "3", "r"] == 3
-    assert found["queuey_messages_received_total", "3"] == 2
-    assert found["queuey_store_bytes", "1"] == 7
-    assert [found["queuey_worker_up", name] for name in workers] == [1, 0, 1]
+    values = {(s.name, *sorted(s.labels.values())): s.value for family in families for s in family.samples}
+    assert values["queuey_requests_total", "1", "200", "r"] == 1
+    assert values["queuey_requests_total", "200", "3", "r"] == 2
+    assert values["queuey_request_seconds_count", "3", "r"] == 3
+    assert values["queuey_request_seconds_bucket", "0.25", "3", "r"] == 0
+    assert values["queuey_request_seconds_bucket", "+Inf", "3", "r"] == 3
+    assert values["queuey_messages_received_total", "3"] == 2
+    assert values["queuey_store_bytes", "1"] == 7
+    assert [values["queuey_worker_up", name] for name in workers] == [1, 0, 1]

@@ -1,4 +1,4 @@
-"""Which partition a message goes to."""
+"""Tests of the partition that a message goes to."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ COUNTS = st.integers(1, MAX_PARTITIONS)
 
 @given(st.text(), COUNTS)
 def test_key_gives_a_partition_of_the_queue(key: str, count: int) -> None:
-    """Every text is a key, and its partition is one of the queue's."""
+    """Any text is a key, and its partition is one of the queue's."""
     assert 1 <= by_key(key, count) <= count
 
 
 @given(st.text(), COUNTS)
 def test_key_keeps_its_partition(key: str, count: int) -> None:
-    """The same key goes to the same partition at every call."""
+    """A key always goes to the same partition."""
     assert by_key(key, count) == by_key(key, count)
 
 
 @given(st.text(st.characters(codec="utf-8")), COUNTS)
 def test_partition_follows_the_published_rule(key: str, count: int) -> None:
-    """Other programs can compute it: BLAKE2b of 8 bytes, big-endian, modulo the count, from 1."""
+    """Other programs can compute the partition: BLAKE2b of 8 bytes, big-endian, modulo the count, from 1."""
     expected = int(blake2b(key.encode(), digest_size=8).hexdigest(), 16) % count + 1
     assert by_key(key, count) == expected
 
@@ -55,7 +55,7 @@ def test_fixed_vectors(key: str, of_two: int, of_seven: int, of_all: int) -> Non
 
 
 def evenly(counts: Counter[int], partitions: int) -> bool:
-    """Whether a chi-square test finds nothing wrong (six standard deviations)."""
+    """Returns whether a chi-square test passes (six standard deviations)."""
     mean = counts.total() / partitions
     chi = sum((counts[number] - mean) ** 2 / mean for number in range(1, partitions + 1))
     return chi < partitions - 1 + 6 * math.sqrt(2 * (partitions - 1))
@@ -63,12 +63,11 @@ def evenly(counts: Counter[int], partitions: int) -> bool:
 
 @pytest.mark.parametrize("count", [2, 3, 7, 16, 200])
 def test_keys_spread_evenly(count: int) -> None:
-    """Keys that count up fill all partitions alike."""
+    """Keys that count up fill all partitions evenly."""
     assert evenly(Counter(by_key(f"user-{n}", count) for n in range(200 * count)), count)
 
 
 def seeded(seed: int) -> Core:
-    """Returns a core whose random numbers are those of a seed."""
     core = Core()
     core.chance = random.Random(seed)
     return core
@@ -84,27 +83,27 @@ def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
 
 
 def test_sticky_choice_is_held() -> None:
-    """While it is held, everybody gets the same partition."""
+    """While a choice is held, every caller gets the same partition."""
     choice = StickyChoice(seeded(1), hold=3600.0)
     assert len({choice.choose(200) for _ in range(100)}) == 1
 
 
 @pytest.mark.parametrize("count", [2, 5, 200])
 def test_sticky_choice_is_uniform_over_holds(count: int) -> None:
-    """Over many holds every partition is chosen alike."""
+    """Over many holds every partition is chosen equally often."""
     choice = StickyChoice(seeded(4), hold=0.0)
     assert evenly(Counter(choice.choose(count) for _ in range(200 * count)), count)
 
 
 def test_only_partition() -> None:
-    """A queue of one partition has no choice."""
+    """A queue of one partition always uses that."""
     choice = StickyChoice(seeded(1), hold=0.0)
     assert {choice.choose(1) for _ in range(50)} == {1}
 
 
 @given(count=st.integers(1, 1000), partitions=st.integers(1, 200), first=st.data())
 def test_batches_are_spread_in_runs(count: int, partitions: int, first: st.DataObject) -> None:
-    """A batch goes in order to a few consecutive partitions, an equal share to each, and to every one of a few."""
+    """A batch goes in order to a few consecutive partitions, in equal shares, or to all if there are few."""
     start = first.draw(st.integers(1, partitions))
     chosen = spread(count, start, partitions)
     sizes = [len(list(group)) for _, group in groupby(chosen)]

@@ -1,4 +1,4 @@
-"""How many requests callers may make: the buckets, whose they are, and how the setting is read."""
+"""Limits of requests: the buckets, their callers, and the setting."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ BOB = Caller(names=frozenset({name_within("shop", "user:x.bob")}), tenant=f"{USE
 
 
 class Clock:
-    """A clock that a test turns."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Gives the time."""
         return self.now
 
 
 def passed(limits: RateLimits, caller: Caller, count: int) -> int:
-    """How many of so many requests are let through."""
     return sum(limits.count(caller, "shop")[1] is None for _ in range(count))
 
 
@@ -43,23 +41,23 @@ def passed(limits: RateLimits, caller: Caller, count: int) -> int:
     st.lists(st.floats(0, 5), min_size=1, max_size=200),
 )
 def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst: int, pauses: list[float]) -> None:
-    """From any moment on at most burst + rate * seconds requests pass; one is refused only if there is no token."""
+    """In any interval at most burst + rate * seconds requests pass; one is refused only if no token is left."""
     buckets, now, tokens = Buckets(), 0.0, float(burst)
     times: list[float] = []
     for pause in pauses:
         now += pause
         tokens = min(burst, tokens + pause * rate)
-        found = buckets.look("a", Rate(rate, burst), now)
-        if found.wait:
+        verdict = buckets.look("a", Rate(rate, burst), now)
+        if verdict.wait:
             assert tokens < 1 + 1e-6
-            assert found.wait == pytest.approx((1 - tokens) / rate, rel=1e-3, abs=1e-6)
-            assert found.left == 0
+            assert verdict.wait == pytest.approx((1 - tokens) / rate, rel=1e-3, abs=1e-6)
+            assert verdict.left == 0
             continue
-        buckets.take("a", found, now)
+        buckets.take("a", verdict, now)
         tokens -= 1
         assert tokens > -1e-6
-        assert found.left == pytest.approx(tokens, abs=1 + 1e-6)
-        assert found.full == pytest.approx((burst - tokens) / rate, rel=1e-3, abs=1e-6)
+        assert verdict.left == pytest.approx(tokens, abs=1 + 1e-6)
+        assert verdict.full == pytest.approx((burst - tokens) / rate, rel=1e-3, abs=1e-6)
         times.append(now)
     for begin in range(len(times)):
         for end in range(begin, len(times)):
@@ -67,7 +65,7 @@ def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst:
 
 
 def test_a_bucket_is_full_after_a_pause_and_never_more_than_full() -> None:
-    """Idling saves up a burst and no more."""
+    """A pause saves up a burst and no more."""
     clock = Clock()
     limits = RateLimits(Rates(application=2, application_burst=5), clock=clock)
     assert passed(limits, SHOP, 9) == 5
@@ -78,7 +76,7 @@ def test_a_bucket_is_full_after_a_pause_and_never_more_than_full() -> None:
 
 
 def test_each_application_and_each_user_has_a_bucket() -> None:
-    """What one asks for costs no other; what users ask for costs their application as well."""
+    """Requests of one caller do not count for others; those of users count for their application as well."""
     limits = RateLimits(Rates(application=5, user=2), clock=Clock())
     assert passed(limits, ANN, 9) == 2
     assert passed(limits, BOB, 9) == 2
@@ -88,14 +86,14 @@ def test_each_application_and_each_user_has_a_bucket() -> None:
 
 
 def test_who_is_over_the_own_limit_takes_nothing_from_the_application() -> None:
-    """A user's refused requests leave the application's tokens where they are."""
+    """A user's refused requests do not use up tokens of the application."""
     limits = RateLimits(Rates(application=10, user=2), clock=Clock())
     assert passed(limits, ANN, 1000) == 2
     assert passed(limits, SHOP, 99) == 8
 
 
 def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
-    """They have the forms of structured fields, a member for each limit that the caller has."""
+    """Headers have the form of structured fields, with a member for each limit of the caller."""
     clock = Clock()
     limits = RateLimits(Rates(application=500, user=5, user_burst=20), clock=clock)
     headers, refusal = limits.count(ANN, "shop")
@@ -117,7 +115,7 @@ def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
 
 
 def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
-    """A flood of users keeps nobody who is near an empty bucket from being known, and takes no more memory."""
+    """With a flood of users, those near an empty bucket are kept, and memory is bounded."""
     clock = Clock()
     buckets, rate = Buckets(most=100), Rate(1, 10)
     for _ in range(10):
@@ -129,7 +127,7 @@ def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
 
 
 def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> None:
-    """A field that an application does not have is that of all; on a command line it is written as other tables are."""
+    """A field missing for an application is the common one; on a command line it is written like other tables."""
     path = tmp_path / "q.toml"
     path.write_text("[rates]\napplication = 500\nuser = 5\n[rates.applications.shop]\nuser = 50\nuser_burst = 70\n")
     rates = settings.load({}, {}, config=path).settings.rates

@@ -1,4 +1,4 @@
-"""Parts that are replaced for a test: found by themselves, put back, never the wrong one."""
+"""Tests of replacing parts for a test: they are found by themselves, restored, and never the wrong one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.replacing import replace, replace_in
 
 
 class Thing:
-    """Has a part of each kind."""
+    """A class with members of each kind."""
 
     class Inner:
-        """A class inside of one."""
+        """A class inside another."""
 
         def method(self) -> str:
-            """A method of it."""
+            """A method of the inner class."""
             return "before"
 
     def method(self) -> str:
@@ -44,7 +44,7 @@ class Thing:
 
 
 class Heir(Thing):
-    """Inherits all of it."""
+    """A subclass without members."""
 
 
 def function() -> str:
@@ -54,7 +54,7 @@ def function() -> str:
 
 @cache
 def wrapped() -> str:
-    """A function that a decorator has wrapped."""
+    """A function with a decorator."""
     return "before"
 
 
@@ -75,10 +75,10 @@ PARTS: dict[str, tuple[object, Callable[[], str], Callable[..., str]]] = {
 
 @pytest.mark.parametrize("part", PARTS)
 def test_replaced_until_it_ends(part: str) -> None:
-    """A part of any kind is replaced for everybody, and as it was afterwards, also after an error."""
-    given, use, by = PARTS[part]
+    """A part of any kind is replaced for all callers, and is restored afterwards, also after an error."""
+    target, use, by = PARTS[part]
     before = dict(vars(Thing))
-    with contextlib.suppress(KeyError), replace(given, by):
+    with contextlib.suppress(KeyError), replace(target, by):
         assert use() == "after"
         raise KeyError
     assert use() == "before"
@@ -86,7 +86,7 @@ def test_replaced_until_it_ends(part: str) -> None:
 
 
 def test_replacement_that_has_its_form_already() -> None:
-    """A property in the place of a property is put there as it is, and a class in the place of a class."""
+    """A property that replaces a property is used as it is, and so is a class that replaces a class."""
     with replace(Thing.value, property(lambda _: "after")):
         assert Thing().value == "after"
     with replace(Thing, Heir):
@@ -94,7 +94,7 @@ def test_replacement_that_has_its_form_already() -> None:
 
 
 def test_what_is_replaced_already() -> None:
-    """Who gives a function that is not there any more is told, and nothing is replaced."""
+    """Replacing a function that is already replaced is an error, and nothing is replaced."""
     method = Thing.method
     with replace(method, lambda _: "after"):
         with pytest.raises(TypeError, match=r"Thing\.method is .*<lambda>"), replace(method, lambda _: "wrong"):
@@ -104,18 +104,18 @@ def test_what_is_replaced_already() -> None:
 
 
 def test_what_does_not_say_where_it_is() -> None:
-    """A method of one object, a function inside of one, and no function at all are refused."""
+    """A bound method, a local function, and an object that is not a function are refused."""
 
     def inside() -> None:
         pass
 
-    for given in (Thing().method, inside, 5, "method"):
-        with pytest.raises(TypeError), replace(given, print):
+    for function_like in (Thing().method, inside, 5, "method"):
+        with pytest.raises(TypeError), replace(function_like, print):
             pass
 
 
 def test_replaced_where_it_was_imported() -> None:
-    """Every name of a module that is bound to the function is replaced, then put back; no name is an error."""
+    """Every name of a module that is bound to the function is replaced, then restored; without a name it fails."""
     here, original = sys.modules[__name__], function
     with replace_in(here, function, lambda: "after"):
         assert (function(), other_name()) == ("after", "after")

@@ -1,4 +1,4 @@
-"""Positions and lengths of time as people write them."""
+"""Positions and durations as people write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ID = "39d94ce9e4a711f1ae954333c99db4f5"
     "text", [ID, ID.upper(), "39d94ce9-e4a7-11f1-ae95-4333c99db4f5", f"1:{ID},12:{ID}", "1517363399", "1517363399.65"]
 )
 def test_api_forms_pass_unchanged(text: str) -> None:
-    """What the API understands itself is handed on as it is."""
+    """Forms that the API understands are passed on unchanged."""
     assert time_parsing.point(text, NOW) == text
 
 
@@ -48,7 +48,7 @@ def test_human_forms(text: str, expected: str) -> None:
 
 
 def test_local_time_is_meant_without_a_zone() -> None:
-    """A date and time without a zone is that of the machine's clock."""
+    """A date and time without a zone is in the machine's zone."""
     local = datetime(2024, 5, 6, 7, 8, 9).astimezone()
     assert time_parsing.point("2024-05-06T07:08:09", NOW) == f"{int(local.timestamp())}.000000"
 
@@ -65,7 +65,7 @@ def test_local_time_is_meant_without_a_zone() -> None:
     ],
 )
 def test_when_clocks_are_changed(monkeypatch: pytest.MonkeyPatch, zone: str, text: str, expected: str) -> None:
-    """A local time that is left out is the moment of the change, and one that is there twice the first, as in cron."""
+    """A skipped local time is the moment of the change, and a repeated one the first, as in cron."""
     try:
         with monkeypatch.context() as patched:
             patched.setenv("TZ", zone)
@@ -77,7 +77,7 @@ def test_when_clocks_are_changed(monkeypatch: pytest.MonkeyPatch, zone: str, tex
 
 @given(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_iso_keeps_microseconds(moment: datetime) -> None:
-    """No ISO instant is moved by rounding."""
+    """An ISO instant is not rounded."""
     seconds, _, micros = time_parsing.point(moment.isoformat(), NOW).partition(".")
     assert datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(micros)) == moment
 
@@ -90,13 +90,13 @@ def test_iso_keeps_microseconds(moment: datetime) -> None:
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    """What is no position says which forms are, or why not."""
+    """An invalid position gets an error with the valid forms, or with what is wrong."""
     with pytest.raises(ValueError, match=r"Accepted|1970"):
         time_parsing.point(text, NOW)
 
 
 def test_the_present_moment_to_be_due() -> None:
-    """What is due now, or in the present second, is not in the past, however the time was rounded."""
+    """A time that is now, or in the present second, is not in the past, however it was rounded."""
     for now in (NOW, NOW + 4e-7, NOW + 0.4):
         for text in ("now", "+0s", str(int(now))):
             with replace_in(times, time, SimpleNamespace(time=partial(float, now))):
@@ -112,13 +112,13 @@ def test_the_present_moment_to_be_due() -> None:
     ("text", "seconds"), [("90", 90.0), ("1.5", 1.5), ("30m", 1800.0), ("1h30m", 5400.0), ("500ms", 0.5)]
 )
 def test_durations(text: str, seconds: float) -> None:
-    """A length of time is seconds, or steps with units."""
+    """A duration is a number of seconds, or parts with units."""
     assert time_parsing.duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "1 h", "-1h", "1h30", "inf"])
 def test_bad_durations_are_refused(text: str) -> None:
-    """What is no length of time is refused, not guessed."""
+    """An invalid duration is refused, not guessed."""
     with pytest.raises(ValueError, match="length of time"):
         time_parsing.duration(text)
 
@@ -127,5 +127,5 @@ def test_bad_durations_are_refused(text: str) -> None:
     ("seconds", "text"), [(0.25, "0.25 s"), (12, "12 s"), (180, "3 min"), (18_000, "5 h"), (259_200, "3 d"), (0, "0 s")]
 )
 def test_lengths_for_people(seconds: float, text: str) -> None:
-    """A length of time is written in the unit in which it is a small number."""
+    """A duration is written in the unit in which it is a small number."""
     assert time_parsing.length(seconds) == text

@@ -1,4 +1,4 @@
-"""What people read of a struct: titles and units stand with its fields."""
+"""Titles and units of a struct's fields, which people see."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from queuey.titles import age_of_lag, columns, duration, estimated, formatted, i
 
 
 class Inner(msgspec.Struct):
-    """Some counts."""
-
     count: Annotated[int, titled("messages", estimated("exact", ","))]
     exact: bool = True
 
@@ -28,12 +26,11 @@ class Outer(msgspec.Struct, kw_only=True):
 
 
 def shown(thing: object, *chosen: str) -> dict[str, object]:
-    """Titles and values of a struct."""
     return {title: value(thing) for title, value in columns(type(thing), chosen)}
 
 
 def test_fields_have_titles_and_units() -> None:
-    """Without a title a field has its name in JSON; None is shown as it is, whatever the unit; all fields are shown."""
+    """A field without a title has its JSON name; None is shown as it is, whatever the unit; all fields are shown."""
     full = Outer(name="q", began=0.0, ttl=7200)
     assert shown(full, "name", "began") == {"queue name": "q", "began": "1970-01-01T00:00:00.000Z"}
     assert shown(full, "ttl") == {"time to live": "2 h"}
@@ -41,7 +38,7 @@ def test_fields_have_titles_and_units() -> None:
 
 
 def test_fields_of_an_inner_struct() -> None:
-    """They are columns like others; if the inner struct is missing, their values are."""
+    """Fields of an inner struct are columns; if the inner struct is missing, their values are missing."""
     [(title, value)] = within("inner", Inner, "count")
     assert (title, value(Outer(name="q", inner=Inner(1200)))) == ("messages", "1,200")
     assert value(Outer(name="q", inner=Inner(1200, exact=False))) == "about 1,200"
@@ -49,7 +46,7 @@ def test_fields_of_an_inner_struct() -> None:
 
 
 def test_a_column_of_several_fields() -> None:
-    """It is a title with a function of the struct, wherever it stands among the names of fields."""
+    """A column of several fields is a title with a function of the struct, anywhere among the names of fields."""
     both = ("both", lambda thing: f"{thing.name} {thing.ttl}")
     chosen = columns(Outer, (both, "name"))
     assert [(title, value(Outer(name="q", ttl=5))) for title, value in chosen] == [("both", "q 5"), ("queue name", "q")]
@@ -65,6 +62,6 @@ def test_units() -> None:
 
 
 def test_schemas_know_nothing_of_them() -> None:
-    """The document of the API describes a type as if it had no titles and units for people."""
+    """The API's schema of a type has no titles and units."""
     assert "of about" in {title for title, _ in columns(Move, ("total",))}
     assert "of about" not in str(msgspec.json.schema(Move))

@@ -1,4 +1,4 @@
-"""Names of users and of their queues: nobody has the name or the queue of somebody else."""
+"""Names of users and of their queues: no two users share a name or a queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ patterns = some.sampled_from(PATTERNS)
 
 
 def test_the_page_shows_what_happens() -> None:
-    """docs/users.md has a table of names, its program runs, and the limits that it names are these."""
+    """docs/users.md has a table of names, its program runs, and its limits are these."""
     page = (Path(__file__).parents[2] / "docs" / "users.md").read_text()
     rows = re.findall(r"^\| (`https://.+?`|BrowserID) \| `(.+)` \| `(.+)` \| `(.+)` \|$", page, re.MULTILINE)
     assert len(rows) == 9
@@ -52,7 +52,7 @@ def test_the_page_shows_what_happens() -> None:
 @example(one=(ISSUERS[0], "é"), other=(ISSUERS[0], "e\u0301"))
 @example(one=(ISSUERS[0], "Ann"), other=(ISSUERS[0], "ann"))
 def test_different_users_have_different_names(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """The issuer and the user's text, both as they are, make the name; case and normal forms count."""
+    """The name is made of the exact issuer and user text; case and normal forms count."""
     assert (user_name(*one) == user_name(*other)) == (one == other)
 
 
@@ -65,7 +65,7 @@ def test_different_users_have_different_queues(one: str, other: str, pattern: st
 
 @given(one=names, other=names, few=some.lists(patterns, min_size=2, max_size=2, unique=True))
 def test_different_patterns_have_different_queues(one: str, other: str, few: list[str]) -> None:
-    """Patterns that may stand beside each other never meet, whoever the users are."""
+    """Patterns that may be configured together never overlap, for any users."""
     if not overlap(*few):
         assert queue_name(few[0], one) != queue_name(few[1], other)
 
@@ -76,23 +76,23 @@ def test_different_patterns_have_different_queues(one: str, other: str, few: lis
 @example(name=user_name(ISSUERS[0], "../_info?x#y"), pattern="inbox-{user}")
 @example(name=user_name(ISSUERS[0], "*"), pattern="inbox-{user}")
 def test_a_name_stays_within_its_pattern(name: str, pattern: str) -> None:
-    """The queue's name can be used, begins with the pattern's text, has nothing that paths, patterns and lists give a
-    meaning to, leaves room for dead letters, and is never the queue of somebody's dead letters.
+    """The queue's name is valid, begins with the pattern's text, has no characters that paths, patterns and lists give
+    a meaning to, leaves room for dead letters, and is never the queue of somebody's dead letters.
     """  # noqa: D205 - one sentence
-    found = queue_name(pattern, name)
+    name_of_queue = queue_name(pattern, name)
     text = pattern.removesuffix("{user}")
-    assert queue_name_error(found, Limits().max_queue_name) is None
-    assert queue_name_error(f"{found}.dead", Limits().max_queue_name) is None
-    assert re.fullmatch(rf"{re.escape(text)}[A-Za-z0-9._@~-]+", found)
-    assert not found.endswith(".dead")
+    assert queue_name_error(name_of_queue, Limits().max_queue_name) is None
+    assert queue_name_error(f"{name_of_queue}.dead", Limits().max_queue_name) is None
+    assert re.fullmatch(rf"{re.escape(text)}[A-Za-z0-9._@~-]+", name_of_queue)
+    assert not name_of_queue.endswith(".dead")
 
 
 @given(issuer=issuers, user=users)
 def test_a_name_can_be_a_principal(issuer: str, user: str) -> None:
-    """The name has no separator of principals in it, and is no longer than one may be."""
-    found = user_name(issuer, user)
-    assert re.fullmatch(r"user:[A-Za-z0-9._@~-]+", found)
-    assert len(found) <= 100
+    """The name has no separator of principals in it, and is no longer than a principal may be."""
+    name = user_name(issuer, user)
+    assert re.fullmatch(r"user:[A-Za-z0-9._@~-]+", name)
+    assert len(name) <= 100
 
 
 def test_names_stay_as_they_were() -> None:
@@ -121,7 +121,7 @@ def test_what_is_no_users_name(user: str) -> None:
     ],
 )
 def test_what_is_no_pattern(pattern: str) -> None:
-    """Text of plain characters stands before the user, who comes last; everything else is refused, and named."""
+    """A pattern is plain text before the user, who comes last; any other pattern is refused, and named."""
     with pytest.raises(ValueError, match="such as inbox-") as caught:
         check_pattern(pattern)
     assert pattern in str(caught.value)
@@ -131,13 +131,13 @@ def test_what_is_no_pattern(pattern: str) -> None:
 
 @pytest.mark.parametrize("user", ["", "ann", "bid:", "bid:ann", "bid:a@b c", "app:shop", "user:", "user:a/b"])
 def test_a_queue_needs_a_user(user: str) -> None:
-    """Text that names no user gets no queue: it would be one that nobody reads."""
+    """Text without a user gets no queue, which nobody would read."""
     with pytest.raises(ValueError, match=r"neither bid:<mail address> nor"):
         queue_name("inbox-{user}", user)
 
 
 def test_which_patterns_overlap() -> None:
-    """Patterns overlap if one goes on where the other has its user."""
+    """Patterns overlap if one continues where the other has its user."""
     pairs = combinations(["inbox-{user}", "inbox{user}", "inbox-x{user}", "outbox-{user}"], 2)
     assert [(one[:-6], other[:-6]) for one, other in pairs if overlap(one, other)] == [
         ("inbox-", "inbox"),

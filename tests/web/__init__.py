@@ -1,1 +1,1 @@
-"""The web room, called in process as a WSGI server would call it, on a real store."""
+"""The web room on a real store, called in process as a WSGI server would call it."""

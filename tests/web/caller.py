@@ -1,4 +1,4 @@
-"""A client that calls an application through the gateway, the way a server does."""
+"""A client that calls an application through the gateway, as the server does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Caller", "Reply"]
 
 
 class Caller:
-    """Calls an application with one credential; every answer is checked against the OpenAPI document."""
+    """Calls an application with one credential and checks every answer against the OpenAPI document."""
 
     def __init__(self, app: App, authorization: str | None = None, base: str = "/v1/queuey") -> None:
         self.app = app
@@ -34,8 +34,8 @@ class Caller:
         """Sends a request; ``path`` is percent-encoded. ``how`` is as for :class:`Request`."""
         named = [(name.lower().replace("_", "-"), value) for name, value in (headers or {}).items()]
         request = Request(method, path, body, headers=named, query=query, **how)
-        known = [] if self.authorization is None else [("authorization", self.authorization)]
-        request.headers = [*known, *request.headers[1:]]
+        credentials = [] if self.authorization is None else [("authorization", self.authorization)]
+        request.headers = [*credentials, *request.headers[1:]]
         return served(self.app).reply_to(request)
 
     def __call__(
@@ -50,8 +50,8 @@ class Caller:
         """Sends a request; ``path`` is below the application unless it begins with a slash."""
         if not path.startswith("/"):
             path = f"{self.base}/{path}" if path else self.base
-        path, _, given = path.partition("?")
-        query_text = given or urlencode(query)
+        path, _, parameters = path.partition("?")
+        query_text = parameters or urlencode(query)
         raw = body.encode() if isinstance(body, str) else body
         reply = self.send(method, path, raw, headers, query_text)
         if method != "HEAD":
@@ -60,37 +60,32 @@ class Caller:
         return reply
 
     def get(self, path: str = "", **query: object) -> Reply:
-        """Gets a resource."""
         return self("GET", path, b"", headers=None, **query)
 
     def send_json(self, method: str, path: str, content: object, **headers: str) -> Reply:
-        """Sends JSON; ``X_TTL=…`` stands for a header."""
+        """Sends JSON; ``X_TTL=…`` sets a header."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self(method, path, json.dumps(content), headers={"Content-Type": "application/json", **named})
 
     def send_form(self, method: str, path: str = "", **fields: object) -> Reply:
-        """Sends a form."""
         return self(method, path, urlencode(fields), headers={"Content-Type": "application/x-www-form-urlencoded"})
 
     def create(self, name: str, **fields: object) -> str:
-        """Creates a queue and returns its name."""
         reply = self.send_form("POST", "", queue_name=name, **fields)
         assert reply.status == 201, reply
         return name
 
     def post(self, queue: str, body: bytes | str, **headers: str) -> dict[str, Any]:
-        """Posts one message and returns what became of it; ``X_TTL=…`` stands for a header."""
+        """Posts one message and returns its entry in the answer; ``X_TTL=…`` sets a header."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         reply = self("POST", queue, body, headers=named)
         assert reply.status == 201, reply
         return reply.messages[0]
 
     def claim(self, queue: str = "q", **asked: object) -> list[dict[str, Any]]:
-        """Claims messages."""
         reply = self("POST", f"{queue}/claims", b"", headers=None, **asked)
         assert reply.status == 200, reply
         return reply.messages
 
     def batch(self, queue: str, *items: object, **headers: str) -> Reply:
-        """Posts a batch."""
         return self.send_json("POST", queue, {"messages": list(items)}, **headers)

@@ -1,4 +1,4 @@
-"""Callers of the application, each with another credential."""
+"""Callers of the application with different credentials."""
 
 from __future__ import annotations
 
@@ -30,38 +30,34 @@ __all__ = ["GUEST_KEY", "KEY"]
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
-    """Ends what served the applications of a test."""
     yield
     stop_all()
 
 
 @pytest.fixture
 def backend() -> Backend:
-    """The embedded store: these tests are about HTTP, and most of them read at once what they have posted."""
+    """The embedded store: these tests are about HTTP, and most of them read immediately what they posted."""
     return BACKENDS["sqlite"]
 
 
 @pytest.fixture
 def limits() -> Limits:
-    """Some limits low enough to reach."""
     return Limits(max_batch=50, max_batch_bytes=1024 * 1024)
 
 
 @pytest.fixture
 def stopping() -> threading.Event:
-    """Ends the service when set."""
     return threading.Event()
 
 
 @pytest.fixture
 def between(store: Store) -> InterposedStore:
-    """Stands between the application and its store."""
     return InterposedStore(store)
 
 
 @pytest.fixture
 def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> App:
-    """The application, with two applications that have a key each, which stay in memory however long a test takes."""
+    """The application for two tenants with a key each, whose rows stay in memory however long a test takes."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         bridge.run(store.applications.create_application(name))
         bridge.run(store.applications.add_key(name, digest_of(key)))
@@ -70,7 +66,7 @@ def app(store: Store, between: InterposedStore, limits: Limits, stopping: thread
 
 @pytest.fixture
 def prompt() -> Iterator[None]:
-    """No read of the embedded store seems slow, and each job of a tenant costs the same, also on a busy machine."""
+    """Keeps reads of the embedded store fast and each tenant's job at the same cost, also on a busy machine."""
     charge = FairQueue.charge
 
     def charge_one(turns: FairQueue[Any], tenant: str, _amount: float) -> None:
@@ -82,17 +78,15 @@ def prompt() -> Iterator[None]:
 
 @pytest.fixture
 def owner(app: App) -> Caller:
-    """The application that owns the queues."""
     return Caller(app, f"Application {KEY}")
 
 
 @pytest.fixture
 def guest(app: App) -> Caller:
-    """Another application, looking at the owner's queues."""
+    """Another application that accesses the owner's queues."""
     return Caller(app, f"Application {GUEST_KEY}")
 
 
 @pytest.fixture
 def anonymous(app: App) -> Caller:
-    """Somebody without a credential."""
     return Caller(app)

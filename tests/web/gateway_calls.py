@@ -1,4 +1,4 @@
-"""Calls to the gateway as the server makes them, and an application that only says in which thread it runs."""
+"""Calls to the gateway as the server makes them, and an application that returns only its thread's name."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from queuey.web.v1 import SLASH
 from tests.replacing import replace
 
 KEY = "0a" * 31 + "ac"
-"""Begins and ends with characters that the original took away from keys."""
+"""A key that begins and ends with characters that the original stripped from keys."""
 MOST = 1 << 20
 ALWAYS = 300.0
-"""Seconds that no test may take; what is waited for comes long before."""
+"""Timeout of a test in seconds; whatever it waits for comes long before."""
 Run = Callable[[Callable[[Gateway], Coroutine[Any, Any, Any]]], Any]
 
 
 class Headers(dict[str, str]):
-    """Headers, whose names may be written in any case."""
+    """Headers with case-insensitive names."""
 
     def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
         super().__init__({name.lower(): value for name, value in headers})
@@ -45,7 +45,6 @@ class Headers(dict[str, str]):
         return super().__contains__(str(name).lower())
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as given
-        """Returns the value of a header."""
         return super().get(name.lower(), default)
 
     def __eq__(self, other: object) -> bool:
@@ -55,7 +54,7 @@ class Headers(dict[str, str]):
 
 
 class Reply:
-    """An answer, taken apart."""
+    """A parsed answer."""
 
     def __init__(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.status = status
@@ -65,38 +64,33 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode()
 
     @property
     def json(self) -> Any:  # noqa: ANN401 - tests look into it
-        """The body as JSON."""
         assert self.is_json, self.text
         return json.loads(self.body)
 
     @property
     def is_json(self) -> bool:
-        """Whether the answer says that its body is JSON."""
         kind = self.headers["Content-Type"].partition(";")[0]
         return kind in {"application/json", "application/problem+json"}
 
     @property
     def errors(self) -> dict[str, str]:
-        """The texts of a refusal in version 1's form."""
+        """Returns the error texts of a refusal in the form of version 1."""
         assert self.json["status"] == "error"
-        found: dict[str, str] = self.json["error_msg"]
-        return found
+        texts: dict[str, str] = self.json["error_msg"]
+        return texts
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of a successful answer."""
         assert self.status in {200, 201}, self.text
-        found: list[dict[str, Any]] = self.json["messages"]
-        return found
+        messages_shown: list[dict[str, Any]] = self.json["messages"]
+        return messages_shown
 
     @property
     def bodies(self) -> list[Any]:
-        """The bodies of the messages."""
         return [message["body"] for message in self.messages]
 
     def __repr__(self) -> str:
@@ -104,16 +98,16 @@ class Reply:
 
 
 class Request:
-    """A request and the answer to it, as ASGI has them. Of a stream it takes what there is, and leaves.
+    """A request and its answer, as ASGI has them. Of a stream it takes what is available, and disconnects.
 
     Args:
-        method: As given.
-        path: As sent.
-        body: Whole, or in pieces: then it is chunked.
-        headers: As received.
-        query: As received.
+        method: The HTTP method.
+        path: Path as sent.
+        body: All of the body, or its pieces: then it is chunked.
+        headers: Headers as received.
+        query: Query as received.
         broken: The body breaks off.
-        trailers: Something follows the body.
+        trailers: Trailers follow the body.
     """
 
     def __init__(
@@ -143,12 +137,10 @@ class Request:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the answer does not end by itself."""
         return self.path.endswith("/_stream") or ("accept", "text/event-stream") in self.headers
 
     @property
     def scope(self) -> dict[str, Any]:
-        """The request without its body."""
         return {
             "method": self.method,
             "path": unquote(self.path),
@@ -159,7 +151,6 @@ class Request:
         }
 
     async def receive(self) -> dict[str, Any]:
-        """Gives the next piece of the body."""
         if self.hold is not None and len(self.pieces) <= (not self.chunked):
             await asyncio.wait_for(self.hold.wait(), 600)
         if self.pieces and not (self.broken and len(self.pieces) == 1):
@@ -176,7 +167,6 @@ class Request:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Takes a part of the answer."""
         assert not self.answered
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -186,25 +176,23 @@ class Request:
             self.answered = not message["more_body"]
 
     async def to(self, gateway: Gateway) -> Reply:
-        """Has the gateway answer."""
         await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), ALWAYS)
         assert self.answered
         return Reply(self.status, self.answer_headers, self.response)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that comes soon."""
     async with asyncio.timeout(ALWAYS):
         while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
             await asyncio.sleep(0.01)
 
 
 async def not_short(*_: object) -> None:
-    """Stands for ``Reader.read_short``: a read is not short, so that a thread does it."""
+    """Replaces ``Reader.read_short``: the read is not short, so that a thread does it."""
 
 
 def held(gateway: Gateway) -> dict[str, object]:
-    """What is held and under way, by what it is; nothing without requests."""
+    """Returns held quotas and running requests by kind; empty without requests."""
     polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
     gates: list[FairGate[Any]] = [polls.tries, threads, scheduler, scheduler._pieces]
     quotas: dict[str, SharedQuota] = {
@@ -216,7 +204,7 @@ def held(gateway: Gateway) -> dict[str, object]:
         "computing": threads._computing,
         "under way": scheduler._under_way,
     }
-    some: dict[str, object] = {
+    quotas_held: dict[str, object] = {
         "streams of users": dict(polls._streams),
         "waiting": polls._waiting,
         "in turn": sum(len(gate._turns) for gate in gates),
@@ -226,15 +214,15 @@ def held(gateway: Gateway) -> dict[str, object]:
         "bodies": gateway._bodies._arriving,
         "watching": len(polls.watchers),
     }
-    some |= {name: quota._held for name, quota in quotas.items()}
-    some |= {f"{name} in all": quota.total - quota.free for name, quota in quotas.items()}
-    return {name: each for name, each in some.items() if each}
+    quotas_held |= {name: quota._held for name, quota in quotas.items()}
+    quotas_held |= {f"{name} in all": quota.total - quota.free for name, quota in quotas.items()}
+    return {name: each for name, each in quotas_held.items() if each}
 
 
 def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stub of one
-    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
+    """Returns a runner of coroutines with a gateway of its own, in an event loop of its own.
 
-    Unless a test says otherwise the gateway refuses nothing for having waited: a busy machine is slow.
+    Unless a test says otherwise the gateway refuses no request for its waiting time: a busy machine is slow.
     """
     options = {"threads": 2, "waiters": 2, "max_body": MOST, "deadline": ALWAYS, "max_wait": ALWAYS} | options
 
@@ -254,22 +242,17 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a stu
 
 
 def operations_of(app: App) -> set[str]:
-    """Returns the paths at which monitors are answered."""
+    """Returns the paths for monitors."""
     return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.operation}
 
 
 def blank_request(**headers: str) -> Asked:
-    """Returns a request that asks nothing of a server."""
     server: Any = None
     return Asked(server, "GET", "/", "", "http", {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 class Served:
-    """An application in the event loop of this process, for callers in threads.
-
-    Args:
-        app: The application.
-    """
+    """An application in an event loop of this process, for callers in threads."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -295,11 +278,9 @@ class Served:
         self._gateway.stop()
 
     def reply_to(self, request: Request) -> Reply:
-        """Has the gateway answer."""
         return self._core.run(request.to(self._gateway))
 
     def stop(self) -> None:
-        """Ends it."""
         self._core.run(self._stop())
 
 
@@ -307,20 +288,19 @@ _served: dict[int, tuple[Any, Served]] = {}
 
 
 def served(app: App) -> Served:
-    """Returns what answers for an application, until :func:`stop_all`."""
+    """Returns the server of an application; it runs until :func:`stop_all`."""
     if id(app) not in _served:
         _served[id(app)] = app, Served(app)
     return _served[id(app)][1]
 
 
 def stop_all() -> None:
-    """Ends all that were begun."""
     while _served:
         _served.popitem()[1][1].stop()
 
 
 class Stub:
-    """An application that says which thread it runs in."""
+    """An application that answers with the name of its thread."""
 
     def __init__(self) -> None:
         self.resources = self
@@ -339,38 +319,34 @@ class Stub:
         self.endpoint = Endpoint("stub", self.metrics, self.views(), original=True)
 
     def adopt(self, _loop: object) -> None:
-        """Needs no loop."""
+        pass
 
     def views(self) -> dict[str, View]:
-        """Answers reads with a page, and all else."""
         other = View(self.answer, asks=True)
         return {"GET": View(self.answer, asks=True, page=True), "POST": other, "PUT": other}
 
     def find(self, path: bytes) -> Found:
-        """Leads everywhere."""
         return Found(path.decode(), self.endpoint, {})
 
     def tenant(self, _request: Asked) -> str:
-        """Knows everybody."""
         return "a"
 
     def subscribe(self, *_: object) -> None:
-        """Wakes nobody."""
+        pass
 
     def answer(self, _request: Asked, _match: Match) -> Response:
-        """Answers with the thread's name."""
         return text_response(threading.current_thread().name)
 
 
 @contextmanager
 def threads_for(most: int) -> Iterator[None]:
-    """Has the gateway refuse work in threads after so much of it, as it does that of an application with too much."""
-    in_pool, left = Gateway.in_pool, [most]
+    """Makes the gateway refuse work in threads after this much of it, as for an application over its quota."""
+    in_pool, remaining = Gateway.in_pool, [most]
 
     async def limited(gateway: Gateway, request: Asked, work: Callable[[], Any], **how: bool) -> Any:  # noqa: ANN401
-        if not left[0]:
+        if not remaining[0]:
             raise TooManyRequests("Too many requests of this application at the same moment; try again.")
-        left[0] -= 1
+        remaining[0] -= 1
         return await in_pool(gateway, request, work, **how)
 
     with replace(Gateway.in_pool, limited):

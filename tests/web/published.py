@@ -1,4 +1,4 @@
-"""Holds answers to what the OpenAPI document promises."""
+"""Checks answers against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ SOMETIMES = {201: {"Idempotent-Replayed"}, 409: {"Retry-After"}}
 
 @cache
 def strict_document() -> dict[str, Any]:
-    """Returns the document, with nothing allowed in an answer but what it names."""
-    found = document()
-    for schema in found["components"]["schemas"].values():
+    """Returns the document, changed to allow in an answer only what it names."""
+    strict = document()
+    for schema in strict["components"]["schemas"].values():
         if "properties" in schema:
             schema["additionalProperties"] = False
-    return found
+    return strict
 
 
 PATHS_IN_ORDER = sorted(strict_document()["paths"], key=lambda path: ("{ids}" in path, "{group}" in path, path))
-"""Fixed words before names in braces, as the routes are matched."""
+"""Sort key of paths: fixed words before names in braces, as the routes are matched."""
 PATTERNS = [(re.compile(re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(path))), path) for path in PATHS_IN_ORDER]
-"""Made once: every request of the tests of the API is looked up here."""
+"""Computed once: every request of the tests of the API is looked up here."""
 
 
 @lru_cache(maxsize=4096)
 def operation(method: str, path: str) -> dict[str, Any] | None:
-    """Finds the documented operation of a request, None if there is none."""
+    """Returns the documented operation of a request, or None if it is not documented."""
     path = path.rstrip("/") or "/"
     for pattern, template in PATTERNS:
         if pattern.fullmatch(path):
-            found: dict[str, Any] | None = strict_document()["paths"][template].get(method.lower())
-            return found
+            documented: dict[str, Any] | None = strict_document()["paths"][template].get(method.lower())
+            return documented
     return None
 
 
 def _resolve(part: dict[str, Any]) -> dict[str, Any]:
     if "$ref" not in part:
         return part
-    found: Any = strict_document()
+    node: Any = strict_document()
     for name in part["$ref"].removeprefix("#/").split("/"):
-        found = found[name]
-    return dict(found)
+        node = node[name]
+    return dict(node)
 
 
 @cache
@@ -70,22 +70,22 @@ def check(method: str, path: str, status: int, headers: dict[str, str], content:
     """Fails unless the document promises this answer to this request.
 
     Args:
-        method: Of the request.
-        path: Of the request, undecoded, without the query.
-        status: Of the answer.
-        headers: Of the answer.
+        method: Method of the request.
+        path: Path of the request, undecoded, without the query.
+        status: Status of the answer.
+        headers: Headers of the answer.
         content: The decoded JSON, or text.
-        raw: A stored body was asked for as it is.
+        raw: The request asked for a raw body.
     """
-    found = operation(method, path)
-    if found is None:
+    documented = operation(method, path)
+    if documented is None:
         return
     media = headers["Content-Type"].partition(";")[0]
-    validator = _validator(media, found["operationId"], str(status), raw=raw)
+    validator = _validator(media, documented["operationId"], str(status), raw=raw)
     if validator is not None:
         errors = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(content)]
         assert errors == [], f"{method} {path} answered what the document does not promise"
-    promised = _resolve(found["responses"][str(status)]).get("headers", {})
+    promised = _resolve(documented["responses"][str(status)]).get("headers", {})
     if status != 200:
         names = {name.lower() for name in promised.keys() - SOMETIMES.get(status, set())}
         assert names <= {name.lower() for name in headers}

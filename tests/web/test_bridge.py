@@ -1,4 +1,4 @@
-"""Views that an include adds in Pyramid's own way: they run in a thread, with all that Pyramid gives."""
+"""Views added by an include in Pyramid's own way run in a thread, with everything that Pyramid provides."""
 
 from __future__ import annotations
 
@@ -30,18 +30,16 @@ closed = threading.Event()
 
 
 class Pieces:
-    """A body that says when it is closed."""
+    """A body that records when it is closed."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter([b"a", b"b"])
 
     def close(self) -> None:
-        """Notes it."""
         closed.set()
 
 
 def form(request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-    """Shows a form with a token, to a session."""
     request.session["name"] = request.matchdict["name"]
     response = Response(get_csrf_token(request))
     response.set_cookie("second", "ü".encode().hex())
@@ -49,14 +47,12 @@ def form(request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no 
 
 
 def sent(request: Any) -> Any:  # noqa: ANN401
-    """Takes a form of that session."""
     assert request.cookies["second"] == "c3bc"
     assert threading.current_thread().name.startswith("queuey-request")
     return HTTPFound(f"/page/{quote(request.session['name'])}?{request.POST['text']}")
 
 
 def include(config: Any) -> None:  # noqa: ANN401
-    """Adds pages with sessions and tokens against forgery."""
     config.set_session_factory(SignedCookieSessionFactory("secret"))
     config.add_route("page", "/page/{name}")
     config.add_view(form, route_name="page", request_method="GET")
@@ -68,13 +64,11 @@ def include(config: Any) -> None:  # noqa: ANN401
 
 
 def refused(request: Any) -> Response:  # noqa: ANN401
-    """Fails."""
     raise TooManyRequests("Later.") if request.matchdict["how"] == "busy" else ZeroDivisionError("a secret")
 
 
 @pytest.fixture
 def app(store: Store, limits: Limits) -> App:
-    """An application with such pages."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     return make_app(store, limits=limits, includes=[include])
@@ -93,8 +87,8 @@ def test_pages_with_sessions(anonymous: Caller) -> None:
         return anonymous("POST", "/page/x", fields, headers={**form_type, **headers})
 
     assert send("text=hello", Cookie=cookies).status == 400
-    found = send(f"text=hello&csrf_token={token}", Cookie=cookies)
-    assert (found.status, found.headers["Location"].rpartition("/page/")[2]) == (302, "%C3%BC?hello")
+    reply = send(f"text=hello&csrf_token={token}", Cookie=cookies)
+    assert (reply.status, reply.headers["Location"].rpartition("/page/")[2]) == (302, "%C3%BC?hello")
 
 
 def test_answers_are_closed(anonymous: Caller) -> None:
@@ -120,7 +114,6 @@ def test_bodies_are_bounded(anonymous: Caller, limits: Limits) -> None:
 
 
 async def word(_request: Request, match: Match) -> Any:  # noqa: ANN401 - the service's own kind of response
-    """Answers with a part of the path."""
     return text_response(match["word"])
 
 

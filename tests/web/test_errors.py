@@ -1,4 +1,4 @@
-"""The forms of errors: version 1's, RFC 9457's, and what a defect looks like."""
+"""The forms of errors: version 1's, RFC 9457's, and the answer to a defect."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_store_failures(
     wait: str,
     headers: dict[str, str],
 ) -> None:
-    """When the store cannot, it is 503 with Retry-After and what became of the write."""
+    """When the store fails, the answer is 503 with Retry-After and the outcome of the write."""
     owner.create("q")
 
     def fail(*_: object, **__: object) -> None:
@@ -120,7 +120,7 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
     [(errors.QueueChanged("It changed."), "none"), (errors.StoreIncompatible("Update this program."), "unknown")],
 )
 def test_errors_that_a_later_request_may_not_meet(error: Exception, outcome: str) -> None:
-    """A row out of date says that nothing was stored; of a format that is not known nothing can be said."""
+    """A stale row means that nothing was stored; with an unknown format the outcome is unknown."""
     response = error_response(error, blank_request())
     _, body = response.at_hand(head=False)
     assert (response.status, json.loads(body)["outcome"]) == (503, outcome)
@@ -173,7 +173,7 @@ def test_every_error_has_a_status() -> None:
     unmet = {errors.QueueyError, errors.SettingsError, errors.TooLate}
     met = below(errors.QueueyError) - unmet
     statuses = {cls: status_of(cls.__new__(cls)) for cls in met if cls.__module__.startswith("queuey")}
-    # Errors of the client's, and of jobs on Spark, are never raised by the service.
+    # Errors of the client and of jobs on Spark are never raised by the service.
     elsewhere = ("queuey.client", "queuey.spark", "queuey.pipeline")
     ours = {cls: status for cls, status in statuses.items() if not cls.__module__.startswith(elsewhere)}
     assert {cls for cls, status in ours.items() if status == 500} == set()

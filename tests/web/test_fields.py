@@ -1,4 +1,4 @@
-"""Queries, of which each text is read once and then remembered, for all requests that have it."""
+"""Queries: each text is parsed once and then cached for all requests that have it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = Fields(LimitQuery, Limits())
 
 
 class Counted:
-    """Counts how often a query is read."""
+    """Counts how often a query is parsed."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -31,7 +31,6 @@ class Counted:
         return FIELDS.query(request)
 
     def __call__(self, text: str) -> tuple[LimitQuery, Request]:
-        """Reads a query for a new request."""
         server: Any = None
         request = Request(server, "GET", "/", text, "http", {})
         return self.queries.read(request), request
@@ -57,17 +56,17 @@ def test_bad_and_unknown_fields_are_told_each_time() -> None:
 
 
 def test_callers_cannot_fill_the_memory() -> None:
-    """Neither many texts nor a long one are kept, nor those that are refused or warned about."""
+    """The cache keeps neither too many texts nor a long one, nor queries that are refused or warned about."""
     read = Counted()
     for number in range(2 * MAX_QUERIES + 10):
         read(f"limit={number % 1000 + 1}&strict={'0' * (number // 1000)}")
         assert len(read.queries._known) <= MAX_QUERIES
-    known = dict(read.queries._known)
+    cached = dict(read.queries._known)
     read("limit=2&strict=" + "0" * MAX_QUERY)
     read("limit=2&lim=3")
     with pytest.raises(InvalidRequest):
         read("limit=x")
-    assert read.queries._known == known
+    assert read.queries._known == cached
 
 
 def test_applications_have_limits_of_their_own(store: Store, owner: Caller) -> None:

@@ -1,4 +1,4 @@
-"""What somebody finds who has nothing but the address."""
+"""What a caller sees who has only the address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_hello(anonymous: Caller, store: Store, path: str) -> None:
 
 
 def test_hello_asks_the_store_once(anonymous: Caller, between: InterposedStore) -> None:
-    """A store that is away has no name yet; once it is known, nobody makes the service ask again."""
+    """While the store is down its name is unknown; once it is known, the service does not ask again."""
 
     def fail() -> str:
         raise StoreUnavailable("no answer")

@@ -1,4 +1,4 @@
-"""Consumer offsets: record, show, list, forget."""
+"""Consumer offsets: record, show, list, delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_record_and_show(owner: Caller, keys: list[str], clock: Clock) -> None:
 
 @pytest.mark.parametrize("group", ["a b", "ä", "x" * 101, "a%0Ab", "a%2Cb"])
 def test_group_names(owner: Caller, keys: list[str], group: str) -> None:
-    """A group can only be recorded under a name that can be one; asking for another finds none."""
+    """Offsets can only be recorded for a valid group name; reading another one finds nothing."""
     content = {"partitions": {"1": {"offset": keys[0]}}}
     path = f"q/offsets/{''.join(f'%{byte:02X}' for byte in group.encode()) if '%' not in group else group}"
     reply = owner.send_json("PUT", path, content)
@@ -40,7 +40,7 @@ def test_group_names(owner: Caller, keys: list[str], group: str) -> None:
 
 
 def test_every_bad_offset_is_named(owner: Caller, keys: list[str]) -> None:
-    """All bad partitions and offsets are told together, and nothing is recorded."""
+    """All bad partitions and offsets are reported together, and nothing is recorded."""
     reply = owner.send_json(
         "PUT",
         "q/offsets/g",
@@ -76,7 +76,7 @@ def test_partitions_must_exist_and_be_named_once(owner: Caller, keys: list[str])
 
 
 def lag(caller: Caller, **cursors: str | None) -> dict[str, tuple[int, bool]]:
-    """Asks what lies behind cursors, partitions written as p1=…."""
+    """Returns the lag behind cursors; partitions are written as p1=…."""
     content = {"partitions": {name[1:]: value for name, value in cursors.items()}}
     reply = caller.send_json("POST", "q/lag", content).json
     assert reply["lag"] == sum(each["lag"] for each in reply["partitions"].values())
@@ -84,7 +84,7 @@ def lag(caller: Caller, **cursors: str | None) -> dict[str, tuple[int, bool]]:
 
 
 def test_lag_behind_any_cursor(owner: Caller, keys: list[str], clock: Clock) -> None:
-    """Whoever keeps the cursors: null is before everything, partitions that are not named are not counted."""
+    """Lag is counted behind any caller's cursors: null is before everything; other partitions do not count."""
     assert lag(owner, p1=keys[1].upper()) == {"1": (2, True)}
     assert lag(owner, p2=None, p1=None) == {"1": (4, True), "2": (0, True)}
     assert lag(owner) == {}

@@ -1,4 +1,4 @@
-"""The resources for whoever runs the service."""
+"""The resources for operators of the service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def samples(caller: Caller) -> Samples:
-    """Every sample that a scrape gives, by name and labels."""
     reply = caller("GET", "/metrics")
     assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     return {
@@ -52,7 +51,7 @@ def test_heartbeat(anonymous: Caller, method: str, path: str) -> None:
 
 
 def test_heartbeat_of_a_clock_that_was_ahead(anonymous: Caller, between: InterposedStore) -> None:
-    """Ids ahead of the clock stop nothing that a load balancer could mend: the heartbeat is green, and says so."""
+    """A load balancer cannot repair ids ahead of the clock: the heartbeat is green, and reports them."""
     between.instead(Ledger.ids_ahead, lambda: 400 * 86_400.0)
     reply = anonymous.get("/__heartbeat__")
     assert reply.status == 200
@@ -72,7 +71,7 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
 
 
 def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> list[int]:
-    """Asks for the heartbeat; returns the statuses, and notes where a thread was needed."""
+    """Requests the heartbeat; returns the statuses, and records where a thread was needed."""
 
     async def in_pool(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - as it returns
         if threads is not None:
@@ -90,13 +89,13 @@ def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> 
 
 
 def views_of(app: App, name: str) -> OpsViews:
-    """Returns what answers a monitor."""
+    """Returns the views for a monitor."""
     views: OpsViews = app.endpoints[name].view("GET").answer.__self__
     return views
 
 
 class Counted:
-    """A store of which only the health is asked."""
+    """A store that only answers health checks."""
 
     def __init__(self) -> None:
         self.ledger = self
@@ -104,18 +103,16 @@ class Counted:
         self.error: StoreUnavailable | None = None
 
     async def ping(self) -> None:
-        """Counts, and fails if it is to."""
         self.pings += 1
         if self.error is not None:
             raise self.error
 
     async def ids_ahead(self) -> float:
-        """Returns that ids are not ahead."""
         return 0.0
 
 
 def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
-    """Without a thread it is answered by what is known; one caller is sent to look again, the others meanwhile not."""
+    """Without a thread it answers from the cache; one caller a second checks the store again, the others do not."""
     now = [100.0]
     store = Counted()
     service: Any = SimpleNamespace(store=store, metrics=Metrics(), workers=Workers())
@@ -144,7 +141,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -
         gateway._threads.stop()
         return [(await Request("GET", path).to(gateway)).status for _ in range(3)]
 
-    # Were it time for another look at the store, a thread would have to do it.
+    # If another check of the store were due, a thread would have to do it.
     monitors = views_of(app, "ops.heartbeat")
     monitors._clock = lambda: 0.0
 
@@ -154,14 +151,14 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -
 
 
 def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) -> None:
-    """They share what one thread collects, for a second; meanwhile a heartbeat gets a thread to look at the store."""
+    """Scrapes share what one thread collects, for a second; meanwhile a heartbeat gets a thread to check the store."""
     now = [100.0]
     views = views_of(app, "ops.metrics")
     views._clock = views._counts._clock = lambda: now[0]
-    asked, stuck = list[int](), threading.Event()
+    checks, stuck = list[int](), threading.Event()
 
     def slow() -> dict[str, float]:
-        asked.append(1)
+        checks.append(1)
         assert stuck.wait(ALWAYS)
         return {}
 
@@ -173,14 +170,14 @@ def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) 
         await until(lambda: len(gateway._calls) >= 32)
         assert (await Request("GET", "/__heartbeat__").to(gateway)).status == 200
         stuck.set()
-        found = [(await task).status for task in tasks]
-        found += [(await Request("GET", "/metrics").to(gateway)).status for _ in range(5)]
-        assert len(asked) == 1
+        statuses = [(await task).status for task in tasks]
+        statuses += [(await Request("GET", "/metrics").to(gateway)).status for _ in range(5)]
+        assert len(checks) == 1
         now[0] += HEARTBEAT_INTERVAL
-        return [*found, (await Request("HEAD", "/metrics").to(gateway)).status]
+        return [*statuses, (await Request("HEAD", "/metrics").to(gateway)).status]
 
     assert running(app)(work) == [200] * 206
-    assert len(asked) == 2
+    assert len(checks) == 2
 
 
 def test_load_balancer_heartbeat(anonymous: Caller, stopping: threading.Event) -> None:
@@ -205,18 +202,18 @@ def test_metrics_count_requests_and_messages(owner: Caller, app: App) -> None:
     owner.get("q", limit=2)
     owner.get("q", limit=0)
     owner.get("missing")
-    found = samples(owner)
+    metrics = samples(owner)
     route = ("route", "v1.queue")
-    assert found["queuey_requests_total", (route, ("status", "201"))] == 1
-    assert found["queuey_requests_total", (route, ("status", "200"))] == 1
-    assert found["queuey_requests_total", (route, ("status", "400"))] == 1
-    assert found["queuey_requests_total", (route, ("status", "404"))] == 1
-    assert found["queuey_request_seconds_count", (route,)] == 4
-    assert found["queuey_request_seconds_bucket", (("le", "+Inf"), route)] == 4
-    assert found["queuey_request_seconds_sum", (route,)] > 0
-    assert found["queuey_messages_received_total", ()] == 3
-    assert found["queuey_messages_delivered_total", ()] == 2
-    assert any(name.startswith("queuey_store_") for name, _ in found)
+    assert metrics["queuey_requests_total", (route, ("status", "201"))] == 1
+    assert metrics["queuey_requests_total", (route, ("status", "200"))] == 1
+    assert metrics["queuey_requests_total", (route, ("status", "400"))] == 1
+    assert metrics["queuey_requests_total", (route, ("status", "404"))] == 1
+    assert metrics["queuey_request_seconds_count", (route,)] == 4
+    assert metrics["queuey_request_seconds_bucket", (("le", "+Inf"), route)] == 4
+    assert metrics["queuey_request_seconds_sum", (route,)] > 0
+    assert metrics["queuey_messages_received_total", ()] == 3
+    assert metrics["queuey_messages_delivered_total", ()] == 2
+    assert any(name.startswith("queuey_store_") for name, _ in metrics)
 
 
 def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> None:
@@ -227,9 +224,9 @@ def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> Non
 
     owner.create("q")
     between.instead(Store.statistics, fail)
-    found = samples(owner)
-    assert found["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
-    assert not any(name.startswith("queuey_store_") for name, _ in found)
+    metrics = samples(owner)
+    assert metrics["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
+    assert not any(name.startswith("queuey_store_") for name, _ in metrics)
 
 
 def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: App) -> None:
@@ -247,7 +244,7 @@ def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: App) -> 
 
 
 def test_backlogs(owner: Caller, store: Store) -> None:
-    """Queues that the setting names are shown with what is to be done, at most so many; others are not."""
+    """Queues in the setting are shown with their backlog, up to a limit; others are not."""
     for name in ("jobs-a", "jobs-b", "other"):
         owner.create(name, max_deliveries=1)
         owner.post(name, "x")
@@ -261,8 +258,8 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "retrying": 0, "failed": 0, "dead": 0}
     assert 0 < shown["jobs-a"].age < 600
     text = exposition({}, backlogs.look()).decode()
-    wanted = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
-    assert wanted in text
+    expected = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
+    assert expected in text
     owner.post("jobs-a", "y")
     assert {one.queue: one.counts["waiting"] for one in backlogs.look()} == {"jobs-a": 1, "jobs-b": 0}
     now[0] += INTERVAL
@@ -270,15 +267,15 @@ def test_backlogs(owner: Caller, store: Store) -> None:
 
 
 def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """What a scrape costs is bounded by queues and by their partitions, and the log says what is left out."""
+    """The cost of a scrape is bounded by queues and by their partitions, and the log says what is left out."""
     for name in ("a", "b", "c"):
         owner.create(name, partitions=4)
-    service, wanted = Service(store), [("queuey", "*")]
+    service, patterns = Service(store), [("queuey", "*")]
     with replace_in(ops, ops.MAX_QUEUES, 2):
-        assert [one.queue for one in Backlogs(service, wanted).look()] == ["a", "b"]
+        assert [one.queue for one in Backlogs(service, patterns).look()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
     with replace_in(ops, ops.MAX_PARTITIONS, 7):
-        assert [one.queue for one in Backlogs(service, wanted).look()] == ["a"]
+        assert [one.queue for one in Backlogs(service, patterns).look()] == ["a"]
     assert "too many queues" in caplog.text
 
 
@@ -308,7 +305,7 @@ def test_lags(owner: Caller, store: Store) -> None:
 
 
 def test_no_more_lags_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """However many groups there are, what a scrape costs is bounded, and the log says what is left out."""
+    """However many groups exist, the cost of a scrape is bounded, and the log says what is left out."""
     owner.create("mail", partitions=3)
     first = owner.post("mail", "x", X_Partition="1")["key"]
     for number in range(5):

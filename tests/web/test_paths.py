@@ -25,7 +25,7 @@ def test_names_come_back(names: list[str]) -> None:
 
 @given(st.binary(), st.integers(0, 3))
 def test_decoding_adds_no_separator(raw: bytes, times: int) -> None:
-    """Whatever is in a path, decoding it never gives more names than it had, and none is a dot segment."""
+    """Decoding a path never gives more names than it had, and none is a dot segment."""
     for _ in range(times):
         raw = quote_from_bytes(raw).encode()
     if (path := decode_path(raw)) is not None:

@@ -112,7 +112,7 @@ def test_any_other_name_works_percent_encoded(owner: Caller, name: str) -> None:
 
 
 def test_every_bad_field_is_named(owner: Caller) -> None:
-    """All bad fields are told together, in the words of the original."""
+    """All bad fields are reported together, in the words of the original."""
     reply = owner.send_form(
         "POST",
         "",
@@ -167,11 +167,11 @@ def test_no_backoffs(owner: Caller, backoff: object, text: str) -> None:
 def test_a_backoff_is_shown_and_reset(owner: Caller) -> None:
     """The row shows what was set, and info and the details of the list, too; info shows the default after a reset."""
     owner.create("q", backoff="first=5,most=600")
-    wanted = {"first": 5.0, "factor": 2.0, "most": 600.0, "jitter": 0.1}
-    assert owner.get("q/info").json["backoff"] == wanted
-    assert owner.get("?details=1").json["queues"][0]["backoff"] == wanted
+    backoff = {"first": 5.0, "factor": 2.0, "most": 600.0, "jitter": 0.1}
+    assert owner.get("q/info").json["backoff"] == backoff
+    assert owner.get("?details=1").json["queues"][0]["backoff"] == backoff
     assert owner.send_json("PUT", "q", {"backoff": None}).json["backoff"] is None
-    assert owner.get("q/info").json["backoff"] == wanted | {"first": 1.0, "most": 60.0}
+    assert owner.get("q/info").json["backoff"] == backoff | {"first": 1.0, "most": 60.0}
 
 
 @pytest.mark.parametrize("name", ["q", "a/b", "_dead", "x" * 51])
@@ -276,7 +276,7 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
 
 
 def test_expiry_needs_options_that_fit(owner: Caller) -> None:
-    """Expired messages become dead letters only in queues that delete what is done and hold no dead letters."""
+    """Expired messages become dead letters only in queues that delete finished messages and hold no dead letters."""
     refused = owner.send_form("POST", "", queue_name="q", on_expiry="dead-letter")
     assert (refused.status, refused.errors) == (
         400,
@@ -285,7 +285,7 @@ def test_expiry_needs_options_that_fit(owner: Caller) -> None:
     options = {"on_expiry": "dead-letter", "on_ack": "delete"}
     dead = owner.send_form("POST", "", queue_name="q.dead", **options)
     assert dead.errors == {
-        "on_expiry": "dead-letter is not for queues of dead letters, such as 'q.dead'. Leave it out."
+        "on_expiry": "dead-letter cannot be set for a dead-letter queue such as 'q.dead'. Leave it out."
     }
     owner.create("q", **options)
     assert (
@@ -298,7 +298,7 @@ def test_expiry_needs_options_that_fit(owner: Caller) -> None:
 
 
 def test_update_resets_with_null(owner: Caller) -> None:
-    """JSON null takes principals, TTL and read delay back to their defaults; so does an empty list of principals."""
+    """JSON null resets principals, TTL and read delay to their defaults; so does an empty list of principals."""
     owner.create("q", principles="app:x", ttl=5, read_delay=1)
     assert owner.send_json("PUT", "q", {"principals": []}).json["principles"] == []
     owner.send_json("PUT", "q", {"principals": ["app:x"]})
@@ -308,7 +308,7 @@ def test_update_resets_with_null(owner: Caller) -> None:
 
 
 def test_multipart_and_other_bodies_are_refused(owner: Caller) -> None:
-    """A body that is neither form nor JSON is named, not silently ignored."""
+    """A body that is neither form nor JSON is refused by name, not silently ignored."""
     reply = owner("POST", "", "queue_name=q", headers={"Content-Type": "text/plain"})
     assert (reply.status, list(reply.errors)) == (400, ["Content-Type"])
     assert owner("POST", "", "", headers={"Content-Type": "text/plain"}).status == 201
@@ -343,14 +343,14 @@ def test_ordered_queues(owner: Caller) -> None:
     assert owner.send_json("POST", "q/claims/ack", receipts).status == 200
     assert [each["body"] for each in owner.claim()] == ["b"]
     owner.create("r")
-    for way in (("q", "r"), ("r", "q")):
-        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), way, strict=True)))
-        assert (reply.status, list(reply.errors)) == (400, ["from" if way[0] == "q" else "to"])
+    for order in (("q", "r"), ("r", "q")):
+        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), order, strict=True)))
+        assert (reply.status, list(reply.errors)) == (400, ["from" if order[0] == "q" else "to"])
     assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]
 
 
 def test_limits_of_claims(owner: Caller) -> None:
-    """A queue with a limit by key keeps keys, and limits and options are told and changed by their names."""
+    """A queue with a limit by key keeps keys, and limits and options are shown and changed by their names."""
     owner.create("q", max_claimed_per_key="1", max_claimed="9", partitions=3)
     info = owner.get("q/info").json
     assert (info["max_claimed"], info["max_claimed_per_key"]) == (9, 1)
@@ -363,9 +363,9 @@ def test_limits_of_claims(owner: Caller) -> None:
     reply = owner("POST", "q", b"x", headers={"X-Partition": "1", "X-Message-Key": "k"})
     assert (reply.status, list(reply.errors)) == (400, ["message_key"])
     owner.create("r")
-    for way in (("q", "r"), ("r", "q")):
-        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), way, strict=True)))
-        assert (reply.status, list(reply.errors)) == (400, ["from" if way[0] == "q" else "to"])
+    for order in (("q", "r"), ("r", "q")):
+        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), order, strict=True)))
+        assert (reply.status, list(reply.errors)) == (400, ["from" if order[0] == "q" else "to"])
     assert owner.send_json("PUT", "q", {"max_claimed": None, "max_claimed_per_key": 2}).json["max_claimed"] == 0
     assert "Give at least 3" in owner.send_form("PUT", "q", max_claimed=2).errors["max_claimed"]
     assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]

@@ -24,24 +24,22 @@ from tests.waiting import until
 
 APP, KEY = "acme", "f" * 64
 PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
-"""Goes on until the service is back."""
+"""Retries until the service is back."""
 W = 1
-"""Seconds after which a post that broke off is carried out anew on Cassandra."""
+"""Seconds after which an interrupted post is repeated on Cassandra."""
 ANSWERED_SECONDS = 300.0
-"""In which callers get five answers, also on Cassandra and a busy machine."""
+"""Seconds in which callers get five answers, also on Cassandra and a busy machine."""
 
 Start = Callable[[int], Served]
 
 
 def make_account(store: Store) -> None:
-    """Makes the application and the key of all callers."""
     bridge.run(store.applications.create_application(APP))
     bridge.run(store.applications.add_key(APP, digest_of(KEY)))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Starts a service on a port; all share a store."""
     options: list[str] = []
     store: Store
     if request.param == "cassandra":
@@ -74,10 +72,10 @@ def kill_often(
     Args:
         stack: Ends services.
         start: Starts one on a port.
-        running: Those that run, by port.
+        running: Running services by port.
         calls: What callers do, each in a thread, until the event is set.
-        answered: Grows with each answer; five come before each kill.
-        kills: How many.
+        answered: Grows with each answer; five are awaited before each kill.
+        kills: Number of kills.
         rng: Chooses the moments.
     """
     with threads(calls) as failures:
@@ -90,7 +88,7 @@ def kill_often(
 
 
 class Services(NamedTuple):
-    """Services on one store; ``kill_often`` needs what callers do, what they were answered, and how often and when."""
+    """Services on one store, which ``kill_often`` kills."""
 
     urls: list[str]
     client: Client
@@ -100,7 +98,7 @@ class Services(NamedTuple):
 
 @contextmanager
 def serving(start: Start, count: int = 2) -> Iterator[Services]:
-    """Starts so many services, and makes a client of them that is patient."""
+    """Starts this many services, and makes a client of them that retries for long."""
     with ExitStack() as stack:
         running = {port: stack.enter_context(start(port)) for port in [free_port() for _ in range(count)]}
         urls = [f"http://127.0.0.1:{port}" for port in running]

@@ -1,8 +1,8 @@
-"""A process that writes as fast as it can and says what was acknowledged, until it is killed.
+"""A process that writes as fast as it can and reports what was acknowledged, until it is killed.
 
 Run as ``python -m tests.acceptance.crashes.crash_writer DIRECTORY NAME SEED``. After ``ready`` each line is a JSON list
 of an acknowledged call: ``["append", [[partition, id, body], ...]]``, ``["put", [[partition, id, body]]]`` or
-``["delete", [[partition, id]]]``. A line that is whole was acknowledged.
+``["delete", [[partition, id]]]``. A complete line was acknowledged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def say(kind: str, places: list[Any]) -> None:
 
 
 def write(store: Store, queue: Queue, name: str, seed: int) -> None:
-    """Appends, and now and then overwrites or deletes what it has appended itself; for ever."""
+    """Appends for ever, and now and then overwrites or deletes its own messages."""
     rng = random.Random(seed)
     own: list[tuple[int, str, str]] = []
     for number in itertools.count():
@@ -44,11 +44,11 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
             size = rng.choice((1, 1, 1, 5, 200))
             items = [NewMessage(f"{name}:{number}:{n}/{size}", rng.randint(1, PARTITIONS), 86_400) for n in range(size)]
             try:
-                found = bridge.run(store.messages.append(queue, items))
-            except StoreBusy:  # The other process stands still in its transaction.
+                appended = bridge.run(store.messages.append(queue, items))
+            except StoreBusy:  # The other process is stopped within its transaction.
                 continue
             places = [
-                (item.partition, ids.to_hex(place), str(item.body)) for item, place in zip(items, found, strict=True)
+                (item.partition, ids.to_hex(place), str(item.body)) for item, place in zip(items, appended, strict=True)
             ]
             own = [*own[-50:], *places] if size == 1 else own
             say("append", places)
@@ -69,7 +69,6 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
 
 
 def main(directory: str, name: str, seed: str) -> None:
-    """Opens the store, says so, and writes from several threads."""
     store = open_store(Path(directory))
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     os.write(1, b'["ready", []]\n')

@@ -1,4 +1,4 @@
-"""Is the history of a name linearizable? The search of Wing and Gong, which tries nothing twice."""
+"""Checks if the history of a name is linearizable, by the search of Wing and Gong, without repeated states."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Call(NamedTuple):
 
     Attributes:
         kind: POST stores a value only if the name is free.
-        value: What was to be stored.
-        began, ended: When; at infinity if it may take effect at any time later, or never.
-        status: Of the answer; 0: there was none that says what became of it.
-        found: The value that GET has found.
+        value: Value to store.
+        began, ended: Times; infinity if it may take effect at any later time, or never.
+        status: Status of the answer; 0 if no answer tells the outcome.
+        found: Value that GET returned.
     """
 
     kind: Kind
@@ -29,11 +29,11 @@ class Call(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """It may give the name another value."""
+        """Returns whether it may change the value of the name."""
         return self.kind != "GET" and (self.kind != "POST" or self.status not in {200, 409})
 
     def is_possible(self, there: str | None) -> bool:
-        """Returns whether it is answered like that when the name has this value."""
+        """Returns whether this answer is possible if the name has this value."""
         match self.kind, self.status:
             case "GET", _:
                 return there == self.found
@@ -47,45 +47,44 @@ class Call(NamedTuple):
                 return True
 
     def result(self, there: str | None) -> str | None:
-        """Returns what the name has when the call has taken effect."""
+        """Returns the value of the name once the call has taken effect."""
         return self.value if self.changes and (self.kind != "POST" or there is None) else there
 
 
 State = tuple[int, str | None]
-"""The calls that have taken effect, a bit each, and the value that they have led to."""
+"""The calls that have taken effect, a bit each, and the resulting value."""
 
 
 def is_linearizable(history: Iterable[Call]) -> bool:
-    """Returns whether the calls may have taken effect one after another, each while it was under way.
+    """Returns whether the calls may have taken effect one after another, each while it was running.
 
     At first the name is free.
     """
     calls = sorted(history, key=lambda call: call.began)
     answered = sum(1 << number for number, call in enumerate(calls) if call.ended < inf)
     start: State = (0, None)
-    seen, todo = {start}, [start]
+    visited, todo = {start}, [start]
     while todo:
         state = todo.pop()
         if state[0] & answered == answered:
             return True
         for future in _futures(calls, state):
-            if future not in seen:
-                seen.add(future)
+            if future not in visited:
+                visited.add(future)
                 todo.append(future)
     return False
 
 
 def _futures(calls: Sequence[Call], state: State) -> list[State]:
-    """Returns what may come next."""
     past, value = state
     possible = [number for number in _next(calls, past) if calls[number].is_possible(value)]
-    # A call that changes nothing may as well come at once.
+    # A call that changes nothing may as well come first.
     observing = [number for number in possible if not calls[number].changes]
     return [(past | 1 << number, calls[number].result(value)) for number in observing[:1] or possible]
 
 
 def _next(calls: Sequence[Call], past: int) -> Iterator[int]:
-    """Yields the calls that may be the next to take effect: none of the others had ended when they began."""
+    """Yields the calls that may take effect next: no other pending call had ended when they began."""
     soonest = inf
     for number in range((~past & (past + 1)).bit_length() - 1, len(calls)):
         if calls[number].began > soonest:

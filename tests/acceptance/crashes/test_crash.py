@@ -1,4 +1,4 @@
-"""Processes that write are killed with -9 at random moments: what was acknowledged is there, once, and nothing torn."""
+"""Writers are killed with -9 at random moments: acknowledged writes are stored, once, and none is torn."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 ROUNDS = 5
-"""Enough to notice what goes wrong often; the slow tests look for what goes wrong seldom."""
+"""Enough rounds to detect frequent failures; the slow tests look for rare ones."""
 
 END_SECONDS = 60.0
 FIRST = 2
-"""Calls that each process is told of before it may be killed, so that a slow machine has some, too."""
+"""Acknowledged calls of each process before it may be killed, so that a slow machine has some, too."""
 
 Place = tuple[int, str]
 
 
 @dataclass
 class Truth:
-    """What the killed processes said.
+    """What the killed processes reported.
 
     Attributes:
-        bodies: What must be at each place.
-        either: Places whose last call was not acknowledged before the kill: the body before or after it (None: gone).
-        lines: How many calls were acknowledged.
+        bodies: Required body at each position.
+        either: Body before or after an unacknowledged last call by position; None if deleted.
+        lines: Number of acknowledged calls.
     """
 
     bodies: dict[Place, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Truth:
     lines: int = 0
 
     def hear(self, line: bytes) -> None:
-        """Takes note of a line; half a line is one that the kill cut off."""
+        """Records a line; an incomplete line was cut off by the kill."""
         try:
             kind, places = json.loads(line)
         except ValueError:
@@ -70,25 +70,23 @@ class Truth:
 
 
 def as_place(entry: list[Any]) -> Place:
-    """Partition and id of an entry of a line."""
     return entry[0], entry[1]
 
 
 class Victim:
-    """A writing process, which appends what it says to a file."""
+    """A writing process, whose reports go to a file."""
 
     def __init__(self, directory: Path, name: str, seed: int) -> None:
         self._said = directory.with_name(f"{name}.said")
         command = [sys.executable, "-m", "tests.acceptance.crashes.crash_writer", str(directory), name, str(seed)]
-        with self._said.open("wb") as said:
-            self.process = subprocess.Popen(command, stdout=said, cwd=ROOT)
+        with self._said.open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, cwd=ROOT)
 
     def heard(self) -> list[bytes]:
-        """Returns the lines that it has said."""
         return self._said.read_bytes().splitlines()
 
     def kill(self) -> None:
-        """Ends it as a power button would."""
+        """Ends it as a power failure would."""
         assert self.process.poll() is None, "it ended by itself"
         self.process.kill()
         self.process.wait(END_SECONDS)
@@ -110,50 +108,48 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Tr
 
 
 def stored(directory: Path) -> list[tuple[Place, str]]:
-    """Every message of the queue, page by page."""
     store = open_store(directory)
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
-    found: list[tuple[Place, str]] = []
+    messages: list[tuple[Place, str]] = []
     for partition in range(1, PARTITIONS + 1):
-        before = len(found)
+        before = len(messages)
         lower = ids.FIRST
         more = True
         while more:
             (page,) = bridge.run(store.messages.read(queue, [Slice(partition=partition, lower=lower, limit=1000)]))
-            found += [((partition, message.id), str(message.body)) for message in page.messages]
+            messages += [((partition, message.id), str(message.body)) for message in page.messages]
             assert page.next is not None
             lower, more = page.next, page.more
-        assert bridge.run(store.messages.inspect(queue))[1][partition - 1].count >= min(len(found) - before, 1)
+        assert bridge.run(store.messages.inspect(queue))[1][partition - 1].count >= min(len(messages) - before, 1)
     store.close()
-    return found
+    return messages
 
 
 def judge(directory: Path, truth: Truth) -> None:
-    """Compares what is stored with what was said."""
-    found = stored(directory)
-    places = dict(found)
-    assert len(places) == len(found), "a message is shown twice"
+    messages = stored(directory)
+    places = dict(messages)
+    assert len(places) == len(messages), "a message is shown twice"
     assert {place: body for place, body in truth.bodies.items() if places.get(place) != body} == {}
     assert [place for place, bodies in truth.either.items() if places.get(place) not in bodies] == []
-    counts = Counter(body for _, body in found)
+    counts = Counter(body for _, body in messages)
     assert [body for body, count in counts.items() if count > 1] == [], "a body is stored twice"
-    torn(found, truth)
+    torn(messages, truth)
     assert check(directory) == []
 
 
 def torn(found: list[tuple[Place, str]], truth: Truth) -> None:
-    """Batches that were not acknowledged are there whole or not at all."""
-    said = truth.bodies.keys() | truth.either.keys()
+    """Checks that unacknowledged batches are stored whole or not at all."""
+    reported = truth.bodies.keys() | truth.either.keys()
     batches: Counter[tuple[str, int]] = Counter()
     for place, body in found:
         match = re.fullmatch(r"(.+):\d+/(\d+)", body)
-        if match and place not in said:
+        if match and place not in reported:
             batches[match[1], int(match[2])] += 1
     assert [batch for batch, count in batches.items() if count != batch[1]] == []
 
 
 def kill_again_and_again(directory: Path, rounds: int, seed: int) -> Truth:
-    """Kills writers for a number of rounds; after each everything is compared."""
+    """Kills writers for a number of rounds; compares everything after each."""
     store = open_store(directory)
     bridge.run(store.applications.create_application(APP))
     bridge.run(store.catalogue.create_queue(APP, QUEUE, QueueSpec(partitions=PARTITIONS)))
@@ -172,7 +168,7 @@ def test_killed_writers(tmp_path: Path) -> None:
 
 
 def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
-    """Kills processes that make a store, each time a fresh one, and opens what they have left."""
+    """Kills processes that create a store, each time a new one, and opens what they have left."""
     rng = random.Random(seed)
     program = "import sys, pathlib, queuey.storage.sqlite as s; s.open_store(pathlib.Path(sys.argv[1])).ping(); input()"
     for number in range(rounds):

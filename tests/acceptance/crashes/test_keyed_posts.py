@@ -1,4 +1,4 @@
-"""Posts with idempotency keys while services are killed with -9: every message is there once, under the id answered."""
+"""Posts with idempotency keys while services are killed with -9: each message is stored once, under its answered id."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.waiting import until
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
 REST = 0.03
-"""Seconds between a caller's posts, about as long as a post: some are always under way, and services can start."""
+"""Seconds between a caller's posts, about as long as a post: some are always running, and services can start."""
 Receipts = dict[str, tuple[int, str]]
 
 
 def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
-    """Posts messages, one or several in a request, each again and again until it is answered."""
+    """Posts messages, one or several in a request, repeating each until it is answered."""
     with Client(url, key=KEY, application=APP, retry=PATIENT, timeout=20) as client:
         for number in range(count):
             bodies = [f"{caller}:{number}:{n}" for n in range(1 if number % 3 else 5)]
@@ -32,7 +32,6 @@ def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
 
 
 def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.Event) -> None:
-    """Posts messages until told to end."""
     number = 0
     while not ended.is_set():
         post_all(url, caller * 10_000 + number, 6, stored)
@@ -40,19 +39,19 @@ def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.E
 
 
 def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
-    """Where each body is, once as many are shown as must be there."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    """Returns the position of each body, once as many are shown as must be stored."""
+    places: dict[str, list[tuple[int, str]]] = {}
     for partition in range(1, PARTITIONS + 1):
         wanted = Counter(place for place, _ in stored.values())[partition]
         there = partial(client.read_all, QUEUE, partitions=[partition], since=0)
         until(lambda there=there, wanted=wanted: len(list(there())) >= wanted)  # type: ignore[misc]
         for message in there():
-            found.setdefault(str(message.body), []).append((message.partition, message.id))
-    return found
+            places.setdefault(str(message.body), []).append((message.partition, message.id))
+    return places
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
-    """Kills one of two services again and again while callers post to both; then compares what is there."""
+    """Kills one of two services again and again while callers post to both; then compares what is stored."""
     with serving(start) as services:
         services.client.create_queue(QUEUE, partitions=PARTITIONS)
         stored: Receipts = {}

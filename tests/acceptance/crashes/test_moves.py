@@ -1,4 +1,4 @@
-"""A move while the service that carries it out is killed with -9: every message arrives once, and in order."""
+"""A move while its service is killed with -9: every message arrives once, and in order."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from tests.waiting import until
 Kind = Literal["plain", "dedup"]
 PARTITIONS = 3
 CERTAIN = 4
-"""Seconds after which a copy is never delivered beside the message whose copy it is, and reads by time show it."""
+"""Seconds after which a copy is never delivered beside its original, and reads by time show it."""
 
 
 def everything(client: Client, queue: str, partition: int) -> list[str]:
-    """The bodies of a partition."""
     return [str(message.body) for message in client.read_all(queue, partitions=[partition], since=0)]
 
 
 def claim_all(client: Client, queue: str) -> Counter[str]:
     """Claims and acknowledges everything that a queue delivers; returns the bodies."""
-    found: Counter[str] = Counter()
+    bodies: Counter[str] = Counter()
     jobs = client.job_queue(queue)
-    while some := jobs.receive(1000, ttl=3600):
-        found.update(str(each.message.body) for each in some)
-        assert jobs.ack(some) == []
-    return found
+    while claimed := jobs.receive(1000, ttl=3600):
+        bodies.update(str(each.message.body) for each in claimed)
+        assert jobs.ack(claimed) == []
+    return bodies
 
 
 def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "plain", to: Kind = "plain") -> None:
-    """Kills the service again and again while it moves messages, then compares what is where.
+    """Kills the service again and again while it moves messages, then compares both queues.
 
-    If one of the queues is a dedup queue, there are two messages of each body.
+    If one of the queues is a dedup queue, each body has two messages.
     """
     rng = random.Random(seed)
     with serving(start, 1) as services, ExitStack() as stack:
@@ -65,14 +64,14 @@ def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "pla
         assert (move.state, move.left) == ("done", 0)
         time.sleep(max(0.0, (move.ended or 0) + CERTAIN - time.time()))
         arrived = bodies if kind == "dedup" else bodies * copies
-        found = {place: everything(client, target, place) for place in range(1, PARTITIONS + 1)}
-        assert Counter(chain(*found.values())) == Counter(arrived + waiting)
+        moved = {place: everything(client, target, place) for place in range(1, PARTITIONS + 1)}
+        assert Counter(chain(*moved.values())) == Counter(arrived + waiting)
         assert claim_all(client, source) == {}
         if copies == 1:
             assert all(
-                found[place] == [body for body in bodies if int(body) % PARTITIONS + 1 == place] for place in found
+                moved[place] == [body for body in bodies if int(body) % PARTITIONS + 1 == place] for place in moved
             )
-            assert not any(everything(client, source, place) for place in found)
+            assert not any(everything(client, source, place) for place in moved)
         assert claim_all(client, target) == Counter(bodies if to == "dedup" else arrived)
 
 

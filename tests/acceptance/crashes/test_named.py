@@ -23,7 +23,7 @@ ONCE = RetryPolicy(rounds=1)
 
 
 class Said(NamedTuple):
-    """Of each name the last number that was sent, and the last one that was answered."""
+    """For each name the last number that was sent, and the last one that was answered."""
 
     sent: dict[str, int]
     answered: dict[str, int]
@@ -42,7 +42,7 @@ def set_until_killed(url: str, name: str, said: Said, killed: threading.Event) -
 
 
 def read(client: Client) -> set[str]:
-    """Reads by time, which names nothing; shows one value of a name at most."""
+    """Reads by time, without names; at most one value of a name may be shown."""
     bodies = [str(message.body) for message in client.read_all(QUEUE, partitions="*", since=0)]
     names = [body.partition(":")[0] for body in bodies]
     assert len(names) == len(set(names)), f"{sorted(bodies)} is shown"
@@ -50,7 +50,7 @@ def read(client: Client) -> set[str]:
 
 
 def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
-    """Kills a service that sets names, and reads by time through another one before anybody names them again."""
+    """Kills a service that sets names, and reads by time through another one before any other call uses them."""
     rng, port, said, shown = random.Random(seed), free_port(), Said({}, {}), set[str]()
     with serving(start, 1) as services, ExitStack() as stack:
         client = services.client
@@ -68,11 +68,11 @@ def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
             for name in names:
                 possible = {f"{name}:{each}" for each in range(said.answered[name], said.sent[name] + 1)}
                 assert possible & shown, f"none of {sorted(possible)} is shown"
-        by_name = {str(found.body) for name in said.sent if (found := client.named(QUEUE).get(name)) is not None}
+        by_name = {str(message.body) for name in said.sent if (message := client.named(QUEUE).get(name)) is not None}
         assert by_name == {body for body in shown if not body.startswith("kill")}
 
 
 @pytest.mark.slow
 def test_readers_after_kills(start: Start) -> None:
-    """A reader by time is shown one value of a name, although nobody has named it since its writer was killed."""
+    """A reader by time gets one value of a name, although no call has used the name since its writer was killed."""
     read_after_kills(start, kills=10, seed=random.randrange(1 << 30))

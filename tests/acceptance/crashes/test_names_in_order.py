@@ -1,4 +1,4 @@
-"""Names called through two services that are killed with -9: all answers fit one order of the calls."""
+"""Calls of names through two services that are killed with -9: all answers fit one order of the calls."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.acceptance.crashes.registers import Call, Kind, is_linearizable
 
 CALLERS = 8
 CALLS = 20
-"""Of each caller by one name; then all go on to the next name, about at the same time."""
+"""Calls of each caller with one name; then all go on to the next name, about at the same time."""
 KINDS: tuple[Kind, ...] = ("PUT", "PUT", "POST", "DELETE", "GET", "GET", "GET", "GET")
 QUEUE = "tasks"
 SHARED = ("a", "b")
-"""Values that several callers POST: who finds his own has 200."""
+"""Values that several callers POST: a caller whose own value is stored gets 200."""
 
 
 class Histories:
-    """What was called by each name, and how many calls have been answered."""
+    """The calls with each name, and the number of answered calls."""
 
     def __init__(self) -> None:
         self.calls: defaultdict[str, list[Call]] = defaultdict(list)
@@ -36,12 +36,12 @@ class Histories:
 
 
 def call_once(port: int, name: str, kind: Kind, value: str | None) -> Call | None:
-    """Makes a call; None: it has had no effect and found nothing out."""
+    """Makes a call; returns None if it had no effect and returned no value."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.connect()
     except OSError:
-        return None  # The service is not there.
+        return None  # The service is down.
     began = time.monotonic()
     try:
         headers = {"Authorization": f"Application {KEY}", "Content-Type": "text/plain"}
@@ -57,12 +57,12 @@ def call_once(port: int, name: str, kind: Kind, value: str | None) -> Call | Non
     if reply.status == 503:
         return None if kind == "GET" or json.loads(body)["outcome"] == "none" else Call(kind, value, began)
     assert reply.status in {"PUT": {200}, "POST": {200, 201, 409}, "DELETE": {200}, "GET": {200, 404}}[kind], body
-    found = body if kind == "GET" and reply.status == 200 else None
-    return Call(kind, value, began, ended, reply.status, found)
+    read_value = body if kind == "GET" and reply.status == 200 else None
+    return Call(kind, value, began, ended, reply.status, read_value)
 
 
 def call_often(ports: list[int], number: int, seed: int, all_calls: Histories, ended: threading.Event) -> None:
-    """Calls by one name after another, through either service."""
+    """Calls with one name after another, through either service."""
     rng = random.Random(f"{seed} {number}")
     for turn in itertools.count():
         if ended.is_set():
@@ -79,7 +79,7 @@ def call_often(ports: list[int], number: int, seed: int, all_calls: Histories, e
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
-    """Kills one of two services again and again while callers use the same names; then looks at all answers."""
+    """Kills one of two services again and again while callers use the same names; then checks all answers."""
     histories = Histories()
     with serving(start) as services:
         services.client.create_queue(QUEUE, partitions=2)

@@ -1,4 +1,4 @@
-"""The check of histories: it accepts what may have been, and refuses what cannot."""
+"""The check of histories accepts possible ones and refuses impossible ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ LOST = Call("PUT", "b", 3)
 
 
 def get(value: str | None, began: float, ended: float) -> Call:
-    """A GET that has found a value, or none."""
     return Call("GET", None, began, ended, 200 if value else 404, value)
 
 

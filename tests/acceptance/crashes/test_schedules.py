@@ -14,11 +14,11 @@ from tests.waiting import until
 
 QUEUE, INTERVAL = "ticks", 10
 FIRING = 0.6
-"""Seconds after an instant in which most of the schedules are fired."""
+"""Seconds after an instant in which most of the schedules fire."""
 
 
 def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
-    """Kills the services in turn, each time while schedules are fired; then counts messages and ticks."""
+    """Kills the services in turn, each time while schedules fire; then counts messages and ticks."""
     rng = random.Random(seed)
     with serving(start) as services, ExitStack() as stack:
         client, running = services.client, services.running

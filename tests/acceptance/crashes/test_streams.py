@@ -1,4 +1,4 @@
-"""Streams and kills of the service: all go on, none misses a message, none gets one twice."""
+"""Streams and kills of the service: all resume, none misses a message, none gets one twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.servers.processes import ending
 
 QUEUES, KILLS = 8, 4
 STREAM_SECONDS = 300.0
-"""After which the reader is killed, so that nobody waits for what it says."""
+"""Seconds after which the reader is killed, so that no test waits for its output."""
 
 
 @needs_node
@@ -30,10 +30,10 @@ def test_streams_go_on_after_kills(start: Start, request: pytest.FixtureRequest)
         client, (url,) = services.client, services.urls
         for queue in posted:
             client.create_queue(queue)
-        said = {"URL_": url, "KEY": KEY, "APPLICATION": APP, "CLIENT": CLIENT.as_uri()}
+        variables = {"URL_": url, "KEY": KEY, "APPLICATION": APP, "CLIENT": CLIENT.as_uri()}
         reading = subprocess.Popen(
             [str(NODE), str(HERE / "read_streams.mjs")],
-            env={**os.environ, **said, "QUEUES": json.dumps(list(posted))},
+            env={**os.environ, **variables, "QUEUES": json.dumps(list(posted))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -58,9 +58,9 @@ def test_streams_go_on_after_kills(start: Start, request: pytest.FixtureRequest)
         for queue in posted:
             client.send(queue, "end")
         came = json.loads(reading.stdout.readline())
-    found = [each["found"] for each in came]
+    read = [each["found"] for each in came]
     if "cassandra" in request.node.name:
-        # A killed post is made again, and what its first attempt had written may have been read by then.
-        found = [[body for body, _ in groupby(bodies)] for bodies in found]
-    assert found == [[*bodies, "end"] for bodies in posted.values()]
+        # A killed post is repeated, and what its first attempt had written may have been read before.
+        read = [[body for body, _ in groupby(bodies)] for bodies in read]
+    assert read == [[*bodies, "end"] for bodies in posted.values()]
     assert max(each["opened"] for each in came) > 1

@@ -1,1 +1,1 @@
-"""Facades: services that speak the protocols of other systems, asked as their clients ask."""
+"""Facades: services that speak the protocols of other systems, called by their clients."""

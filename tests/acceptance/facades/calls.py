@@ -11,23 +11,21 @@ from typing import NamedTuple
 from tests.servers.served import free_port
 
 WAIT = 60
-"""Seconds that a test waits for an answer."""
+"""Timeout of an answer in seconds."""
 
 
 class Reply(NamedTuple):
-    """An answer."""
-
     status: int
     body: bytes
     headers: http.client.HTTPMessage
 
 
 class Facade:
-    """Where a facade is.
+    """Address of a facade.
 
     Args:
-        port: Of the service.
-        prefix: Path under which it is.
+        port: Port of the service.
+        prefix: Path of the facade.
     """
 
     def __init__(self, port: int, prefix: str = "") -> None:
@@ -51,7 +49,7 @@ class Facade:
 
         Args:
             head: The method, the path and headers, one line each.
-            body: As it goes over the wire.
+            body: Body as it goes over the wire.
         """
         method, path, *headers = head.split("\n")
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", "Host: x", *headers, "", ""]
@@ -69,7 +67,6 @@ def settings_file(directory: Path, text: str) -> list[str]:
 
 
 def pair_of_ports() -> int:
-    """A port that is free, as is the next one."""
     while True:
         first, second = free_port(), free_port()
         if second == first + 1:

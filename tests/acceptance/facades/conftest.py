@@ -22,7 +22,7 @@ redelivery = 3600
 [facades.rqms]
 prefix = "/rqms"
 """
-"""What is fetched through MQ is not delivered again during the tests."""
+"""Settings with which a message that was fetched through MQ is not delivered again during the tests."""
 
 
 @pytest.fixture(scope="package")
@@ -36,12 +36,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def native(served: Served) -> Iterator[Client]:
-    """A client of the service's own API."""
     with served.client() as client:
         yield client
 
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that is not there."""
+    """Name of a queue that does not exist."""
     return f"q{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""EmoDB's own Java client, which calls what a test tells it to."""
+"""EmoDB's own Java client, which makes the calls of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deploy.local import jars
 from tests.servers import java_programs
 
 SOURCE = Path(__file__).with_name("EmodbCalls.java")
-# The POM of the client names a parent that is not published, so nothing tells which further jars it needs.
+# The client's POM names a parent that is not published, so its further jars are listed here.
 CLIENT = jars.Bundle(
     "emodb-queue-client-6.4.9",
     (
@@ -72,7 +72,7 @@ CLIENT = jars.Bundle(
 
 
 class Said(NamedTuple):
-    """What came of a call: its result, or the class and the message of the exception."""
+    """Outcome of a call: its result, or the class and the message of the exception."""
 
     result: Any
     error: str
@@ -97,13 +97,11 @@ class JavaClient(java_programs.JavaProgram):
         super().__init__([*command, f"127.0.0.1:{port}", key])
 
     def call(self, name: str, *arguments: object, kind: str = "plain") -> Any:  # noqa: ANN401 - tests look into it
-        """Calls, and returns the result."""
-        said = self.say(name, *arguments, kind=kind)
-        assert not said.error, said
-        return said.result
+        outcome = self.say(name, *arguments, kind=kind)
+        assert not outcome.error, outcome
+        return outcome.result
 
     def say(self, name: str, *arguments: object, kind: str = "plain") -> Said:
-        """Calls, and returns what came of it."""
         self.tell(json.dumps([kind, name, *arguments]))
-        said = json.loads(self.next())
-        return Said(said.get("result"), said.get("error", ""), said.get("message") or "")
+        line = json.loads(self.next())
+        return Said(line.get("result"), line.get("error", ""), line.get("message") or "")

@@ -1,4 +1,4 @@
-"""The facade of EmoDB on a real service: every route and every error, as its wire has them."""
+"""The facade of EmoDB on a real service: every route and every error, on the wire."""
 
 from __future__ import annotations
 
@@ -29,54 +29,48 @@ class Emodb:
         self.key = key or served.profile.key
 
     def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
-        """Calls with the key; the body is sent as JSON."""
         if body is not None:
             headers = {"Content_Type": "application/json", **headers}
         raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         return self._facade.call(method, path, raw, **{"X_BV_API_Key": self.key, **headers})
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - tests look into it
-        """The answer to a GET that succeeds."""
+        """Returns the answer to a GET that succeeds."""
         reply = self.call("GET", path)
         assert reply.status == 200, reply
         assert reply.headers["Content-Type"].startswith("application/json")
         return json.loads(reply.body)
 
     def do(self, method: str, path: str, body: object = None) -> None:
-        """Changes something, with success."""
+        """Makes a change that succeeds."""
         reply = self.call(method, path, body)
         assert (reply.status, json.loads(reply.body)) == SUCCESS
 
     def stranger(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
-        """Calls without the key."""
         return self._facade.call(method, path, body, **headers)
 
 
 @pytest.fixture
 def emodb(served: Served) -> Emodb:
-    """A caller that may do everything."""
     return Emodb(served)
 
 
 @pytest.fixture
 def name() -> str:
-    """The name of a queue that is not there."""
     return f"q{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def queue(name: str) -> str:
-    """The path of a queue that is not there."""
     return f"/queue/1/{name}"
 
 
 def said(reply: Reply) -> tuple[int, str | None, str]:
-    """Status, exception and text of a refusal."""
+    """Returns status, exception and text of a refusal."""
     return reply.status, reply.headers["X-BV-Exception"], reply.body.decode()
 
 
 def ids_of(messages: list[dict[str, Any]]) -> list[str]:
-    """The ids of messages."""
     return [message["id"] for message in messages]
 
 
@@ -107,7 +101,7 @@ def test_every_route(emodb: Emodb, base: str, name: str) -> None:
 
 
 def test_a_queue_that_is_not_there(emodb: Emodb, queue: str) -> None:
-    """It is as one that is empty, and only a send makes it."""
+    """A missing queue behaves like an empty one, and only a send creates it."""
     assert emodb.get(f"{queue}/poll") == emodb.get(f"{queue}/peek") == []
     assert emodb.get(f"{queue}/size") == emodb.get(f"{queue}/claimcount") == 0
     emodb.do("POST", f"{queue}/unclaimall")
@@ -118,7 +112,7 @@ def test_a_queue_that_is_not_there(emodb: Emodb, queue: str) -> None:
 
 
 def test_queues_are_the_applications_own(emodb: Emodb, native: Client, name: str, queue: str) -> None:
-    """They live for 14 days in 8 partitions, and the service's own API reads what is sent, and sends what is polled."""
+    """They keep messages for 14 days in 8 partitions, and are shared with the service's own API."""
     emodb.do("POST", f"{queue}/send", {"a": 1})
     emodb.do("POST", f"/dedupq/1/{name}/send", 1)
     info = native.info(name)
@@ -161,11 +155,11 @@ def test_names(emodb: Emodb, name: str) -> None:
 def test_a_batch_of_thousands(emodb: Emodb, queue: str) -> None:
     """A batch has any number of messages, and a poll gives up to 1,000 of all partitions."""
     emodb.do("POST", f"{queue}/sendbatch", list(range(2500)))
-    found: list[int] = []
+    payloads: list[int] = []
     while polled := emodb.get(f"{queue}/poll?{HOUR}&limit=1000"):
-        found += (each["payload"] for each in polled)
+        payloads += (each["payload"] for each in polled)
         emodb.do("POST", f"{queue}/ack", ids_of(polled))
-    assert sorted(found) == list(range(2500))
+    assert sorted(payloads) == list(range(2500))
 
 
 def test_keys(emodb: Emodb, queue: str) -> None:
@@ -268,7 +262,7 @@ def test_bodies_of_the_wrong_shape(emodb: Emodb, queue: str, path: str, body: by
 
 
 def test_bodies_that_are_not_json(emodb: Emodb, queue: str) -> None:
-    """What does not say that it is JSON is 415; a null list of ids is a bad argument."""
+    """A body without the content type of JSON is 415; a null list of ids is a bad argument."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
         assert emodb.call("POST", f"{queue}/send", b"1", Content_Type=kind).status == 415
     assert emodb.stranger("POST", f"{queue}/ack", b"[]", X_BV_API_Key=emodb.key).status == 415
@@ -290,7 +284,7 @@ def test_ids_of_another_queue(emodb: Emodb, name: str) -> None:
 
 
 def test_moves(emodb: Emodb, name: str, queue: str) -> None:
-    """A move between queues that are not there is over soon; plain and dedup queues have references of their own."""
+    """A move between missing queues ends soon; plain and dedup queues have references of their own."""
     reply = emodb.call("POST", f"/queue/1/_move?from={name}&to={name}-2")
     reference = json.loads(reply.body)["id"]
     assert re.fullmatch("[A-Z2-7]{13}", reference)
@@ -320,7 +314,7 @@ def test_other_paths(emodb: Emodb, queue: str) -> None:
 
 
 def test_what_the_original_loses(tmp_path: Path) -> None:
-    """Claims and messages outlast every process, also one that is killed; ids stay what they are."""
+    """Claims and messages outlast every process, also a killed one; ids stay the same."""
     options = ["--facade", "emodb", "--app", "queuey"]
     with Served(tmp_path) as first:
         emodb = Emodb(first)
@@ -332,9 +326,9 @@ def test_what_the_original_loses(tmp_path: Path) -> None:
     with Served(tmp_path, options, port=pair_of_ports()) as second:
         emodb = Emodb(second, emodb.key)
         assert (emodb.get("/queue/1/q/claimcount"), emodb.get("/queue/1/q/size")) == (1, 3)
-        others = emodb.get(f"/queue/1/q/poll?{HOUR}")
-        assert claimed["id"] not in ids_of(others)
-        emodb.do("POST", "/queue/1/q/ack", [claimed["id"], *ids_of(others)])
+        unclaimed = emodb.get(f"/queue/1/q/poll?{HOUR}")
+        assert claimed["id"] not in ids_of(unclaimed)
+        emodb.do("POST", "/queue/1/q/ack", [claimed["id"], *ids_of(unclaimed)])
         assert emodb.get("/queue/1/q/size") == 0
         assert emodb.call("GET", "/v1/queuey").status == 404
         assert "queuey app key-add queuey" in second.output
@@ -353,7 +347,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_health(served: Served) -> None:
-    """The port above the service's says that it takes connections, and nothing else."""
+    """The port above the service's accepts connections, and does nothing else."""
     for method, path, status, body in (
         ("HEAD", "/healthcheck", 200, b""),
         ("GET", "/healthcheck", 200, b'{"queuey":{"healthy":true}}'),

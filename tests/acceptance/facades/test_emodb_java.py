@@ -15,13 +15,12 @@ from tests.servers.served import Served
 pytestmark = pytest.mark.slow
 
 MOST = 60
-"""Seconds that a test waits for what goes on by itself."""
+"""Timeout in seconds of what happens in the background."""
 SERVED = "[facades.emodb]\nbeside = true\n"
 
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Runs the program that calls the client."""
     return build(tmp_path_factory.mktemp("java"))
 
 
@@ -83,8 +82,8 @@ def test_a_move(emodb: JavaClient, kind: str) -> None:
         time.sleep(0.1)
     assert emodb.call("size", "from", kind=kind) == 0
     polled: list[int] = []
-    while some := emodb.call("poll", "to", 3600, 10, kind=kind):
-        polled += [each["payload"] for each in some]
+    while batch := emodb.call("poll", "to", 3600, 10, kind=kind):
+        polled += [each["payload"] for each in batch]
     assert sorted(polled) == [0, 1, 2, 3]
 
 
@@ -105,8 +104,8 @@ def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Serve
         ),
     }
     for message, call in refused.items():
-        said = emodb.say(*call)
-        assert (said.error, said.message) == ("java.lang.IllegalArgumentException", message)
+        outcome = emodb.say(*call)
+        assert (outcome.error, outcome.message) == ("java.lang.IllegalArgumentException", message)
     assert emodb.say("send", "Upper", 1).error == "java.lang.IllegalArgumentException"
     unknown = emodb.say("moveStatus", "AAAAAAAAAAAAA")
     assert unknown.error == "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
@@ -129,9 +128,9 @@ def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
             assert client.say("size", "q").error
             with Served(tmp_path, options, port=port):
                 end = time.monotonic() + MOST
-                while (said := client.say("size", "q")).error:
-                    assert time.monotonic() < end, said
+                while (outcome := client.say("size", "q")).error:
+                    assert time.monotonic() < end, outcome
                     time.sleep(0.2)
-                assert said.result == 1
+                assert outcome.result == 1
         finally:
             client.close()

@@ -1,4 +1,4 @@
-"""Facades while the service is killed: what was fetched stays with its reader, and what was stored is there."""
+"""Facades while the service is killed: fetched messages stay with their reader, and stored ones are kept."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> No
         assert mq.call("GET", "/jobs/messages").status == 204
         assert [mq.call("DELETE", f"/jobs/messages/{name}").status for name in names] == [202] * 3
         assert add(rqms, "items", "c").status == 201
-        others = [item for _ in range(2) for item in fetch_some(rqms, "items")]
-        assert {(json.loads(item["ticket"])[0], item["value"]) for item in others} == {("b", 2), ("c", 1)}
+        items = [item for _ in range(2) for item in fetch_some(rqms, "items")]
+        assert {(json.loads(item["ticket"])[0], item["value"]) for item in items} == {("b", 2), ("c", 1)}
         assert fetch(rqms, "items") == []
-        assert [finish(rqms, "items", item).status for item in (locked, *others)] == [200] * 3
+        assert [finish(rqms, "items", item).status for item in (locked, *items)] == [200] * 3
         assert finish(rqms, "items", locked).status == 409

@@ -23,24 +23,20 @@ SHORT = "[facades.mq]\nredelivery = 1\nunsynced = true\n"
 
 @pytest.fixture
 def mq(served: Served) -> Facade:
-    """The facade."""
     return Facade(served.port, "/mq")
 
 
 def id_of(reply: Reply) -> str:
-    """The id of a message that was stored or fetched."""
     return reply.headers["X-Message-Id"]
 
 
 def post(mq: Facade, queue: str, body: bytes = b"job") -> str:
-    """Stores a message and returns its id."""
     reply = mq.call("POST", f"/{queue}/messages", body)
     assert (reply.status, reply.body) == (201, b"")
     return id_of(reply)
 
 
 def fetch_until(mq: Facade, queue: str, status: int) -> Reply:
-    """Fetches until the answer has a status."""
     end = time.monotonic() + WAIT
     while (reply := mq.call("GET", f"/{queue}/messages")).status != status:
         assert time.monotonic() < end, f"still {reply}"
@@ -48,14 +44,14 @@ def fetch_until(mq: Facade, queue: str, status: int) -> Reply:
 
 
 def test_queue_calls(mq: Facade, native: Client, queue: str) -> None:
-    """A queue can be made, made again, found and deleted, also twice; its options are those of MQ."""
+    """A queue can be created, created again, read and deleted, also twice; its options are those of MQ."""
     assert mq.call("GET", f"/{queue}").status == 404
     assert mq.call("DELETE", f"/{queue}").status == 200
     for _ in range(2):
         assert mq.call("PUT", f"/{queue}", b"ignored")[:2] == (201, b"")
     assert mq.call("GET", f"/{queue}")[:2] == (200, b"")
-    found = native.info(queue)
-    assert (found.partitions, found.ttl, found.on_ack) == (1, MAX_TTL, "delete")
+    info = native.info(queue)
+    assert (info.partitions, info.ttl, info.on_ack) == (1, MAX_TTL, "delete")
     post(mq, queue)
     for _ in range(2):
         assert mq.call("DELETE", f"/{queue}")[:2] == (200, b"")
@@ -124,7 +120,7 @@ def test_longest(mq: Facade, queue: str) -> None:
     ],
 )
 def test_all_else(mq: Facade, native: Client, queue: str, method: str, path: str) -> None:
-    """Everything that is none of the six calls is 404 and changes nothing."""
+    """Every request but the six calls is 404 and changes nothing."""
     before = list(native.queue_names())
     assert mq.call(method, path.format(queue=queue), b"body" if method in {"POST", "PUT"} else None).status == 404
     assert list(native.queue_names()) == before
@@ -135,7 +131,7 @@ def test_all_else(mq: Facade, native: Client, queue: str, method: str, path: str
 )
 @pytest.mark.parametrize("there", ["there", ""])
 def test_unknown_ids(mq: Facade, queue: str, name: str, there: str) -> None:
-    """Deleting a message that is not there is 202, and touches no other."""
+    """Deleting a message that does not exist is 202, and affects no other."""
     if there:
         post(mq, queue)
     assert mq.call("DELETE", f"/{queue}/messages/{name}").status == 202
@@ -194,18 +190,18 @@ def test_not_through_other_schemes(served: Served, mq: Facade, queue: str) -> No
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """Runs a start that must fail; returns its exit code and what it printed."""
+    """Runs a start that must fail; returns its exit code and its output."""
     command = [sys.executable, "-m", "queuey", "serve", "--port", str(free_port()), *options]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT, check=False)
     return ended.returncode, ended.stderr
 
 
 def test_no_application(tmp_path: Path) -> None:
-    """Beside the service's own API it serves an application that is there; otherwise the start says how to make it."""
+    """Beside the service's own API it serves an existing application; otherwise the start says how to create it."""
     options = settings_file(tmp_path, '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\n')
-    code, said = refused("--data", str(tmp_path / "data"), "--profile", str(tmp_path / "profile.toml"), *options)
+    code, output = refused("--data", str(tmp_path / "data"), "--profile", str(tmp_path / "profile.toml"), *options)
     assert code == 2
-    assert "queuey app create shop" in said
+    assert "queuey app create shop" in output
 
 
 def test_alone(tmp_path: Path) -> None:
@@ -214,9 +210,9 @@ def test_alone(tmp_path: Path) -> None:
     On a store that answers before a message is on a disk it does not start, unless told to: then it warns.
     """
     options = ["--sync", "normal", "--facade", "mq", "--app", "shop"]
-    code, said = refused("--data", str(tmp_path / "data"), *options)
+    code, output = refused("--data", str(tmp_path / "data"), *options)
     assert code == 4
-    assert "unsynced = true" in said
+    assert "unsynced = true" in output
     with Served(tmp_path, [*options, *settings_file(tmp_path, SHORT)]) as served:
         served.wait_for("MQ answers before a message is on a disk")
         mq = Facade(served.port)

@@ -1,4 +1,4 @@
-"""What a start says of facades, and when it refuses them."""
+"""What a start prints about facades, and when it refuses them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ EARLY = Acknowledgement("memory", "in the memory of two nodes")
 
 
 def noted(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **fields: Any) -> str:  # noqa: ANN401
-    """The notes of a start that serves facades."""
     settings = Settings(host=host, rooms=(FacadesRoom(facades=Facades(app="shop", **fields)),))
     return "\n".join(with_rooms(settings, Start("facts", ("first",), promise)).notes)
 
@@ -28,16 +27,14 @@ def noted(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **f
 )
 def test_hosts_that_others_reach(host: str, warned: bool) -> None:  # noqa: FBT001 - a column of the table
     """Facades that ask for no key are warned of by name if other machines can reach them."""
-    both = noted(host, mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
-    assert (f"reaches {host} can use the facade mq and rqms: no key" in both) == warned
-    assert both.startswith("first\nThe facade mq serves queues of shop at /mq.")
+    notes = noted(host, mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
+    assert (f"reaches {host} can use the facade mq and rqms: no key" in notes) == warned
+    assert notes.startswith("first\nThe facade mq serves queues of shop at /mq.")
     assert ("can use the facade rqms" in noted(host, only="rqms")) == warned
     assert "no key" not in noted(host, emodb=EmodbFacade(beside=True))
 
 
-@pytest.mark.parametrize(
-    ("promise", "reason"), [(EARLY, "in the memory of two nodes"), (None, "cannot be reached to say")]
-)
+@pytest.mark.parametrize(("promise", "reason"), [(EARLY, "in the memory of two nodes"), (None, "cannot be reached")])
 def test_stores_that_answer_early(promise: Acknowledgement | None, reason: str) -> None:
     """MQ is refused on a store that answers before a message is on a disk, or cannot say, unless that is allowed.
 

@@ -23,7 +23,7 @@ from tests.servers.served import Served
 
 @pytest.fixture
 def hosts(zookeeper: ZooKeeper) -> str:
-    """The servers, and a root of the test's own."""
+    """The ZooKeeper servers, and a root of the test's own."""
     root = f"/{uuid.uuid4().hex}"
     with plain(zookeeper.connect_string) as client:
         client.create(root)
@@ -31,7 +31,7 @@ def hosts(zookeeper: ZooKeeper) -> str:
 
 
 def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kazoo's
-    """What a node says; None: it is not there."""
+    """Returns the content of a node, or None if it does not exist."""
     try:
         return dict(msgspec.json.decode(client.get(path)[0]))
     except NoNodeError:
@@ -40,7 +40,7 @@ def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kaz
 
 @pytest.mark.slow
 def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
-    """While a service runs there is a node for each of its two protocols, as EmoDB's servers make it."""
+    """While a service runs, each of its two protocols has a node like those of EmoDB's servers."""
     port = pair_of_ports()
     text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
     with plain(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
@@ -59,7 +59,7 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["expired", pytest.param("left by an earlier process", marks=pytest.mark.slow)])
 def test_registered_again(hosts: str, how: str) -> None:
-    """What is registered is so again after the session has ended, and in the place of what a dead process left."""
+    """A registration is renewed after the session has ended, and replaces the node of a dead process."""
     nodes = nodes_of_emodb("", "::1", 8080)
     [path, _] = nodes
     assert path == "/ostrich/emodb-queue-1/[::1]:8080"
@@ -70,10 +70,10 @@ def test_registered_again(hosts: str, how: str) -> None:
             client.create(path, b"{}", ephemeral=True, makepath=True)
         registration.start()
         stack.callback(registration.close)
-        there: Callable[[], bool] = lambda: (read(client, path) or {}).get("id") == "[::1]:8080"  # noqa: E731
-        assert eventually(there)
+        registered: Callable[[], bool] = lambda: (read(client, path) or {}).get("id") == "[::1]:8080"  # noqa: E731
+        assert eventually(registered)
         if how == "expired":
             before = client.exists(path).ephemeralOwner
             with contextlib.suppress(Exception), plain(hosts, client_id=registration._client.client_id):
                 pass  # Closing the session under its own number ends it.
-            assert eventually(lambda: there() and client.exists(path).ephemeralOwner != before)
+            assert eventually(lambda: registered() and client.exists(path).ephemeralOwner != before)

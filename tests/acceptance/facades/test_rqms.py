@@ -16,33 +16,30 @@ from tests.acceptance.facades.calls import WAIT, Facade, Reply
 from tests.servers.served import Served
 
 LONG = 3600
-"""Seconds of a lock that lasts as long as the tests do."""
+"""Seconds of a lock that lasts as long as the tests."""
 
 
 @pytest.fixture
 def rqms(served: Served) -> Facade:
-    """The facade."""
     return Facade(served.port, "/rqms")
 
 
 def add(rqms: Facade, queue: str, name: str, value: object = 1) -> Reply:
-    """Posts an item."""
     return rqms.call("POST", f"/{queue}?id={quote(name)}", json.dumps(value).encode())
 
 
 def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> list[dict[str, Any]]:
-    """Fetches items, as many as there are."""
     reply = rqms.call("GET", f"/{queue}?count={count}&time={seconds:f}")
     assert (reply.status, reply.headers.get_content_type()) == (200, "application/json")
-    found = json.loads(reply.body)
-    assert found.keys() == {"items"}
-    assert all(item.keys() == {"ticket", "value"} for item in found["items"])
-    items: list[dict[str, Any]] = found["items"]
+    fetched = json.loads(reply.body)
+    assert fetched.keys() == {"items"}
+    assert all(item.keys() == {"ticket", "value"} for item in fetched["items"])
+    items: list[dict[str, Any]] = fetched["items"]
     return items
 
 
 def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str, Any]]:
-    """Fetches until there is an item; returns one. A short lock may be over before the answer is there: then 503."""
+    """Fetches until an item is available; returns one. A short lock may end before the answer arrives: then 503."""
     end = time.monotonic() + WAIT
     while (
         reply := rqms.call("GET", f"/{queue}?count=1&time={seconds:f}")
@@ -53,7 +50,7 @@ def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str
 
 
 def finish(rqms: Facade, queue: str, item: dict[str, Any]) -> Reply:
-    """Gives an item's ticket back, as it was."""
+    """Returns an item's ticket unchanged."""
     return rqms.call("DELETE", f"/{queue}", item["ticket"].encode())
 
 
@@ -70,8 +67,8 @@ def test_calls(rqms: Facade, native: Client, queue: str) -> None:
     done = finish(rqms, queue, item)
     assert (done.status, done.body) == (200, b"Well done, sir!")
     assert finish(rqms, queue, item).status == 409
-    found = native.info(queue)
-    assert (found.partitions, found.ttl, found.on_ack, found.count) == (1, MAX_TTL, "delete", 0)
+    info = native.info(queue)
+    assert (info.partitions, info.ttl, info.on_ack, info.count) == (1, MAX_TTL, "delete", 0)
 
 
 def test_numbers_keep_their_digits(rqms: Facade, queue: str) -> None:
@@ -96,7 +93,7 @@ def test_posted_again(rqms: Facade, queue: str) -> None:
 
 
 def test_set(rqms: Facade, queue: str) -> None:
-    """A named item has its newest value; whoever has locked an older one learns that at removing it."""
+    """A named item has its newest value; the holder of a lock on an older one learns that when removing it."""
     for number in (1, 2):
         reply = rqms.call("PUT", f"/{queue}/state%20changed/ignored", b"%d" % number)
         assert (reply.status, reply.body) == (201, b"Well spoken.")
@@ -130,26 +127,26 @@ def test_locks_end(rqms: Facade, queue: str) -> None:
 
 
 def test_defaults_and_more_than_can_be_had(rqms: Facade, queue: str) -> None:
-    """One item for some seconds unless asked otherwise; of more than can be had there is as much as there can be."""
+    """The default is one item, locked for some seconds; a request for more than available gets all available ones."""
     for name in "abc":
         add(rqms, queue, name)
     assert len(json.loads(rqms.call("GET", f"/{queue}").body)["items"]) == 1
-    # On a machine that stands still for ten seconds the first is free again.
+    # If the machine pauses for ten seconds the first item is free again.
     assert len(fetch(rqms, queue, 10**9, 1e12)) in {2, 3}
 
 
 def test_short_wait(rqms: Facade, queue: str) -> None:
-    """A fetch that finds nothing waits a moment for an item; a queue that is not there has none."""
+    """A fetch that finds nothing waits a moment for an item; a queue that does not exist has none."""
     assert fetch(rqms, queue) == []
     assert rqms.call("GET", f"/{queue}/anything/below?x=1").body == b'{"items":[]}'
     add(rqms, queue, "first")
     assert len(fetch(rqms, queue)) == 1
     ended = threading.Event()
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
 
     def go_on() -> None:
-        while not found and not ended.is_set():
-            found.extend(fetch(rqms, queue))
+        while not items and not ended.is_set():
+            items.extend(fetch(rqms, queue))
 
     reader = threading.Thread(target=go_on)
     reader.start()
@@ -159,7 +156,7 @@ def test_short_wait(rqms: Facade, queue: str) -> None:
     finally:
         ended.set()
         reader.join(WAIT)
-    assert json.loads(found[0]["ticket"])[0] == "second"
+    assert json.loads(items[0]["ticket"])[0] == "second"
 
 
 DEEP = b"[" * 300 + b"]" * 300
@@ -219,7 +216,7 @@ def test_bad_input(rqms: Facade, native: Client, queue: str, method: str, path: 
 
 @pytest.mark.parametrize("ticket", ['["x","y"]', '["x","1-' + "0" * 32 + '-1-000000"]', '["x",""]'])
 def test_tickets_of_nothing(rqms: Facade, queue: str, ticket: str) -> None:
-    """A ticket that is none of the queue's is spent, as is every ticket of a queue that is not there."""
+    """A ticket that is not of the queue is spent, as is every ticket of a missing queue."""
     for _ in range(2):
         assert rqms.call("DELETE", f"/{queue}", ticket.encode()).status == 409
         add(rqms, queue, "x")

@@ -28,7 +28,7 @@ LONG = 3600.0
 
 
 class Network(httpx2.BaseTransport):
-    """Reaches the service in this process; some answers are lost on the way, after the request was carried out."""
+    """A transport to the service in this process that loses some answers after their requests were carried out."""
 
     def __init__(self, app: App) -> None:
         self._transport = InProcess(app)
@@ -36,7 +36,6 @@ class Network(httpx2.BaseTransport):
         self.lost: set[int] = set()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Carries a request out."""
         self.requests.append(request)
         response = self._transport.handle_request(request)
         if len(self.requests) in self.lost:
@@ -50,7 +49,6 @@ class Network(httpx2.BaseTransport):
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
-    """A service."""
     with contextlib.closing(open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("queuey"))
         network = Network(facade_app(store, Facades(rqms=RqmsFacade(prefix="/rqms"))))
@@ -60,26 +58,24 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 @pytest.fixture
 def pauses() -> list[float]:
-    """The seconds for which the client has waited."""
     return []
 
 
 @pytest.fixture
 def timing(pauses: list[float]) -> Timing:
-    """A clock that stands still until somebody waits."""
+    """A clock that advances only by waits."""
     return Timing(clock=lambda: sum(pauses), sleep=pauses.append, draw=lambda: 0.0)
 
 
 @pytest.fixture
 def queue(network: Network, timing: Timing) -> Iterator[Queue]:
-    """A queue."""
-    with Queue(URL, LONG, transport=network, timing=timing) as found:
-        yield found
+    with Queue(URL, LONG, transport=network, timing=timing) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("value", [None, True, 7, 1.5, "", "text", [1, [2]], {}, {"a": {"b": None}}], ids=repr)
 def test_any_json(queue: Queue, value: object) -> None:
-    """Every JSON value can be a task; what is in an object is in the task as well."""
+    """Every JSON value can be a task; the fields of an object are in the task as well."""
     queue.put(value)
     item = queue.get()
     assert (item.value, dict(item)) == (value, value if isinstance(value, dict) else {})
@@ -96,7 +92,7 @@ def test_ids(queue: Queue, network: Network) -> None:
 
 
 def test_batches(network: Network, timing: Timing, pauses: list[float]) -> None:
-    """One request fetches several tasks; one that has waited here for too long belongs to somebody else by now."""
+    """One request fetches several tasks; one that has waited here for too long may already belong to another worker."""
     with Queue(URL, LONG, 3, transport=network, timing=timing) as queue:
         for number in range(4):
             queue.put(number)
@@ -108,7 +104,7 @@ def test_batches(network: Network, timing: Timing, pauses: list[float]) -> None:
 
 
 def test_waiting(queue: Queue, network: Network, pauses: list[float]) -> None:
-    """As long as there is no task, it asks again and again with pauses."""
+    """While there are no tasks, it polls with pauses."""
 
     def come(seconds: float) -> None:
         pauses.append(seconds)
@@ -121,7 +117,7 @@ def test_waiting(queue: Queue, network: Network, pauses: list[float]) -> None:
 
 
 def test_set(queue: Queue, network: Network) -> None:
-    """A named task has its newest value; who did an older one is told, unless that does not matter."""
+    """A named task has its newest value; a worker that did an older one is told, unless that does not matter."""
     queue.set("state & more", 1)
     old = queue.get()
     queue.set("state & more", 2)
@@ -139,7 +135,7 @@ def test_lost_answers(queue: Queue, network: Network) -> None:
     network.lost = {1, 4}
     queue.put("one")
     queue.set("two", 2)
-    assert [queue.get().value] == [2]  # the answer with the other was lost
+    assert [queue.get().value] == [2]  # the answer with the other item was lost
     network.lost = {len(network.requests) + 1}
     queue.put("three")
     item = queue.get()
@@ -163,34 +159,34 @@ def test_foreach(queue: Queue) -> None:
     """Each task is given to a function and is done, until the function raises."""
     for number in range(3):
         queue.put(number)
-    seen: list[object] = []
+    handled: list[object] = []
 
     def work(item: Item) -> None:
-        seen.append(item.value)
+        handled.append(item.value)
         if item.value == 2:
             raise KeyError("two")
 
     with pytest.raises(KeyError, match="two"):
         queue.foreach(work)
-    assert seen == [0, 1, 2]
+    assert handled == [0, 1, 2]
 
 
 def test_foreach_that_goes_on(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """As a decorator it begins at once; it goes on after errors if it is to, and not after an interruption."""
     for number in range(3):
         queue.put(number)
-    seen: list[object] = []
+    handled: list[object] = []
     with pytest.raises(KeyboardInterrupt):
 
         @queue.foreach(catch_errors=True)
         def work(item: Item) -> None:
-            seen.append(item.value)
+            handled.append(item.value)
             if item.value == 0:
                 raise KeyError("nought")
             if item.value == 2:
                 raise KeyboardInterrupt
 
-    assert seen == [0, 1, 2]
+    assert handled == [0, 1, 2]
     assert "nought" in caplog.text
 
     queue.put("again")
@@ -226,7 +222,7 @@ def test_arguments_that_cannot_be(queue: Queue, network: Network) -> None:
 
 
 def test_refusals_and_other_servers(network: Network) -> None:
-    """A refusal says why; an answer that is none of RQMS is an error, not a task."""
+    """A refusal has a reason; an answer that is not of RQMS is an error, not a task."""
     with (
         Queue("http://rqms/rqms/_private", transport=network) as queue,
         pytest.raises(ClientError, match="begin"),
@@ -241,12 +237,12 @@ def test_over_a_socket(tmp_path: Path) -> None:
     """Threads share the tasks of a service that serves the facade alone: each is done by one of them."""
     with Served(tmp_path, ["--facade", "rqms"]) as served:
         url = f"http://127.0.0.1:{served.port}/tasks"
-        seen: list[object] = []
+        handled: list[object] = []
 
         def work() -> None:
             with Queue(url, LONG, 3) as queue:
                 while (item := queue.get()).value is not None:
-                    seen.append(item.value)
+                    handled.append(item.value)
                     queue.task_done(item)
 
         with Queue(url) as queue:
@@ -256,12 +252,12 @@ def test_over_a_socket(tmp_path: Path) -> None:
             for number in range(30):
                 queue.put(number)
             end = time.monotonic() + 60
-            while len(seen) < 30 and time.monotonic() < end:
+            while len(handled) < 30 and time.monotonic() < end:
                 time.sleep(0.01)
             for _ in range(9):
                 queue.put(None)
             for worker in workers:
                 worker.join(60)
-        assert sorted(seen) == list(range(30))  # type: ignore[type-var]
+        assert sorted(handled) == list(range(30))  # type: ignore[type-var]
         alone = Facade(served.port)
         assert (alone.call("GET", "/").status, alone.call("GET", "/__heartbeat__").status) == (400, 200)

@@ -1,4 +1,4 @@
-"""Requests made up from a published OpenAPI document, aimed at what exists in a service; checks of their answers."""
+"""Requests generated from a published OpenAPI document for what exists in a service, and checks of their answers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SCHEDULE: dict[str, Any] = {"queue": QUEUE, "message": {"body": "tick"}, "cron":
 
 
 class Target:
-    """A running service, what it publishes, and what exists in it.
+    """A running service, its document, and what exists in it.
 
     Args:
-        url: Of the service.
-        application: Owns the queues.
-        key: The application's.
+        url: URL of the service.
+        application: The application that owns the queues.
+        key: The application's key.
     """
 
     def __init__(self, url: str, application: str, key: str) -> None:
@@ -50,29 +50,28 @@ class Target:
         self._move = ""
 
     def close(self) -> None:
-        """Leaves."""
         self._session.close()
 
     def renew(self) -> None:
-        """Sees to it that a queue, messages and a group exist, and forgets about everything else."""
+        """Ensures that a queue, messages and a group exist, and forgets everything else."""
         queue = f"/v1/{self._application}/{QUEUE}"
         offsets = {"partitions": {"1": {"offset": ID}}}
         headers = {"Authorization": self._credential}
-        wanted: tuple[tuple[str, str, Any], ...] = (
+        steps: tuple[tuple[str, str, Any], ...] = (
             ("POST", f"/v1/{self._application}", {"queue_name": QUEUE, "partitions": 200}),
             ("PUT", f"{queue}/{ID}", "x"),
             ("PUT", f"{queue}/offsets/{GROUP}", offsets),
             ("PUT", f"{queue}/named/{NAME}", "x"),
             ("PUT", f"/v1/{self._application}/_schedules/{NAME}", SCHEDULE),
         )
-        for method, path, content in wanted:
+        for method, path, content in steps:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
         self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "id": [ID], "group": [GROUP]}
         self._move = self._move or self._begin_move(headers)
         self._known |= {"name": [NAME], "move": [self._move], "schedule": [NAME]}
 
     def _begin_move(self, headers: dict[str, str]) -> str:
-        """Begins a move between two queues of its own; it can be found for days. Returns its id."""
+        """Begins a move between two queues of its own, which stays visible for days. Returns its id."""
         moves, queues = f"{self._url}/v1/{self._application}/_moves", ("emptied", "filled")
         for name in queues:
             self._session.request(
@@ -82,27 +81,27 @@ class Target:
                 headers=headers,
                 timeout=TIMEOUT,
             )
-        asked = {"from": queues[0], "to": queues[1]}
-        move: str = self._session.request("POST", moves, json=asked, headers=headers, timeout=TIMEOUT).json()["move"]
+        body = {"from": queues[0], "to": queues[1]}
+        move: str = self._session.request("POST", moves, json=body, headers=headers, timeout=TIMEOUT).json()["move"]
         return move
 
     def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
-        """Requests of one operation: as the document wants them, or wrong in query, headers or body."""
+        """Draws requests of one operation: as the document wants them, or wrong in query, headers or body."""
         operation = self._operations[label]
-        found: st.SearchStrategy[Case[Any]] = operation.as_strategy()
+        strategy: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
-            # A wrong path would be answered before anything else is looked at.
+            # A wrong path would be answered before anything else is checked.
             path = {"app": self._application, "queue": QUEUE, "ids": ID, "id": ID, "group": GROUP, "name": NAME}
             path |= {"move": self._move or NAME, "schedule": NAME}
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
-            found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
-        return found
+            strategy |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
+        return strategy
 
     def play(self, case: Case[Any], data: st.DataObject) -> Response:
         """Sends a request, mostly to what exists, and checks the answer.
 
         Raises:
-            Exception: A group of what the document does not promise.
+            Exception: A group of what contradicts the document.
         """
         for name in case.path_parameters:
             if data.draw(st.integers(0, 9)):
@@ -117,7 +116,7 @@ class Target:
         return response
 
     def _learn(self, response: Response) -> None:
-        """Keeps what an answer names, for the paths of later requests."""
+        """Keeps the names in an answer, for the paths of later requests."""
         if response.status_code not in {200, 201, 202} or "json" not in response.headers["content-type"][0]:
             return
         answer: Any = response.json()

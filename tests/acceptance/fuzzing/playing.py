@@ -1,4 +1,4 @@
-"""Carries streams of bytes to a server, and holds what comes back to what HTTP and the API's documentation promise."""
+"""Sends streams of bytes to a server, and checks the answers against HTTP and the API's documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = 0.25
 PATIENCE = 25.0
 """Seconds after its client's last byte within which a connection has to end: the head of a request has 10."""
 DOCUMENTED = {200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 503}
-"""Statuses of the API, and of what is no request."""
+"""Statuses of the API, and of invalid requests."""
 LEAVING = {"reset", "close"}
 LONG = 32 << 10
 """Bytes of an answer that the server library may not finish for a client that sends no more: it takes it for gone."""
@@ -27,30 +27,28 @@ _HEAD = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) [ -~]*\r\n((?:[!#-'*+.^_`|~0-
 
 
 class Answer(NamedTuple):
-    """One answer as it came."""
-
     status: int
     headers: dict[bytes, bytes]
     body: bytes
 
 
 class Defect(Exception):
-    """A server did what it must not do."""
+    """The server violated HTTP or its documentation."""
 
 
 def parse(data: bytes, *, heads: bool = False, whole: bool = True, longest: float = math.inf) -> list[Answer]:
-    """Takes apart what came back over one connection.
+    """Parses the answers of one connection.
 
     Args:
-        data: All of it.
-        heads: There may have been HEAD requests, whose answers have no body whatever they say.
-        whole: The connection ended in order, so the last answer must be complete; else it may have no body here.
-        longest: Bytes of a body; longer ones need not be complete even then.
+        data: All bytes received.
+        heads: Some requests may be HEAD, whose answers have no body whatever their headers say.
+        whole: The connection ended in order, so the last answer must be complete; else its body may be missing here.
+        longest: Max bytes of a body that must be complete even then.
 
     Raises:
-        Defect: It is not a row of answers.
+        Defect: The bytes are not a sequence of answers.
     """
-    found = []
+    answers = []
     while data:
         head = _HEAD.match(data)
         if head is None:
@@ -61,24 +59,24 @@ def parse(data: bytes, *, heads: bool = False, whole: bool = True, longest: floa
         headers = {name.lower(): value.strip() for name, _, value in pairs}
         if len(headers) < len(pairs):
             raise Defect(f"A header stands twice: {head[0]!r}")
-        status, rest = int(head[1]), data[head.end() :]
+        status, remaining = int(head[1]), data[head.end() :]
         if status not in {100, 204} and b"content-length" not in headers:
             raise Defect(f"Nobody knows how long this is: {data[:300]!r}")
         length = 0 if status in {100, 204} else int(headers[b"content-length"])
-        if heads and (not rest or rest.startswith(b"HTTP/1.")):
+        if heads and (not remaining or remaining.startswith(b"HTTP/1.")):
             length = 0
-        if len(rest) < length and whole and length <= longest:
+        if len(remaining) < length and whole and length <= longest:
             raise Defect(f"An answer ends early: {data[:300]!r}")
-        found.append(Answer(status, headers, rest[:length] if len(rest) >= length else b""))
-        data = rest[length:]
-    return found
+        answers.append(Answer(status, headers, remaining[:length] if len(remaining) >= length else b""))
+        data = remaining[length:]
+    return answers
 
 
 def check(answer: Answer) -> None:
-    """Holds one answer to what is documented.
+    """Checks one answer against the documentation.
 
     Raises:
-        Defect: It is not.
+        Defect: The answer contradicts it.
     """
     status, headers, body = answer
     if status == 100:
@@ -87,7 +85,7 @@ def check(answer: Answer) -> None:
         raise Defect(f"Nobody promises {answer}")
     if status in {429, 503} and b"retry-after" not in headers:
         raise Defect(f"No Retry-After: {answer}")
-    # Of a message that is shown alone, the type is what its poster said.
+    # The type of a single raw message is what its poster said.
     if b"json" in headers.get(b"content-type", b"") and body and b"x-message-id" not in headers:
         try:
             json.loads(body)
@@ -104,8 +102,7 @@ async def _send(stream: Stream, writer: asyncio.StreamWriter) -> None:
 
 
 def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
-    """Does what the client does when it has sent everything."""
-    with suppress(OSError):  # the server has left already
+    with suppress(OSError):  # the server has closed it already
         if stream.end == "reset":
             option = socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, *option)
@@ -119,13 +116,13 @@ async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[A
     """Plays one connection to its end and checks every answer.
 
     Raises:
-        Defect: The server hung, or an answer is not what it must be.
+        Defect: The server hung, or an answer is wrong.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     received = bytearray()
 
     async def receive() -> bool:
-        """Reads to the end; tells whether the connection ended in order."""
+        """Reads to the end; returns whether the connection ended in order."""
         try:
             while piece := await reader.read(1 << 16):
                 received.extend(piece)
@@ -158,10 +155,10 @@ async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[A
 
 
 async def play(streams: Sequence[Stream], port: int, patience: float = PATIENCE) -> Counter[int]:
-    """Plays several connections at the same moment; returns how often each status came.
+    """Plays several connections at the same time; returns how often each status was answered.
 
     Raises:
-        Defect: With the very bytes that were sent.
+        Defect: With the exact bytes that were sent.
     """
     results = await asyncio.gather(*(carry(stream, port, patience) for stream in streams), return_exceptions=True)
     statuses: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""What a connection may carry instead of HTTP: requests, spoiled, cut to pieces and broken off, all by a seed."""
+"""Damaged input for connections: requests that are spoiled, cut to pieces and broken off, all by a seed."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ ENDS = ("answer", "answer", "answer", "half-close", "reset", "close")
 
 
 class Stream(NamedTuple):
-    """What one connection carries: pieces, and how the client ends it.
+    """Content of one connection: pieces, and how the client ends it.
 
-    ``answer``: it waits for answers, then half-closes. ``half-close``: it does so at once. ``stay``: it waits on.
-    ``reset``, ``close``: it leaves.
+    ``answer``: it waits for answers, then half-closes. ``half-close``: it does so immediately. ``stay``: it keeps the
+    connection open. ``reset``, ``close``: it disconnects.
     """
 
     pieces: tuple[bytes, ...]
@@ -65,7 +65,7 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """A request before it is written down."""
+    """A request before it is serialized."""
 
     method: bytes
     target: bytes
@@ -75,7 +75,6 @@ class Request:
     length: bool = True
 
     def written(self) -> bytes:
-        """Returns its bytes."""
         headers = self.headers
         if self.length and self.body:
             headers += ((b"Content-Length", b"%d" % len(self.body)),)
@@ -83,16 +82,13 @@ class Request:
         return b"\r\n".join(lines) + b"\r\n\r\n" + self.body
 
     def adding(self, *headers: tuple[bytes, bytes]) -> Request:
-        """Returns it with more headers."""
         return replace(self, headers=self.headers + headers)
 
     def having(self, name: bytes, value: bytes) -> Request:
-        """Returns it with one header of this name."""
         return replace(self, headers=(*(header for header in self.headers if header[0] != name), (name, value)))
 
 
 def good(rng: Random, queue: str, key: str) -> Request:
-    """Returns a request with nothing wrong."""
     base = b"/v1/queuey/" + queue.encode()
     batch = json.dumps({"messages": [{"body": "a", "ttl": 60}] * rng.choice([0, 1, 50])}).encode()
     several = json.dumps({"queues": [{"queue_name": queue, "partitions": "*"}]}).encode()
@@ -138,8 +134,8 @@ def _target(rng: Random, request: Request) -> Request:
 
 def _segment(rng: Random, request: Request) -> Request:
     segments = request.target.split(b"/")
-    at = rng.randrange(1, len(segments) + 1)
-    segments[at : at + rng.randrange(2)] = [rng.choice(SEGMENTS)]
+    position = rng.randrange(1, len(segments) + 1)
+    segments[position : position + rng.randrange(2)] = [rng.choice(SEGMENTS)]
     return replace(request, target=b"/".join(segments))
 
 
@@ -247,7 +243,7 @@ def _scratched(rng: Random, data: bytes) -> bytes:
 
 
 def stream(rng: Random, queue: str, key: str) -> Stream:
-    """Returns what one connection carries: some requests, most of them spoiled, in pieces."""
+    """Returns the content of one connection: some requests, most of them spoiled, in pieces."""
     written = []
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         request = good(rng, queue, key)
@@ -262,7 +258,7 @@ def stream(rng: Random, queue: str, key: str) -> Stream:
 
 
 def streams(seed: int, queue: str, key: str) -> Iterator[Stream]:
-    """Gives what connections carry, without end, the same for the same seed."""
+    """Yields the contents of connections without end, the same for the same seed."""
     rng = Random(seed)
     while True:
         yield stream(rng, queue, key)

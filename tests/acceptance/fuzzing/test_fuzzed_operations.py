@@ -1,4 +1,4 @@
-"""Whatever fits the published OpenAPI document, and what just does not, gets an answer that the document promises."""
+"""Requests that fit the published OpenAPI document, and those that just do not, get answers that it promises."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LABELS = [
     f"{method.upper()} {path}"
     for path, entries in document()["paths"].items()
     for method in entries
-    if not path.endswith("/_stream")  # Its answers have no end: see tests/web/reads/test_streams.py.
+    if not path.endswith("/_stream")  # Its answers do not end: see tests/web/reads/test_streams.py.
 ]
 FEW = settings(
     max_examples=7,
     derandomize=True,
     database=None,
     deadline=None,
-    # An example that fails is shown as it is: shrinking it takes longer than the run.
+    # A failing example is shown as it is: shrinking it takes longer than the run.
     phases=[Phase.generate],
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
@@ -49,7 +49,7 @@ MANY = settings(FEW, max_examples=150, derandomize=False, print_blob=True)
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service that finds no defect in itself."""
+    """A service that logs no defect."""
     with Served(tmp_path_factory.mktemp("fuzzed"), ["--max-wait", "0.05"]) as running:
         store = open_store(running.data)
         bridge.run(store.applications.add_key(OPERATORS, digest_of(OPERATOR)))
@@ -62,13 +62,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def target(served: Served) -> Iterator[Target]:
     """The service, with the keys of its application and of an operator."""
     keys = f"{served.profile.key}; Application {OPERATOR}"
-    found = Target(served.profile.url, served.profile.application, keys)
-    yield found
-    found.close()
+    running = Target(served.profile.url, served.profile.application, keys)
+    yield running
+    running.close()
 
 
 def fuzz(target: Target, how: settings, label: str) -> Counter[int]:
-    """Plays requests of one operation on a queue that is there each time; returns how often each status came."""
+    """Plays requests of one operation on an existing queue each time; returns how often each status was answered."""
     statuses: Counter[int] = Counter()
 
     @how
@@ -82,12 +82,12 @@ def fuzz(target: Target, how: settings, label: str) -> Counter[int]:
 
 
 def fuzz_sequences(target: Target, how: settings) -> Counter[int]:
-    """Plays several requests of any kind, each on what those before it have made."""
+    """Plays several requests of any kind, each on what the previous ones have created."""
     statuses: Counter[int] = Counter()
-    one = st.sampled_from(LABELS).flatmap(target.cases)
+    any_case = st.sampled_from(LABELS).flatmap(target.cases)
 
     @how
-    @given(st.lists(one, min_size=4, max_size=8), st.data())
+    @given(st.lists(any_case, min_size=4, max_size=8), st.data())
     def play(cases: list[Case[Any]], data: st.DataObject) -> None:
         target.renew()
         statuses.update(target.play(case, data).status_code for case in cases)
@@ -102,7 +102,7 @@ NOT_FOUND = {f"{method} /v1/{{app}}/_groups/{{group}}" for method in ("GET", "DE
 
 @pytest.mark.parametrize("label", LABELS)
 def test_operations(target: Target, label: str) -> None:
-    """Every operation answers as documented, right and wrong requests; some find the queue and a caller who may."""
+    """Every operation answers valid and invalid requests as documented; some find the queue and have the rights."""
     statuses = fuzz(target, FEW, label).keys()
     assert label in NOT_FOUND or statuses - {401, 403, 404}
 
@@ -115,20 +115,20 @@ def test_sequences(target: Target) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
 def test_operations_at_random(target: Target, label: str) -> None:
-    """Hundreds of requests that nobody has seen before."""
+    """The same holds for hundreds of random requests."""
     fuzz(target, MANY, label)
 
 
 @pytest.mark.slow
 def test_sequences_at_random(target: Target) -> None:
-    """Hundreds of sequences that nobody has seen before."""
+    """The same holds for hundreds of random sequences."""
     fuzz_sequences(target, MANY)
 
 
-# The same checks on a service that does not do what it publishes
+# The same checks on a service that contradicts its document
 
 Spoil = Callable[[str, bytes], tuple[str, str, bytes]]
-"""From a good answer's status and body to status, content type and body of a bad one."""
+"""Changes of an answer: from a good one's status and body to status, content type and body of a bad one."""
 JSON = "application/json"
 SPOILS: dict[str, Spoil] = {
     "500": lambda status, body: ("500 Internal Server Error", JSON, b'{"status":"error","error_msg":{}}'),
@@ -139,13 +139,12 @@ SPOILS: dict[str, Spoil] = {
 
 
 def spoiled(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
-    """Returns what passes requests on, with another answer to whoever asks about a queue."""
+    """Returns a proxy that changes the answers about a queue."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
-            """Answers with what the service says, or not quite."""
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             url = f"http://service{self.path}"
             headers = [*self.headers.items()]
@@ -165,7 +164,7 @@ def spoiled(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - as the base class wants them
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base class
-            """Prints nothing."""
+            pass
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a client sends, and however it leaves: it is answered in HTTP or let go, and others are served."""
+"""Whatever bytes a client sends and however it leaves: it is answered in HTTP or disconnected; others are served."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.servers.served import Served
 from tests.waiting import until
 
 TOGETHER = 80
-"""Connections at the same moment."""
+"""Concurrent connections."""
 GROWTH = 8 * MIB
-"""What the process may take in the second half of a run: a heap is never quite the same twice, and caches fill up."""
+"""Max growth of the process in the second half of a run: heaps vary between runs, and caches fill up."""
 QUEUE = "fuzzed"
 OPTIONS = ["--max-wait", "0.05", "--max-body", "4096", "--max-batch-bytes", "200000"]
 BODY_SECONDS = 120.0
-"""How long the service waits for a body, by the documentation."""
+"""Seconds that the service waits for a body, as documented."""
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """A service of the test's own, which finds no defect in itself."""
+    """A service of the test's own, which logs no defect."""
     with Served(tmp_path, OPTIONS) as running:
         with running.client() as client:
             client.create_queue("sound")
@@ -40,19 +40,18 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def sockets(served: Served) -> int:
-    """How many sockets the service has open."""
-    found = 0
+    count = 0
     for pid in workers(served):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             try:
-                found += entry.readlink().name.startswith("socket:")
+                count += entry.readlink().name.startswith("socket:")
             except FileNotFoundError:
                 continue  # closed meanwhile
-    return found
+    return count
 
 
 def assert_served(served: Served) -> None:
-    """A well-formed caller posts, reads and creates what the streams may have deleted."""
+    """A valid caller posts, reads and creates what the streams may have deleted."""
     create = f'{{"queue_name":"{QUEUE}"}}'.encode()
     with Wire(served) as wire:
         length = f"Content-Length: {len(create)}"
@@ -62,7 +61,7 @@ def assert_served(served: Served) -> None:
 
 
 def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
-    """Plays so many batches of a seed, looks after each whether others are served, and holds memory to the bound."""
+    """Plays this many batches of a seed, checks after each that others are served, and checks the bound of memory."""
     statuses: Counter[int] = Counter()
     before, warm = sockets(served), 0
     source = streams(seed, QUEUE, served.profile.key or "")
@@ -88,20 +87,20 @@ def test_malformed_requests(served: Served) -> None:
 
 @pytest.mark.slow
 def test_malformed_requests_for_long(served: Served) -> None:
-    """The same holds for twenty thousand connections that nobody has seen before."""
+    """The same holds for twenty thousand random connections."""
     fuzz(served, Random().randrange(1 << 32), batches=250)
 
 
 @pytest.mark.slow
 def test_clients_that_stay(served: Served) -> None:
-    """A connection whose client neither goes on nor leaves ends by the service's own deadlines, whatever it carried."""
+    """A connection whose client neither sends nor closes ends by the service's own deadlines, whatever it carried."""
     kept = [Stream(pieces, "stay") for pieces, _ in itertools.islice(streams(2, QUEUE, served.profile.key or ""), 400)]
     assert_served(served)
     asyncio.run(play(kept, served.port, BODY_SECONDS + 30))
     assert_served(served)
 
 
-# The same checks on servers that do what they must not
+# The same checks on servers with defects
 
 
 def test_the_same_seed_gives_the_same_streams() -> None:
@@ -130,15 +129,15 @@ JSON = b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
     ids=["500", "undocumented", "no Retry-After", "no JSON", "short", "long", "split", "twice", "no HTTP", "hangs"],
 )
 def test_defects_are_noticed(answer: bytes | None) -> None:
-    """A server that answers what nobody promises, or not at all and stays, is found out, with the bytes sent."""
+    """A server that gives undocumented answers, or none at all, is detected, with the bytes sent."""
 
     async def work() -> None:
-        left, over = asyncio.Event(), asyncio.Event()
+        ended, over = asyncio.Event(), asyncio.Event()
 
         async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             if answer is None:
-                await left.wait()
+                await ended.wait()
             else:
                 writer.write(answer)
             writer.close()
@@ -148,7 +147,7 @@ def test_defects_are_noticed(answer: bytes | None) -> None:
             sent = Stream((b"GET / HTTP/1.1\r\n", b"Host: x\r\n\r\n"), "answer")
             with pytest.raises(Defect, match="Host: x"):
                 await play([sent], server.sockets[0].getsockname()[1], 0.5)
-            left.set()
+            ended.set()
             await over.wait()
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""Names in paths that are encoded once, twice or oddly: they name one thing or nothing, never something else."""
+"""Names in paths that are encoded once, twice or oddly: they name the intended resource or none, never another one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_slashes(served: Served, wire: Wire, queue: str, method: str, after: str
 
 @pytest.mark.parametrize("path", ["{queue}", "{queue}%2F", "%2e"])
 def test_heads(wire: Wire, queue: str, path: str) -> None:
-    """A HEAD that names nothing says how long the answer's body would be, wherever that is noticed."""
+    """A HEAD of a missing resource has the length of the answer's body, wherever the path is refused."""
     reply = wire.ask(f"HEAD /v1/queuey/{path.format(queue=queue)}")
     assert (reply.status, reply.headers["content-length"]) == (404, "48")
     assert wire.is_usable()
@@ -42,14 +42,14 @@ def test_dots(served: Served, wire: Wire, queue: str, method: str, dots: str) ->
     group = b'{"partitions":{"1":{"offset":"' + b"0" * 12 + b"1" + b"0" * 3 + b"8" + b"0" * 15 + b'"}}}'
     for path in (f"{queue}/offsets/{dots}", f"{queue}/{dots}", f"{dots}/{queue}", f"{queue}/{dots}/info", dots):
         reply = wire.ask(f"{method} /v1/queuey/{path}", group, f"Content-Length: {len(group)}")
-        # What is encoded twice is a name like any other, of a resource that has no POST.
+        # A name that is encoded twice is a name like any other, of a resource that has no POST.
         assert reply.status in ({400, 404, 405} if "%25" in dots else {400, 404}), path
     assert wire.is_usable()
     assert bodies(served, queue) == []
 
 
 def test_what_is_encoded_once_is_the_name(served: Served, wire: Wire) -> None:
-    """Encoding what need not be encoded changes nothing, and what is encoded twice is a name with a percent sign."""
+    """Needless encoding changes nothing, and a name that is encoded twice contains a percent sign."""
     with served.client() as client:
         name = client.create_queue("50%2F50 ü").name
         client.send(name, "known")

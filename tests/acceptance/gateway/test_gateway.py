@@ -1,4 +1,4 @@
-"""The service on the wire: bodies at a real process. tests/web/http has what is refused."""
+"""The service on the wire: bodies at a real process. For refused requests see tests/web/http."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.acceptance.wire import CHUNKED, JSON, Wire, bodies, chunks, post
 from tests.servers.served import Served
 
 SMALL = 64 * 1024
-"""The bound of what is handled in the loop's own thread."""
+"""Max bytes of a body that is handled in the loop's own thread."""
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_bodies(served: Served, wire: Wire, queue: str, body: bytes, headers: li
         stored = client.read(queue).messages[1:]
     assert len(stored) == (status == 201)
     if status == 201 and CHUNKED not in headers:
-        found = stored[0].body
-        assert (found.encode() if isinstance(found, str) else found) == body
+        content = stored[0].body
+        assert (content.encode() if isinstance(content, str) else content) == body
 
 
 @pytest.mark.parametrize("size", [SMALL - 1, SMALL, SMALL + 1], ids=["below", "at", "above"])

@@ -1,4 +1,4 @@
-"""One caller against the whole service, on the wire: what it holds stays bounded, and another one is served."""
+"""One caller against the whole service, on the wire: its resources stay bounded, and another caller is served."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MEMORY = 24 * MIB
 PAGE = 2 * MIB
 OPTIONS = {"memory": MEMORY, "page-bytes": PAGE, "max-batch-bytes": 2 * MIB, "threads": 4, "wait-slots": 4}
 ALWAYS = 100.0
-"""Seconds that no test may take; what is waited for comes long before."""
+"""Timeout of a test in seconds; whatever it waits for comes long before."""
 SLACK = 48 * MIB
-"""What the process may take beyond ``memory``: its heap does not shrink, and connections have buffers."""
+"""Max growth of the process beyond ``memory``: its heap does not shrink, and connections have buffers."""
 
 
 class Shop(NamedTuple):
@@ -37,7 +37,6 @@ class Shop(NamedTuple):
     queue: str
 
     def other(self) -> Wire:
-        """A connection of the other application."""
         wire = Wire(self.served)
         wire.key = self.key
         return wire
@@ -62,38 +61,36 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture
 def wires() -> Iterator[list[Wire]]:
-    """Connections that end with the test."""
-    found: list[Wire] = []
-    yield found
-    for wire in found:
+    opened: list[Wire] = []
+    yield opened
+    for wire in opened:
         wire.close()
 
 
 def resident(served: Served) -> int:
-    """Bytes of memory that the service's processes have taken."""
-    pids, found = [served.process.pid], 0
+    pids, total = [served.process.pid], 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
             pids += map(int, task.read_text("ascii").split())
         [line] = [line for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines() if "VmRSS" in line]
-        found += int(line.split()[1]) * 1024
-    return found
+        total += int(line.split()[1]) * 1024
+    return total
 
 
 def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
-    """The statuses of the answers, 0 for none, when no more than so many are still to come; or as they are late."""
+    """Returns the statuses of the answers (0: none came) once at most this many are outstanding, or on timeout."""
     deadline = time.monotonic() + ALWAYS
     sockets = [wire.socket for wire in wires]
-    while len(sockets) - len(there := select.select(sockets, [], [], 0)[0]) > waiting and time.monotonic() < deadline:
+    while len(sockets) - len(ready := select.select(sockets, [], [], 0)[0]) > waiting and time.monotonic() < deadline:
         time.sleep(0.02)
-    found = Counter({0: len(sockets) - len(there)})
-    for one in there:
-        found[int(one.recv(12)[9:12] or b"0")] += 1
-    return +found
+    counts = Counter({0: len(sockets) - len(ready)})
+    for readable in ready:
+        counts[int(readable.recv(12)[9:12] or b"0")] += 1
+    return +counts
 
 
 def is_served(shop: Shop) -> None:
-    """The other application reads and is answered; what finds no room within 5 s would be refused."""
+    """Checks that the other application gets an answer; a request without room within 5 s would be refused."""
     with shop.other() as wire:
         body = json.dumps({"queues": [{"queue_name": shop.queue, "limit": 1}]}).ljust(100_000).encode()
         reply = wire.ask("POST /v1/queuey/_read", body, f"Content-Length: {len(body)}", JSON)
@@ -108,7 +105,7 @@ def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> No
     """Bodies that are almost there hold no more than one share, with a key or without one; the rest is 429."""
     is_served(shop)
     before = resident(shop.served)
-    # No body of somebody without a key may be longer than one message.
+    # No body of a caller without a key may be longer than one message.
     size = 2 * MIB if known else 250_000
     for _ in range(33 if known else 120):
         wire = Wire(shop.served)
@@ -121,15 +118,15 @@ def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> No
         with contextlib.suppress(OSError):  # refused while it is sent
             wire.socket.sendall(b" " * (size - 1))
     share = MEMORY * 2 // 3 // size
-    found = statuses(wires, share)
-    assert set(found) <= {0, 429}
-    assert 0 < found[0] <= share
+    answered = statuses(wires, share)
+    assert set(answered) <= {0, 429}
+    assert 0 < answered[0] <= share
     is_served(shop)
     assert resident(shop.served) < before + MEMORY + SLACK
 
 
 def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
-    """Whoever reads pages and takes none of them holds its share of memory; the others read on."""
+    """A client that requests pages and reads none of them holds its share of memory; the others read on."""
     is_served(shop)
     before = resident(shop.served)
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{shop.queue}?limit=1000") for _ in range(60)]
@@ -145,6 +142,6 @@ def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
     with shop.served.client() as client:
         empty = client.create_queue(type="public").name
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{empty}?wait=20") for _ in range(20)]
-    found = statuses(wires, OPTIONS["wait-slots"])
-    assert found == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
+    answered = statuses(wires, OPTIONS["wait-slots"])
+    assert answered == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
     is_served(shop)

@@ -1,4 +1,4 @@
-"""The service under other ASGI servers, by HTTP/1.1 and HTTP/2, and with pages of one's own."""
+"""The service under other ASGI servers, by HTTP/1.1 and HTTP/2, and with pages of the user's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVERS = {
 
 @contextmanager
 def serving(server: str, place: Path, application: str = "queuey.web.asgi:app") -> Iterator[str]:
-    """Runs a server with the service; gives its address."""
+    """Runs a server with the service; yields its address."""
     with closing(open_store(place / "data")) as store:
         if "shop" not in bridge.run(store.applications.application_names()):
             bridge.run(store.applications.create_application("shop"))
@@ -72,8 +72,8 @@ def test_other_servers_serve_it(server: str, http2: bool, tmp_path: Path) -> Non
         posted = client.post("/q", content=b"\xff\x00", headers={"X-Header-A": "b"})
         assert posted.status_code == 201
         assert client.post("/q", json={"messages": [{"body": "ü" * 50_000}]}).status_code == 201
-        found = client.get("/q")
-        assert (found.http_version, [m["body"] for m in found.json()["messages"]]) == (
+        reply = client.get("/q")
+        assert (reply.http_version, [m["body"] for m in reply.json()["messages"]]) == (
             "HTTP/2" if http2 else "HTTP/1.1",
             ["/wA=", "ü" * 50_000],
         )
@@ -85,7 +85,7 @@ def test_other_servers_serve_it(server: str, http2: bool, tmp_path: Path) -> Non
         receipts = [each["receipt"] for each in claimed]
         assert client.post("/q/claims/ack", json={"receipts": receipts}).status_code == 200
         assert client.get("/q", headers={"Authorization": "Application x"}).status_code == 401
-        if not http2:  # hypercorn ends an HTTP/2 connection when more of a body comes behind its early answer
+        if not http2:  # hypercorn ends an HTTP/2 connection if more of a body arrives after its early answer
             assert client.post("/q", content=b"x" * (256 * 1024 + 1)).status_code == 413
 
 

@@ -21,35 +21,35 @@ from tests.waiting import until
 
 
 def scrape(served: Served) -> Counter[str]:
-    """The sums over the workers of each counter, by name; each scrape is a connection of its own, to any worker."""
-    found: Counter[str] = Counter()
+    """Returns the sums of each counter over the workers; each scrape uses a connection of its own, to any worker."""
+    sums: Counter[str] = Counter()
     with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=30) as answer:
         for family in text_string_to_metric_families(answer.read().decode()):
             for sample in family.samples:
-                found[sample.name] += int(sample.value)
-    return found
+                sums[sample.name] += int(sample.value)
+    return sums
 
 
 def whole(served: Served) -> Counter[str]:
-    """A scrape of both workers; one that stands still for two seconds is missing in a scrape."""
-    found = Counter[str]()
+    """Returns a scrape of both workers; a worker that pauses for two seconds is missing in a scrape."""
+    sums = Counter[str]()
 
     def shows_both() -> bool:
-        found.clear()
-        found.update(scrape(served))
-        return found["queuey_worker_up"] == 2
+        sums.clear()
+        sums.update(scrape(served))
+        return sums["queuey_worker_up"] == 2
 
     until(shows_both)
-    return found
+    return sums
 
 
 def shows(served: Served, received: int) -> bool:
-    """Whether a scrape has so many messages; what one shows may be a second old."""
+    """Returns whether a scrape counts this many messages; the counts may be a second old."""
     return whole(served)["queuey_messages_received_total"] == received
 
 
 def up(served: Served) -> int:
-    """How many workers a scrape shows; none if the one that was asked is just dying."""
+    """Returns the number of workers in a scrape; 0 if the connected one is dying."""
     with contextlib.suppress(OSError, HTTPException):
         return scrape(served)["queuey_worker_up"]
     return 0

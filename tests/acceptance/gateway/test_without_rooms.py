@@ -1,4 +1,4 @@
-"""The service without its rooms: the console, the facades and BrowserID are gone, folder and entry point."""
+"""The service without its rooms: the console, the facades and BrowserID are removed, folder and entry point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOMS = {"queuey.rooms": ("console", "facades"), "queuey.credentials": ("Browser
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables for a Python that finds a Queuey without rooms first, and nothing in the current directory."""
+    """Returns variables for a Python that imports a Queuey without rooms, and nothing from the current directory."""
     site = tmp_path_factory.mktemp("site")
     ignored = ignore_patterns("__pycache__", "browserid.py", "console", "facades")
     copytree(PACKAGE, site / "queuey", ignore=ignored)
@@ -45,14 +45,14 @@ def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
             client.send(queue, "text")
             assert [message.body for message in client.read(queue, wait=5.0).messages] == ["text"]
         connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
-        found = {}
+        statuses = {}
         for path in ("/docs", "/v1/openapi.json", "/metrics", "/__heartbeat__", "/console", "/console/login"):
             connection.request("GET", path)
             answer = connection.getresponse()
-            found[path] = answer.status
+            statuses[path] = answer.status
             answer.read()
         connection.close()
-    assert found == dict.fromkeys(found, 404) | dict.fromkeys(
+    assert statuses == dict.fromkeys(statuses, 404) | dict.fromkeys(
         ("/docs", "/v1/openapi.json", "/metrics", "/__heartbeat__"), 200
     )
 
@@ -65,7 +65,7 @@ def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
             "it belongs to the part 'facades' of the service, which is not installed. Install queuey-store again",
         ),
         (("serve", "--console", "on"), "No such option: --console"),
-        (("app", "key-add", "queuey", "--sqs"), "of SQS, whose facade is not installed"),
+        (("app", "key-add", "queuey", "--sqs"), "the facade of SQS, which is not installed"),
     ],
 )
 def test_it_says_what_is_missing(

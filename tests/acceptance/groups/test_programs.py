@@ -1,4 +1,4 @@
-"""Programs in other languages are members of a group beside one of Qdo."""
+"""Programs in other languages share a group with one of Qdo."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def handle(message, context):
 """
 QDO = [sys.executable, "-m", "qdo", "work", "handling:handle", "--queue", QUEUE, "--group", GROUP]
 AGAIN = ["sh", "-c", 'while :; do "$@"; sleep 0.2; done', "supervisor"]
-"""Starts a program again whenever it ends."""
+"""Restarts a program whenever it ends."""
 
 
 @pytest.fixture(params=["go", "node", "client"])
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """The command line of a member: a program, or the loop of the page, with the JavaScript client."""
+    """Returns the command line of a member: a program, or the loop of the page, with the JavaScript client."""
     if request.param == "go":
         return [*AGAIN, str(_built(tmp_path)), GROUP, QUEUE, "a name"]
     if NODE is None:
@@ -70,8 +70,8 @@ class Group:
     """A group whose members print each message that they handle, as a line of one file.
 
     Attributes:
-        handled: By partition the numbers of the messages that were handled, in order.
-        offsets: By partition the highest offset that was seen.
+        handled: Numbers of the handled messages by partition, in order.
+        offsets: Highest offset seen by partition.
     """
 
     def __init__(self, client: Client, directory: Path, variables: dict[str, str]) -> None:
@@ -102,7 +102,7 @@ class Group:
 
     @contextlib.contextmanager
     def member(self, line: list[str]) -> Iterator[Callable[[], None]]:
-        """Runs a member, and kills it and what it has started; gives what does so earlier."""
+        """Runs a member, and kills it with its children; yields a function that kills them earlier."""
         with (self._directory / "log").open("a") as log, self._lines.open("a") as lines:
             process = subprocess.Popen(
                 line, cwd=self._directory, env=self._variables, stdout=lines, stderr=log, start_new_session=True
@@ -120,15 +120,15 @@ class Group:
 
     @property
     def handled(self) -> dict[int, list[int]]:
-        found = defaultdict(list)
-        # The last line may be half written.
+        numbers = defaultdict(list)
+        # The last line may be incomplete.
         for line in self._lines.read_text().split("\n")[:-1]:
             partition, _, number = line.split()
-            found[int(partition)].append(int(number))
-        return found
+            numbers[int(partition)].append(int(number))
+        return numbers
 
     def settles(self, members: int) -> None:
-        """Waits until so many members share the partitions evenly, and each partition has gone on since."""
+        """Waits until this many members share the partitions evenly, and each partition has progressed since."""
         until(lambda: sorted(self._loads()) == [len(PARTITIONS) // members] * members, every=0.1)
         before = self._ends_handled()
         until(lambda: all(now > then for now, then in zip(self._ends_handled(), before, strict=True)), every=0.1)
@@ -144,7 +144,7 @@ class Group:
         return ends == self.offsets
 
     def _loads(self) -> list[int]:
-        """Returns how many partitions each owner has. No offset has gone back since the last time."""
+        """Returns how many partitions each owner has. Checks that no offset has decreased since the last call."""
         owners: dict[int | None, int] = defaultdict(int)
         shown = self._client.consumer_groups.show(GROUP).queues.get(QUEUE, {})
         for partition, owned in shown.items():

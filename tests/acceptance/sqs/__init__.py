@@ -1,1 +1,1 @@
-"""The facade of Amazon SQS, as programs of its clients use it."""
+"""The facade of Amazon SQS, as its clients' programs use it."""

@@ -1,4 +1,4 @@
-"""The client of :mod:`test_aioboto3`, which runs in an environment of its own. ENDPOINT says where the service is."""
+"""The client of :mod:`test_aioboto3`, which runs in an environment of its own. ENDPOINT is the URL of the service."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ TASKS, EACH = 30, 5
 
 
 async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
-    """Makes sure that a call fails with this error."""
-    found = None
+    error_code = None
     try:
         await call
     except ClientError as error:
-        found = error.response["Error"]["Code"]
-    assert found == code, f"{code} was expected, and not {found}"
+        error_code = error.response["Error"]["Code"]
+    assert error_code == code, f"{code} was expected, and not {error_code}"
 
 
 async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
-    """Does the usual with a queue, and what cannot be done."""
+    """Makes the usual calls on a queue, and some that fail."""
     name = f"aio{uuid4().hex[:10]}"
     url = (await sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "20"}, tags={"a": "b"}))["QueueUrl"]
     assert (await sqs.get_queue_url(QueueName=name))["QueueUrl"] == url
     assert (await sqs.list_queue_tags(QueueUrl=url))["Tags"] == {"a": "b"}
-    found = await sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
-    assert found["Attributes"] == {"VisibilityTimeout": "20"}
+    answer = await sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    assert answer["Attributes"] == {"VisibilityTimeout": "20"}
     pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix=name, PaginationConfig={"PageSize": 1})
     assert [page["QueueUrls"] async for page in pages] == [[url]]
 
@@ -63,7 +62,7 @@ async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
 
 
 async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
-    """Has tasks send and receive at the same time: each message is received once."""
+    """Lets tasks send and receive at the same time: each message is received once."""
     url = (await sqs.create_queue(QueueName=f"aio{uuid4().hex[:10]}"))["QueueUrl"]
     received: list[str] = []
     end = time.monotonic() + 60
@@ -73,8 +72,8 @@ async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
             await sqs.send_message(QueueUrl=url, MessageBody=f"{task} {number}")
         while len(received) < TASKS * EACH:
             assert time.monotonic() < end, f"{len(received)} messages"
-            found = await sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3, WaitTimeSeconds=1)
-            messages = found.get("Messages", [])
+            answer = await sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3, WaitTimeSeconds=1)
+            messages = answer.get("Messages", [])
             received.extend(message["Body"] for message in messages)
             for message in messages:
                 await sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
@@ -85,10 +84,9 @@ async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
 
 
 async def main() -> None:
-    """Does both, and is refused with another secret."""
     session = aioboto3.Session(region_name=os.environ["AWS_REGION"])
     endpoint = os.environ["ENDPOINT"]
-    # Receives that wait would keep all of the usual ten connections from those who have to send.
+    # Receives that wait would use all of the default ten connections, and leave none for sends.
     config = AioConfig(max_pool_connections=TASKS + 1)
     async with session.client("sqs", endpoint_url=endpoint, config=config) as sqs:
         await asyncio.gather(use(sqs), together(sqs))

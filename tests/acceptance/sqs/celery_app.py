@@ -1,4 +1,4 @@
-"""The application of which Celery's workers run the tasks; the test that starts them says where the broker is.
+"""The application whose tasks Celery's workers run; the test that starts them names the broker.
 
 Each task appends a line to the file ``RECORDS``: its name, its argument, and what happened.
 """
@@ -32,7 +32,7 @@ app.conf.update(
 
 
 def task(**options: Any) -> Callable[[Callable[..., Any]], Any]:  # noqa: ANN401 - Celery's
-    """Makes a task of a function; Celery's own decorator has no type."""
+    """Registers a function as a task; Celery's own decorator is untyped."""
     decorator: Callable[[Callable[..., Any]], Any] = app.task(**options)
     return decorator
 
@@ -45,33 +45,29 @@ def record(*what: object) -> None:
 
 @task()
 def add(x: int, y: int) -> int:
-    """Is over at once."""
     record("add", x, y)
     return x + y
 
 
 @task()
 def echo(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Returns what it was given."""
     return value
 
 
 @task()
 def at(due: float) -> float:
-    """Returns how many seconds after it was due it ran."""
+    """Returns how many seconds after its due time it ran."""
     return time.time() - due
 
 
 @task()
 def where(queue: str) -> str:
-    """Records the queue."""
     record("where", queue, os.environ["WORKER"])
     return os.environ["WORKER"]
 
 
 @task(bind=True, max_retries=3)
 def flaky(self: Task, name: str) -> int:
-    """Fails twice."""
     record("flaky", name, self.request.retries)
     if self.request.retries < 2:
         raise self.retry(countdown=0.2)
@@ -80,7 +76,7 @@ def flaky(self: Task, name: str) -> int:
 
 @task(acks_late=True)
 def long(name: str, seconds: float) -> str:
-    """Takes its time, and is acknowledged when it is done; a second delivery is over at once."""
+    """Takes its time, and is acknowledged at its end; a second delivery ends immediately."""
     again = f"begun {name} " in RECORDS.read_text()
     record("begun", name, time.time())
     if not again:

@@ -1,4 +1,4 @@
-// Every action of SQS for standard queues. Usage: node client.mjs DIRECTORY-OF-THE-SDK PART…; ENDPOINT says where.
+// Every action of SQS for standard queues. Usage: node client.mjs DIRECTORY-OF-THE-SDK PART…; ENDPOINT is the URL.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
@@ -32,7 +32,7 @@ async function receive(QueueUrl, more = {}) {
   return Messages ?? [];
 }
 
-/** Receives until there are so many. */
+/** Receives until this many messages have arrived. */
 async function receiveAll(QueueUrl, count, more = {}) {
   const found = [];
   while (found.length < count) {

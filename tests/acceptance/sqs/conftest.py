@@ -22,13 +22,13 @@ OTHER_CLIENTS = {"test_celery.py", "test_javascript.py"}
 
 
 class Sqs(NamedTuple):
-    """Where the facade is, and who may use it.
+    """The facade's address, and its credentials.
 
     Attributes:
-        url: Of the endpoint, without a path.
-        access_key, secret: Of the application ``queuey``.
+        url: URL of the endpoint, without a path.
+        access_key, secret: Credentials of the application ``queuey``.
         served: The process.
-        store: Options by which commands find the store.
+        store: Options with which commands open the store.
     """
 
     url: str
@@ -39,7 +39,7 @@ class Sqs(NamedTuple):
 
 
 def command(*arguments: str) -> str:
-    """Runs ``queuey``; returns what it printed."""
+    """Runs ``queuey``; returns its output."""
     line = [sys.executable, "-m", "queuey", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -47,13 +47,13 @@ def command(*arguments: str) -> str:
 
 
 def new_key(store: list[str], *options: str) -> tuple[str, str]:
-    """Makes an access key; returns its id and its secret."""
+    """Creates an access key; returns its id and its secret."""
     made = json.loads(command("app", "key-add", "queuey", "--sqs", "--json", *options, *store))
     return made["access_key_id"], made["secret_access_key"]
 
 
 def store_options(kind: str, directory: Path, request: pytest.FixtureRequest) -> list[str]:
-    """Returns the options that name a store of this kind: for the service, and for commands on it."""
+    """Returns the options of a store of this kind: for the service, and for commands on it."""
     if kind == "sqlite":
         return ["--data", str(directory / "data")]
     (directory / "sqs.secret").write_text(secrets.token_hex(32))
@@ -62,7 +62,7 @@ def store_options(kind: str, directory: Path, request: pytest.FixtureRequest) ->
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has one client do for the facade on Cassandra, which only stores what it translates: boto3; others are slow."""
+    """Marks all clients but boto3 slow on Cassandra, where the facade only stores what it translates."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if item.path.parent == HERE and item.path.name in OTHER_CLIENTS and parameters.get("sqs") == "cassandra":
@@ -83,5 +83,4 @@ def sqs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that is not there."""
     return f"q{uuid.uuid4().hex[:12]}"

@@ -20,16 +20,16 @@ pytestmark = pytest.mark.slow  # A machine without a cache fetches and builds fo
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The interpreter of the environment, which is made once."""
+    """The interpreter of the environment, which is created once."""
     directory = cache(f"aioboto3-{VERSION}-python-{PYTHON}")
-    found = directory / "bin" / "python"
+    interpreter = directory / "bin" / "python"
     complete = directory / "complete"
     if not complete.exists():
         venv.create(directory, clear=True, with_pip=True)
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        fetch([str(found), "-m", "pip", "install", *quiet, f"aioboto3=={VERSION}"], "aioboto3")
+        fetch([str(interpreter), "-m", "pip", "install", *quiet, f"aioboto3=={VERSION}"], "aioboto3")
         complete.touch()
-    return found
+    return interpreter
 
 
 def test_aioboto3(python: Path, sqs: Sqs) -> None:

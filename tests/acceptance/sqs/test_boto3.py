@@ -1,4 +1,4 @@
-"""boto3 on a real service, on each store: queues, messages, dead letters and errors; test_kills.py has FIFO queues."""
+"""boto3 on a real service, on each store: queues, messages, dead letters, errors. For FIFO queues see test_kills.py."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from botocore.exceptions import ClientError
 from tests.acceptance.sqs.conftest import Sqs, new_key
 
 WAIT = 60.0
-"""Seconds that a test waits for what has to happen."""
+"""Timeout in seconds of what has to happen."""
 
 
 def client_of(url: str, access_key: str, secret: str, kind: Any = boto3.client, **config: Any) -> Any:  # noqa: ANN401
-    """A client as the service's documentation has it."""
+    """Returns a client configured as in the service's documentation."""
     return kind(
         "sqs",
         endpoint_url=url,
@@ -32,26 +32,23 @@ def client_of(url: str, access_key: str, secret: str, kind: Any = boto3.client, 
 
 @pytest.fixture(scope="package")
 def client(sqs: Sqs) -> Iterator[Any]:
-    """A client."""
     made = client_of(sqs.url, sqs.access_key, sqs.secret, max_pool_connections=40)
     yield made
     made.close()
 
 
 def receive(client: Any, url: str, most: int = 10, **given: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - boto3's
-    """Receives until there are so many messages."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     end = time.monotonic() + WAIT
-    while len(found) < most:
-        assert time.monotonic() < end, f"{len(found)} of {most}"
-        left = min(10, most - len(found))
-        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=left, WaitTimeSeconds=5, **given)
-        found += answer.get("Messages", [])
-    return found
+    while len(messages) < most:
+        assert time.monotonic() < end, f"{len(messages)} of {most}"
+        remaining = min(10, most - len(messages))
+        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=remaining, WaitTimeSeconds=5, **given)
+        messages += answer.get("Messages", [])
+    return messages
 
 
 def arn_of(client: Any, url: str) -> str:  # noqa: ANN401 - boto3's
-    """The ARN of a queue."""
     answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
     arn: str = answer["Attributes"]["QueueArn"]
     return arn
@@ -62,21 +59,21 @@ def test_queues(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     url = client.create_queue(QueueName=queue, Attributes={"DelaySeconds": "1"}, tags={"team": "a"})["QueueUrl"]
     assert client.get_queue_url(QueueName=queue)["QueueUrl"] == url
     client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "77", "DelaySeconds": "0"})
-    found = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("77", "0")
+    attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (attributes["VisibilityTimeout"], attributes["DelaySeconds"]) == ("77", "0")
     client.tag_queue(QueueUrl=url, Tags={"cost": "b"})
     client.untag_queue(QueueUrl=url, TagKeys=["team"])
     assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"cost": "b"}
-    others = [client.create_queue(QueueName=f"{queue}-{number}")["QueueUrl"] for number in range(4)]
+    more_urls = [client.create_queue(QueueName=f"{queue}-{number}")["QueueUrl"] for number in range(4)]
     pages = client.get_paginator("list_queues").paginate(
         QueueNamePrefix=queue, PaginationConfig={"PageSize": 2, "MaxItems": 100}
     )
-    assert [each for page in pages for each in page.get("QueueUrls", [])] == [url, *others]
+    assert [queue_url for page in pages for queue_url in page.get("QueueUrls", [])] == [url, *more_urls]
     client.send_message(QueueUrl=url, MessageBody="a")
     client.purge_queue(QueueUrl=url)
     assert "Messages" not in client.receive_message(QueueUrl=url)
-    for each in (url, *others):
-        client.delete_queue(QueueUrl=each)
+    for queue_url in (url, *more_urls):
+        client.delete_queue(QueueUrl=queue_url)
     with pytest.raises(client.exceptions.QueueDoesNotExist):
         client.send_message(QueueUrl=url, MessageBody="a")
     with pytest.raises(client.exceptions.QueueDoesNotExist):
@@ -103,9 +100,9 @@ def test_messages(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     client.delete_message(QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
     entries = [{"Id": str(number), "MessageBody": "x" * 50_000 + str(number)} for number in range(10)]
     assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 10
-    found = receive(client, url)
-    assert sorted(one["Body"][-1] for one in found) == [str(number) for number in range(10)]
-    named = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate(found)]
+    messages = receive(client, url)
+    assert sorted(one["Body"][-1] for one in messages) == [str(number) for number in range(10)]
+    named = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate(messages)]
     changed = client.change_message_visibility_batch(
         QueueUrl=url, Entries=[{**one, "VisibilityTimeout": 100} for one in named]
     )
@@ -127,11 +124,11 @@ def test_dead_letters(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3'
     client.send_message(QueueUrl=url, MessageBody="bad")
     receive(client, url, 1)
     end = time.monotonic() + WAIT
-    while not (found := client.receive_message(QueueUrl=dead, VisibilityTimeout=0).get("Messages")):
+    while not (letters := client.receive_message(QueueUrl=dead, VisibilityTimeout=0).get("Messages")):
         assert time.monotonic() < end
         assert "Messages" not in client.receive_message(QueueUrl=url)
         time.sleep(0.2)
-    assert found[0]["Body"] == "bad"
+    assert letters[0]["Body"] == "bad"
     source = arn_of(client, dead)
     assert client.start_message_move_task(SourceArn=source)["TaskHandle"]
     while (task := client.list_message_move_tasks(SourceArn=source)["Results"][0])["Status"] == "RUNNING":
@@ -144,7 +141,7 @@ def test_dead_letters(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3'
 
 
 def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """Errors are those that boto3 knows, by their classes."""
+    """Errors have the classes that boto3 knows."""
     url = client.create_queue(QueueName=queue)["QueueUrl"]
     errors = client.exceptions
     calls = [
@@ -160,9 +157,9 @@ def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - bo
         ),
         (errors.UnsupportedOperation, client.remove_permission, {"QueueUrl": url, "Label": "a"}),
     ]
-    for error, call, given in calls:
+    for error, call, arguments in calls:
         with pytest.raises(error):
-            call(**given)
+            call(**arguments)
     stranger = client_of(sqs.url, sqs.access_key, "wrong")
     with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
         stranger.list_queues()
@@ -170,5 +167,5 @@ def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - bo
     limited.send_message(QueueUrl=url, MessageBody="a")
     with pytest.raises(ClientError, match="AccessDenied"):
         limited.receive_message(QueueUrl=url)
-    for each in (stranger, limited):
-        each.close()
+    for refused_client in (stranger, limited):
+        refused_client.close()

@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 MODULE = "tests.acceptance.sqs.celery_app"
 READY = 60.0
-"""Seconds in which a worker begins, and a task ends."""
+"""Seconds in which a worker starts, and a task ends."""
 
 
 class Broker(NamedTuple):
@@ -40,7 +40,7 @@ class Broker(NamedTuple):
 
     @property
     def records(self) -> list[list[str]]:
-        """The words of the lines that tasks have written."""
+        """Returns the words of the lines that tasks have written."""
         return [line.split() for line in Path(self.variables["RECORDS"]).read_text().splitlines()]
 
 
@@ -104,7 +104,7 @@ def worker(broker: Broker, name: str, *options: str) -> Iterator[subprocess.Pope
 
 @pytest.fixture(scope="module")
 def broker(sqs: Sqs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One with a worker that has several threads."""
+    """A broker with a worker that has several threads."""
     directory = tmp_path_factory.mktemp("celery")
     with (
         open_broker(sqs, directory, 30) as opened,
@@ -114,7 +114,6 @@ def broker(sqs: Sqs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 
 
 def results(sent: Sequence[Any]) -> list[Any]:
-    """Waits for the results of tasks."""
     return [each.get(timeout=READY, interval=0.05) for each in sent]
 
 
@@ -130,9 +129,9 @@ def test_results(broker: Broker) -> None:
 
 def test_countdown(broker: Broker) -> None:
     """A task with a countdown or a time does not run before that, and soon after it."""
-    at, now = broker.tasks.at, time.time()
-    sent = [at.apply_async((now + 2,), countdown=2), at.apply_async((now + 1,), countdown=1)]
-    sent.append(at.apply_async((now + 1.5,), eta=datetime.fromtimestamp(now + 1.5, UTC)))
+    task, now = broker.tasks.at, time.time()
+    sent = [task.apply_async((now + 2,), countdown=2), task.apply_async((now + 1,), countdown=1)]
+    sent.append(task.apply_async((now + 1.5,), eta=datetime.fromtimestamp(now + 1.5, UTC)))
     assert all(-0.1 < late < 10 for late in results(sent))
 
 
@@ -153,7 +152,7 @@ def test_queues(broker: Broker) -> None:
 
 
 def test_no_remote_control(broker: Broker) -> None:
-    """Celery finds that SQS has no broadcasts: no worker answers, and nobody makes queues but those for tasks."""
+    """SQS has no broadcasts: no worker answers, and Celery creates only the queues for tasks."""
     assert broker.tasks.app.control.ping(timeout=0.5) == []
     prefix = broker.variables["PREFIX"]
     urls = broker.client.list_queues(QueueNamePrefix=prefix)["QueueUrls"]

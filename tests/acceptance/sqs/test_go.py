@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # A machine without a cache fetches and builds fo
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    """The compiled program; what it needs is fetched and compiled once."""
+    """The compiled program; its dependencies are fetched and compiled once."""
     if GO is None:
         pytest.skip("needs go, which is not installed")
     directory = cache("go")

@@ -17,15 +17,14 @@ SCRIPT = Path(__file__).with_name("client.mjs")
 
 @pytest.fixture(scope="module")
 def sdk() -> Path:
-    """The SDK's directory."""
     if NODE is None or NPM is None:
         pytest.skip("needs node and npm, which are not installed")
     directory = cache(f"aws-sdk-{VERSION}")
-    found = directory / "node_modules" / "@aws-sdk" / "client-sqs"
-    if not (found / "package.json").exists():
+    package = directory / "node_modules" / "@aws-sdk" / "client-sqs"
+    if not (package / "package.json").exists():
         quiet = ["--silent", "--no-fund", "--no-audit", "--prefix", str(directory)]
         fetch([NPM, "install", *quiet, f"@aws-sdk/client-sqs@{VERSION}"], "The SDK for JavaScript")
-    return found
+    return package
 
 
 def test_javascript(sdk: Path, sqs: Sqs) -> None:

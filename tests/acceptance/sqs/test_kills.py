@@ -18,7 +18,7 @@ from tests.servers.served import Served, free_port
 
 GROUPS, OF_GROUP = 4, 25
 PAUSE = 0.15
-"""Seconds between two messages of a group, so that some are sent in each of the service's lives."""
+"""Seconds between two messages of a group, so that each run of the service receives some."""
 FAILURES = (BotoCoreError, ClientError)
 
 
@@ -26,8 +26,8 @@ class Delivery(NamedTuple):
     """A message that was received.
 
     Attributes:
-        asked: When the request was begun.
-        call: Of the receive.
+        asked: Time at which the request began.
+        call: Number of the receive.
         identity: Its MessageId.
     """
 
@@ -38,12 +38,12 @@ class Delivery(NamedTuple):
 
 
 class Clients:
-    """Those that send to a queue and those that receive from it, while the service comes and goes.
+    """Senders to a queue and receivers from it, while the service is killed and restarted.
 
     Args:
-        make: Makes a client, which tries everything once.
-        url: Of the queue.
-        fifo: It is a FIFO queue.
+        make: Makes a client that does not retry.
+        url: URL of the queue.
+        fifo: The queue is a FIFO queue.
     """
 
     def __init__(self, make: Callable[[], Any], url: str, *, fifo: bool) -> None:
@@ -56,47 +56,47 @@ class Clients:
         self.deliveries: list[Delivery] = []
         self.deleted: dict[str, float] = {}
         self.doubted: set[str] = set()
-        """Messages of which a delete was not confirmed. It may have taken effect: then they do not come again."""
+        """Messages with an unconfirmed delete. It may have taken effect: then they do not come again."""
         self.failures = 0
 
     @property
     def done(self) -> bool:
-        """Whether everything was sent, and everything is deleted that was received, as far as is known."""
+        """Returns whether everything was sent, and every received message is deleted, as far as is known."""
         with self._lock:
             bodies = {each.body for each in self.deliveries}
             settled = self.deleted.keys() | self.doubted
-            gone = {each.body for each in self.deliveries if each.identity in settled}
-            return len(self.sent) == GROUPS * OF_GROUP and bodies == gone == self.sent.keys()
+            deleted = {each.body for each in self.deliveries if each.identity in settled}
+            return len(self.sent) == GROUPS * OF_GROUP and bodies == deleted == self.sent.keys()
 
     def send(self, group: int) -> None:
-        """Sends the messages of a group one after another; each again until that is confirmed."""
+        """Sends the messages of a group one after another, repeating each until it is confirmed."""
         client = self._make()
         for number in range(OF_GROUP):
             body = f"{group}-{number}"
-            given = {"QueueUrl": self._url, "MessageBody": body}
+            arguments = {"QueueUrl": self._url, "MessageBody": body}
             if self._fifo:
-                given |= {"MessageGroupId": str(group), "MessageDeduplicationId": body}
-            while (answer := self._tried(client.send_message, **given)) is None:
+                arguments |= {"MessageGroupId": str(group), "MessageDeduplicationId": body}
+            while (answer := self._tried(client.send_message, **arguments)) is None:
                 assert time.monotonic() < self._end
             with self._lock:
                 self.sent[body].add(answer["MessageId"])
             time.sleep(PAUSE)
 
     def receive(self) -> None:
-        """Receives and deletes until all is done; a delete that is not confirmed is not tried again."""
+        """Receives and deletes until all is done; an unconfirmed delete is not retried."""
         client = self._make()
         while not self.done:
             assert time.monotonic() < self._end
-            asked = time.monotonic()
-            given = {"QueueUrl": self._url, "MaxNumberOfMessages": 3, "WaitTimeSeconds": 1, "VisibilityTimeout": 3}
-            answer = self._tried(client.receive_message, **given) or {}
+            began = time.monotonic()
+            arguments = {"QueueUrl": self._url, "MaxNumberOfMessages": 3, "WaitTimeSeconds": 1, "VisibilityTimeout": 3}
+            answer = self._tried(client.receive_message, **arguments) or {}
             call = object()
             messages = answer.get("Messages", [])
             with self._lock:
-                self.deliveries += [Delivery(asked, call, one["MessageId"], one["Body"]) for one in messages]
+                self.deliveries += [Delivery(began, call, one["MessageId"], one["Body"]) for one in messages]
             for one in messages:
-                given = {"QueueUrl": self._url, "ReceiptHandle": one["ReceiptHandle"]}
-                if self._tried(client.delete_message, **given) is None:
+                arguments = {"QueueUrl": self._url, "ReceiptHandle": one["ReceiptHandle"]}
+                if self._tried(client.delete_message, **arguments) is None:
                     with self._lock:
                         self.doubted.add(one["MessageId"])
                     break
@@ -104,7 +104,7 @@ class Clients:
                     self.deleted.setdefault(one["MessageId"], time.monotonic())
 
     def _tried(self, call: Callable[..., Any], **given: object) -> dict[str, Any] | None:
-        """The answer to a call; None: it failed, and what became of it is not known."""
+        """Returns the answer to a call, or None if it failed and its outcome is unknown."""
         try:
             answer: dict[str, Any] = call(**given)
         except FAILURES:
@@ -114,7 +114,7 @@ class Clients:
         return answer
 
     def check(self) -> None:
-        """What has to hold, whatever was killed."""
+        """Checks what has to hold, whatever was killed."""
         assert {each.body for each in self.deliveries} == self.sent.keys()
         late = [each for each in self.deliveries if each.asked > self.deleted.get(each.identity, self._end)]
         assert not late, "deleted messages came again"
@@ -135,7 +135,7 @@ class Clients:
 )
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def test_killed(kind: str, fifo: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:  # noqa: FBT001
-    """Killed and started again, the service keeps what it has promised to clients of SQS."""
+    """Killed and restarted, the service keeps its promises to clients of SQS."""
     store = store_options(kind, tmp_path, request)
     if kind == "cassandra":
         command("app", "create", "queuey", *store)

@@ -18,14 +18,14 @@ RUN_SECONDS = 90
 
 
 def cache(name: str) -> Path:
-    """Returns a directory of the cache, which is there."""
+    """Returns a directory of the cache, which exists."""
     path = platformdirs.user_cache_path("queuey-tests") / name
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def fetch(line: Sequence[str], what: str, variables: Mapping[str, str] | None = None, at: Path | None = None) -> None:
-    """Runs a command that fetches something. The test is skipped if that fails: there may be no network."""
+    """Runs a command that fetches something. Skips the test if it fails, as without a network."""
     environ = {**os.environ, **(variables or {})}
     done = subprocess.run(line, cwd=at, env=environ, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
     if done.returncode:
@@ -33,7 +33,7 @@ def fetch(line: Sequence[str], what: str, variables: Mapping[str, str] | None = 
 
 
 def client_variables(sqs: Sqs) -> dict[str, str]:
-    """Returns the environment of a client: nothing but these says where the service is and who asks."""
+    """Returns the environment of a client: only these variables name the service and the credentials."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return {
         **plain,
@@ -46,7 +46,7 @@ def client_variables(sqs: Sqs) -> dict[str, str]:
 
 
 def run(line: Sequence[str], sqs: Sqs) -> None:
-    """Runs a client; it has to end well."""
+    """Runs a client, which must exit with 0."""
     done = subprocess.run(
         line, env=client_variables(sqs), capture_output=True, text=True, timeout=RUN_SECONDS, check=False
     )

@@ -1,1 +1,1 @@
-"""Migrations and garbage collection."""
+"""Tests of migrations and garbage collection."""

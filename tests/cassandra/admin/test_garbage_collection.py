@@ -1,4 +1,4 @@
-"""What purges and deletes leave is removed later, and nothing else."""
+"""Garbage collection removes what purges and deletes leave behind, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "cl
 
 
 def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
-    """How many rows each table has of a qid."""
     counts = {}
     for table in TABLES:
         statement = Statement(f"SELECT partition FROM {table} WHERE qid = ? ALLOW FILTERING")
@@ -41,26 +40,24 @@ def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
 
 
 def groups_left(store: CassandraStore, queue: Queue) -> list[str]:
-    """The groups of a queue that have offsets."""
     offsets: Any = store.offsets
-    found: list[str] = store._driver.calls.run(offsets._groups_with_offsets(queue.uid))
-    return found
+    groups: list[str] = store._driver.calls.run(offsets._groups_with_offsets(queue.uid))
+    return groups
 
 
 def pending_deletes(store: CassandraStore, application: str) -> list[PendingDelete]:
-    """The pending deletes of a test."""
     later = store._clock.now() + 3600 * TICKS_PER_SECOND
-    found: list[PendingDelete] = []
+    deletes: list[PendingDelete] = []
     for shard in range(grave_rows.SHARDS):
         after: ids.Position | None = ids.FIRST
         while after is not None:
             page, after = store._driver.calls.run(store._parts.pending_deletes.older(later, shard, after))
-            found += page
-    return [pending for pending in found if pending.application == application]
+            deletes += page
+    return [pending for pending in deletes if pending.application == application]
 
 
 def fill(store: CassandraStore, queue: Queue) -> None:
-    """Writes messages to every kind of bucket: plain, longer classes, delayed, and given ids of long ago; claims."""
+    """Writes messages to every kind of bucket (plain, longer classes, delayed, old given ids), and claims."""
     for partition in range(1, queue.partitions + 1):
         ttls = [60, 5 * 86_400, 100 * 86_400]
         bridge.run(store.messages.append(queue, [NewMessage("x", partition, ttl) for ttl in ttls]))
@@ -78,19 +75,17 @@ def fill(store: CassandraStore, queue: Queue) -> None:
 
 @pytest.fixture
 def wire() -> Wire:
-    """The way of the store that removes."""
     return Wire()
 
 
 @pytest.fixture
 def reaping(open_with: OpenStore, wire: Wire) -> CassandraStore:
-    """A store that removes at once what was left."""
     return open_with(wire, reap_after=-1.0)
 
 
 @pytest.fixture
 def queue(reaping: CassandraStore, application: str) -> Queue:
-    """A queue with messages of all kinds."""
+    """Makes a queue with messages of all kinds."""
     queue, _ = bridge.run(
         reaping.catalogue.create_queue(application, "queue", QueueSpec(partitions=2, ttl=3600, read_delay=0.0))
     )
@@ -99,30 +94,30 @@ def queue(reaping: CassandraStore, application: str) -> Queue:
 
 
 def test_purged(reaping: CassandraStore, application: str, queue: Queue) -> None:
-    """All messages of before a purge go, wherever they lie; those of after it and the offsets stay."""
+    """A purge removes all messages from before it, in every bucket; later messages and offsets stay."""
     assert sum(rows_left(reaping, queue.qid).values()) > 10
     purged = bridge.run(reaping.catalogue.purge_queue(queue))
     fill(reaping, purged)
-    there = rows_left(reaping, purged.qid)
+    rows_before = rows_left(reaping, purged.qid)
     assert bridge.run(reaping.reap()) >= 1
     assert rows_left(reaping, queue.qid) == {}
-    assert rows_left(reaping, purged.qid) == there
+    assert rows_left(reaping, purged.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(purged)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
 def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> None:
-    """All messages, offsets and groups of a deleted queue go; its successor's stay."""
+    """A delete removes all messages, offsets and groups of the queue; those of its successor stay."""
     bridge.run(reaping.catalogue.delete_queue(queue))
     successor, _ = bridge.run(reaping.catalogue.create_queue(application, "queue", QueueSpec()))
     fill(reaping, successor)
-    there = rows_left(reaping, successor.qid)
+    rows_before = rows_left(reaping, successor.qid)
     assert bridge.run(reaping.reap()) >= 1
     assert rows_left(reaping, queue.qid) == {}
     for group in ("group", "members"):
         assert bridge.run(reaping.offsets.owned_offsets(queue, group)).rows == {}
     assert groups_left(reaping, queue) == []
-    assert rows_left(reaping, successor.qid) == there
+    assert rows_left(reaping, successor.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(successor)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
@@ -130,7 +125,7 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
 def test_deleted_by_a_store_that_lost_cassandra(
     reaping: CassandraStore, wire: Wire, application: str, queue: Queue
 ) -> None:
-    """A delete that was made is answered so, even if the index cannot be written; garbage collection tidies it up."""
+    """A delete succeeds even if the index cannot be written; garbage collection removes the rest."""
     wire.fail([queue_index._REMOVE])
     bridge.run(reaping.catalogue.delete_queue(queue))
     assert wire.log.count([queue_index._REMOVE]) == 1
@@ -142,19 +137,19 @@ def test_deleted_by_a_store_that_lost_cassandra(
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_change_that_was_not_made(reaping: CassandraStore, application: str, queue: Queue, *, deleted: bool) -> None:
-    """The pending delete of a purge or delete that was refused or never sent touches nothing and goes."""
-    there = rows_left(reaping, queue.qid)
+    """The pending delete of a purge or delete that was refused or never sent removes nothing and is dropped."""
+    rows_before = rows_left(reaping, queue.qid)
     calls = reaping._driver.calls
     row = calls.run(reaping._parts.rows.current(queue))
     calls.run(reaping._parts.pending_deletes.dig(row, reaping._clock.now(), deleted=deleted))
     bridge.run(reaping.reap())
-    assert rows_left(reaping, queue.qid) == there
+    assert rows_left(reaping, queue.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(queue)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
 
 
 def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Queue) -> None:
-    """What was left just now is not touched: somebody may still be writing with the row of before."""
+    """Recent leftovers are not touched, because somebody may still write with the previous row."""
     store = open_with(reap_after=600.0)
     bridge.run(store.catalogue.purge_queue(queue))
     bridge.run(store.reap())
@@ -163,7 +158,7 @@ def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Q
 
 
 def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
-    """A run that fails at any point keeps the pending delete while anything is left; the next one goes on."""
+    """A run that fails at any point keeps the pending delete while rows are left; the next run continues."""
     bridge.run(reaping.catalogue.delete_queue(queue))
     left = 0
 
@@ -188,7 +183,7 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
 
 
 def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:
-    """A pending delete that cannot be emptied is left; the others are emptied; if none can be, the caller is told."""
+    """A pending delete that fails does not stop the others; if all of them fail, the caller gets an error."""
     bridge.run(reaping.catalogue.purge_queue(queue))
     for n in range(4):
         more, _ = bridge.run(reaping.catalogue.create_queue(application, str(n), QueueSpec()))
@@ -215,7 +210,7 @@ def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, applic
 
 
 def test_done_in_the_background(open_with: OpenStore, application: str, queue: Queue) -> None:
-    """A store does it by itself, and goes on after a failure."""
+    """A store collects garbage in the background, and continues after a failure."""
     failed = threading.Event()
     failing = Wire()
     failing.fail([grave_rows._OLDEST], then=failed.set)
@@ -227,14 +222,14 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
         pass
     assert pending_deletes(other, application) == []
     store.close()
-    asked = failing.log.count([grave_rows._OLDEST])
+    lookups = failing.log.count([grave_rows._OLDEST])
     time.sleep(0.2)
-    assert failing.log.count([grave_rows._OLDEST]) == asked
+    assert failing.log.count([grave_rows._OLDEST]) == lookups
 
 
 @given(st.integers(0, 3), st.integers(0, 500 * 86_400), st.data())
 def test_places_that_may_hold_something(home_class: int, since: int, data: st.DataObject) -> None:
-    """Every bucket with a message that is still alive is emptied, though the purge was long ago, and not many more."""
+    """Every bucket with a live message is emptied even long after the purge, with few other buckets visited."""
     buried = ids.seconds_to_ticks(1.7e9)
     now = buried + since * TICKS_PER_SECOND
     span = CLASSES[home_class] * TICKS_PER_SECOND

@@ -1,4 +1,4 @@
-"""``queuey migrate`` as people run it."""
+"""Tests of ``queuey migrate`` as a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 110
 
 
 def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a directory of its own, with no settings from elsewhere."""
+    """Runs the command in its own directory, without settings from elsewhere."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(
@@ -37,17 +37,17 @@ def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
-    """A keyspace that is not there yet; dropped at the end."""
-    found = DataCentreTarget(tuple(cassandra.contact_points), unique_name("command"), cassandra.port)
-    yield found
-    driver = Driver(found, CassandraOptions(), keyspace=False)
+    """Names a keyspace that does not exist yet; dropped at the end."""
+    new_target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("command"), cassandra.port)
+    yield new_target
+    driver = Driver(new_target, CassandraOptions(), keyspace=False)
     assert driver.ready(60)
-    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {found.keyspace}"), timeout=60.0)
+    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {new_target.keyspace}"), timeout=60.0)
     driver.close()
 
 
 def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> None:
-    """What a dry run shows is what is then done; results go to standard output, progress beside it."""
+    """A run does what the dry run has shown; results go to standard output, progress to standard error."""
     names = [migration.name for migration in cql_files.known()]
     missing = run("--store", target.url, directory=tmp_path)
     assert (missing.returncode, missing.stdout) == (2, "")
@@ -57,7 +57,7 @@ def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> 
     planned = json.loads(plan.stdout)
     assert (planned["keyspace"], planned["migrations"], planned["dry_run"]) == (target.keyspace, names, True)
     script = run("--store", target.url, "--replication", "1", "--dry-run", directory=tmp_path)
-    assert cql_files.split(script.stdout) == [line for one in cql_files.known() for line in one.statements]
+    assert cql_files.split(script.stdout) == [line for migration in cql_files.known() for line in migration.statements]
     made = run("--store", target.url, "--replication", "1", directory=tmp_path)
     assert made.returncode == 0, made.stderr
     assert [line.partition(":")[0] for line in made.stderr.splitlines()] == [
@@ -72,7 +72,7 @@ def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> 
 
 @pytest.mark.needs_programs
 def test_without_cassandra(tmp_path: Path) -> None:
-    """A SQLite store needs none of this, which is said, and no store is made."""
+    """For a SQLite store the command says that no migration is needed, and creates no store."""
     sqlite = run(directory=tmp_path)
     assert (sqlite.returncode, sqlite.stdout) == (2, "")
     assert "--store" in sqlite.stderr

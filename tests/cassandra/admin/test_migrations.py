@@ -1,4 +1,4 @@
-"""``queuey migrate``, and what is said about a keyspace that does not fit."""
+"""Tests of ``queuey migrate``, and of the errors for a keyspace with another schema version."""
 
 from __future__ import annotations
 
@@ -40,22 +40,21 @@ RUNNING = Running(ALL)
 
 
 def made(*some: SchemaMigration) -> list[AppliedMigration]:
-    """Migrations as they are recorded."""
     return [AppliedMigration(one.number, one.name, one.checksum) for one in some]
 
 
 class TestPending:
-    """What is still to be made."""
+    """Tests of the pending migrations."""
 
     def test_what_is_not_recorded(self) -> None:
-        """Everything that is not recorded, in order, also where a run left a gap."""
+        """All files that are not recorded are pending, in order, also after a run that left a gap."""
         assert pending(ALL, []) == list(ALL)
         assert pending(ALL, made(FIRST)) == [SECOND, THIRD]
         assert pending(ALL, made(THIRD, FIRST)) == [SECOND]
         assert pending(ALL, made(*ALL)) == []
 
     def test_edited(self) -> None:
-        """A file that was edited after it was run is refused: nobody knows what the keyspace has."""
+        """A file that was edited after it was run is refused, because the schema of the keyspace is then unknown."""
         edited = SECOND._replace(checksum="0" * 64)
         with pytest.raises(StoreIncompatible, match=r"001_some.*edited"):
             pending((FIRST, edited, THIRD), made(*ALL))
@@ -71,7 +70,7 @@ class TestPending:
     ],
 )
 def test_replication(text: str, replication: dict[str, str]) -> None:
-    """A number is for all nodes, pairs are for data centres."""
+    """A single number applies to all nodes; pairs apply to data centres."""
     assert parse_replication(text) == replication
 
 
@@ -79,25 +78,24 @@ def test_replication(text: str, replication: dict[str, str]) -> None:
     "text", ["", "0", "-1", "x", "dc1", "dc1=", "dc1=0", "=3", "dc1=3,", "a=1,a=2", "d'c=1", "dc1=3;"]
 )
 def test_bad_replication(text: str) -> None:
-    """Anything else is refused before Cassandra is asked; nothing of it gets into a statement."""
+    """Invalid replication is refused before Cassandra is asked, and no part of it gets into a statement."""
     with pytest.raises(SettingsError):
         parse_replication(text)
 
 
 @pytest.fixture
 def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
-    """A keyspace that is not there yet; dropped at the end."""
-    found = DataCentreTarget(tuple(cassandra.contact_points), unique_name("migrate"), cassandra.port)
-    yield found
-    driver = Driver(found, OPTIONS, keyspace=False)
+    """Names a keyspace that does not exist yet; dropped at the end."""
+    new_target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("migrate"), cassandra.port)
+    yield new_target
+    driver = Driver(new_target, OPTIONS, keyspace=False)
     assert driver.ready(60)
-    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {found.keyspace}"), timeout=60.0)
+    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {new_target.keyspace}"), timeout=60.0)
     driver.close()
 
 
 @pytest.fixture
 def driver(target: DataCentreTarget) -> Iterator[Driver]:
-    """A driver without a keyspace."""
     opened = Driver(target, OPTIONS, keyspace=False)
     assert opened.ready(60)
     yield opened
@@ -105,14 +103,12 @@ def driver(target: DataCentreTarget) -> Iterator[Driver]:
 
 
 def tables(driver: Driver) -> set[str]:
-    """The tables of the keyspace."""
     keyspace = driver.target.keyspace
     statement = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
     return {name for (name,) in driver.run(statement, (keyspace,), consistency="ONE")}
 
 
 def names(some: Sequence[SchemaMigration]) -> list[str]:
-    """The migrations' names."""
     return [one.name for one in some]
 
 
@@ -122,7 +118,7 @@ def names(some: Sequence[SchemaMigration]) -> list[str]:
 def test_keyspace_that_cannot_be_made(
     target: DataCentreTarget, driver: Driver, replication: str | None, why: str
 ) -> None:
-    """A new keyspace needs to know how many copies to keep, and the nodes for them; the data centres are named."""
+    """A new keyspace needs a replication factor, and enough nodes for it; the error names the data centres."""
     with pytest.raises(SettingsError, match=why) as refused:
         migrate(target, OPTIONS, replication=replication)
     assert all(host.dc in str(refused.value) for host in driver.hosts())
@@ -130,7 +126,7 @@ def test_keyspace_that_cannot_be_made(
 
 
 def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
-    """Copies can be given by data centre; a later run may repeat that, and not change it."""
+    """Copies can be given per data centre; a later run may repeat the value but not change it."""
     running = Running((FIRST,))
     (host, *_) = driver.hosts()
     migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running)
@@ -140,7 +136,7 @@ def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
 
 
 def refused(store: CassandraStore, why: str) -> bool:
-    """Whether a store says so of its keyspace, before long: it looks once a second."""
+    """Returns whether a store soon refuses its keyspace; it checks once a second."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         with pytest.raises(StoreUnavailable) as caught:
@@ -151,16 +147,16 @@ def refused(store: CassandraStore, why: str) -> bool:
 
 
 def test_store_waits_for_it(target: DataCentreTarget) -> None:
-    """A store on a keyspace that is missing or old says what to do, and works once that is done; newer is refused."""
-    known = cql_files.known()
+    """A store on a missing or old keyspace says what to do, and works once that is done; a newer one is refused."""
+    migrations = cql_files.known()
     store = open_store(target.url, options=OPTIONS)
     try:
-        assert refused(store, "is not there; run `queuey migrate`")
-        migrate(target, OPTIONS, replication="1", running=Running(known[:1]))
+        assert refused(store, "does not exist; run `queuey migrate`")
+        migrate(target, OPTIONS, replication="1", running=Running(migrations[:1]))
         assert refused(store, "older than this version")
         migrate(target, OPTIONS)
         assert becomes_healthy(store)
-        migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
+        migrate(target, OPTIONS, running=Running((*migrations, parse("900_more.cql", TABLE.format("c")))))
         with pytest.raises(StoreUnavailable, match="newer"):
             bridge.run(store.ping())
         with pytest.raises(StoreIncompatible):
@@ -170,26 +166,26 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
 
 
 def changing(name: str) -> Callable[[Statement], bool]:
-    """Finds the request that makes a table."""
+    """Matches the request that makes a table."""
     return lambda statement: f"NOT EXISTS {name} " in statement.cql
 
 
 def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None:
-    """A run that dies in the middle of a file leaves the lock and half the file; later runs wait, and finish it."""
+    """A run that dies in the middle of a file leaves the lock and half the file; later runs wait and finish it."""
     running, wire = Running(ALL, lock_ttl=600, lock_every=0.05), Wire()
     table = f"{target.keyspace}.migrations"
 
-    wire.meanwhile(changing("a"), lambda: wire.fail(lambda _: True, ALWAYS))  # From here on nothing reaches Cassandra.
+    wire.meanwhile(changing("a"), lambda: wire.fail(lambda _: True, ALWAYS))  # Cassandra gets no request from here on.
     with pytest.raises(StoreUnavailable):
         migrate(target, OPTIONS, replication="1", running=replace(running, driver=wire.driver))
     assert tables(driver) == {"migrations", "a"}
-    [[left]] = driver.run(Statement.unprepared(f"SELECT TTL(lock) FROM {table} WHERE singleton = 0 LIMIT 1"))
-    assert 0 < left <= 600
+    [[remaining_ttl]] = driver.run(Statement.unprepared(f"SELECT TTL(lock) FROM {table} WHERE singleton = 0 LIMIT 1"))
+    assert 0 < remaining_ttl <= 600
     told: list[str] = []
 
     def tell(line: str) -> None:
         told.append(line)
-        if line.startswith("waiting for "):  # Until the lock ends, which it does here and now.
+        if line.startswith("waiting for "):  # The lock expires here at once.
             driver.run(Statement.unprepared(f"UPDATE {table} SET lock = null WHERE singleton = 0 IF EXISTS"))
 
     assert names(migrate(target, OPTIONS, tell=tell, running=running).migrations) == names([SECOND, THIRD])
@@ -198,7 +194,7 @@ def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None
 
 
 def test_several_at_once(target: DataCentreTarget, driver: Driver) -> None:
-    """Of several runs at once on an empty keyspace every change is made by one, and all end well."""
+    """With several simultaneous runs on an empty keyspace each migration is made by one of them, and all succeed."""
     started = threading.Barrier(3)
 
     def run(_: int) -> list[str]:
@@ -212,7 +208,7 @@ def test_several_at_once(target: DataCentreTarget, driver: Driver) -> None:
 
 
 def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> None:
-    """A run that took so long that another one has the lock changes nothing more."""
+    """A run that lost its lock to another run changes nothing more."""
     migrate(target, OPTIONS, replication="1", running=RUNNING)
     keyed = Driver(target, OPTIONS)
     assert keyed.ready(60)
@@ -228,20 +224,20 @@ def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> No
 
 
 def test_lock_in_doubt(target: DataCentreTarget) -> None:
-    """Steps of the lock whose answers are lost are repeated: the owner is in them, so it knows itself again."""
+    """Lock steps whose answers are lost are repeated: the lock names its owner, so the run recognizes its own lock."""
     steps, wire = (migrations._LOCK, migrations._RECORD, migrations._UNLOCK), Wire()
     for step in steps:
         wire.lose([step])
     running = Running(ALL, driver=wire.driver, lock_every=0.01)
     assert names(migrate(target, OPTIONS, replication="1", running=running).migrations) == names(ALL)
     made = len(SECOND.statements) + len(THIRD.statements) + len(FIRST.statements)
-    # The lock is taken, then renewed before each change and each record; the first of each kind is sent twice.
+    # The lock is acquired, then renewed before each change and each record; the first of each kind is sent twice.
     assert [wire.log.count([step]) for step in steps] == [1 + made + len(ALL) + 1, len(ALL) + 1, 2]
     assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
 
 
 def test_nobody_there() -> None:
-    """Without Cassandra a run ends soon and says that nobody answered."""
+    """Without Cassandra a run ends soon with the error that no node answered."""
     with pytest.raises(StoreUnavailable, match="reached"):
         migrate(
             DataCentreTarget(("127.0.0.1",), "nothing", 1),

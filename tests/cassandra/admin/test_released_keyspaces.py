@@ -1,4 +1,4 @@
-"""Keyspaces that earlier releases filled."""
+"""Tests of keyspaces that earlier releases filled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.releases.compared import differences
 
 @pytest.mark.parametrize("folder", recording.folders(), ids=[folder.name for folder in recording.folders()])
 def test_rows(folder: Path, contract_keyspace: str) -> None:
-    """The rows of a release's keyspace are understood in a keyspace of the present version, every one as it was."""
+    """Every row of an earlier release's keyspace is read correctly by the present version."""
     released = keyspaces.read(folder)
     location = CassandraLocation(contract_keyspace)
     location.fresh()

@@ -1,4 +1,4 @@
-"""The times that stand in a keyspace: who writes them, how they are changed while processes run, and who is refused."""
+"""Tests of the timing stored in a keyspace: who writes it, how it changes at run time, and who is refused."""
 
 from __future__ import annotations
 
@@ -31,37 +31,34 @@ OPTIONS = replace(keyspaces.OPTIONS, follow=True, reap_interval=None)
 
 @pytest.fixture
 def url(cassandra: Cassandra) -> str:
-    """A keyspace of its own."""
     return keyspaces.make(cassandra)
 
 
 @pytest.fixture
 def driver(url: str) -> Iterator[Driver]:
-    """A way to it."""
-    with closing(Driver(parse_url(url), OPTIONS)) as found:
-        assert found.ready(60)
-        yield found
+    with closing(Driver(parse_url(url), OPTIONS)) as opened:
+        assert opened.ready(60)
+        yield opened
 
 
 def opened(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
-    """A store that goes by what stands there."""
+    """Opens a store that uses the stored timing."""
     store = open_store(url, options=options)
     assert store.ready(60), bridge.run(store.statistics())
     return store
 
 
 def run_queuey(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
     command = [sys.executable, "-m", "queuey", *arguments]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=110, check=False)
 
 
 def silent(_line: str) -> None:
-    """Takes a line."""
+    """Ignores a line of output."""
 
 
 def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:
-    """A migration that finds no times writes them, also after one that stopped before it came to that."""
+    """A migration writes timing if the keyspace has none, also after a migration that stopped before it did."""
     assert stored_timing.standing(driver, OPTIONS).stored.kept == SOON
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
     stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
@@ -72,12 +69,12 @@ def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_ot
         assert report.timing.levels["strong"].delay == expected
         assert stored_timing.standing(driver, OPTIONS).stored.assumed == report.timing
     assert migrate(parse_url(url), OPTIONS).timing is None
-    [clocks] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "clocks"]
-    assert f"allowed are {REFUSE * SOON.clock_difference:g} s" in clocks.text
+    [clocks] = [finding for finding in doctor.examine(parse_url(url), OPTIONS) if finding.check == "clocks"]
+    assert f"the limit is {REFUSE * SOON.clock_difference:g} s" in clocks.text
 
 
 def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> None:
-    """It says what to do, and is served as soon as that was done."""
+    """A store on a keyspace without timing says what to do, and serves as soon as that is done."""
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
     assert driver.run(erase, serial="SERIAL")[0][0]
     with closing(open_store(url, options=OPTIONS)) as store:
@@ -88,16 +85,16 @@ def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> Non
 
 
 def test_settings_that_differ_are_refused(url: str) -> None:
-    """A process that expects other times serves nothing, and its health and doctor say why."""
+    """A process whose settings differ from the stored timing serves nothing; its health and doctor say why."""
     options = replace(OPTIONS, stated={"consistency.strong.delay": 5.0})
-    with closing(open_store(url, options=options)) as store, pytest.raises(StoreUnavailable, match="stands in the"):
+    with closing(open_store(url, options=options)) as store, pytest.raises(StoreUnavailable, match="the keyspace has"):
         bridge.run(store.ping())
     [finding] = [one for one in doctor.examine(parse_url(url), options) if one.check == "timing"]
     assert (finding.state, "consistency.strong.delay" in finding.text) == ("fail", True)
 
 
 def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None:
-    """What stands there after the first step is safe; the same command, or another one, goes on from there."""
+    """The timing after the first step of a change is safe; the same or another command can continue from there."""
     keyspaces.go_by(url, PATIENT)
 
     def killed(_seconds: float) -> None:
@@ -114,7 +111,7 @@ def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None
 
 
 def test_two_changes_at_once(driver: Driver, url: str) -> None:
-    """The first of them finds out that another has come in between, and leaves what that has written."""
+    """The first of two simultaneous changes detects the other and leaves what that has written."""
 
     def other(_seconds: float) -> None:
         stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
@@ -127,12 +124,11 @@ def test_two_changes_at_once(driver: Driver, url: str) -> None:
 
 
 def replaced(timing: Timing, difference: float) -> Timing:
-    """Times with another S."""
     return Timing(difference, timing.row_age, timing.levels)
 
 
 def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
-    """A process tells how long its writes took; doctor says what delay they would allow."""
+    """Each process reports how long its writes took; doctor says which delay they would allow."""
     with closing(opened(url)) as store:
         bridge.run(store.applications.create_application("acme"))
         queue, _ = bridge.run(store.catalogue.create_queue("acme", "orders", QueueSpec()))
@@ -148,7 +144,7 @@ def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
 
 
 def test_the_command(url: str) -> None:
-    """It shows what stands there, refuses what does not go together, and says when there is nothing to do."""
+    """The command shows the stored timing, refuses inconsistent values, and says when nothing has to be changed."""
     shown = run_queuey("timing", "--store", url)
     assert (shown.returncode, "D 1 s" in shown.stdout) == (0, True), shown.stderr
     refused = run_queuey("timing", "--store", url, "--delay", "0.5")
@@ -162,5 +158,5 @@ def test_the_command(url: str) -> None:
 
 @pytest.mark.needs_programs
 def test_the_command_needs_cassandra() -> None:
-    """A SQLite store has no such times."""
+    """The command refuses a SQLite store, which has no such timing."""
     assert run_queuey("timing").returncode == 2

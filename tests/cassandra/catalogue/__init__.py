@@ -1,1 +1,1 @@
-"""Queues, offsets, the ledger."""
+"""Tests of queues, offsets and the ledger on a real node."""

@@ -1,4 +1,4 @@
-"""Changes whose answers are lost: what the caller is told is what happened."""
+"""A change whose answer is lost reports to its caller what really happened."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Meddle = Callable[[], object]
 
 
 class LostAnswers:
-    """Lets every conditional write of a store be in doubt every other time it is sent.
+    """Puts every second attempt of each conditional write of a store in doubt.
 
     Args:
-        wire: The store's.
-        arrives: The write reaches Cassandra; only the answer is lost.
-        then: Done by others before the write is sent again, once.
+        wire: The wire of the store.
+        arrives: Whether the write reaches Cassandra, so that only the answer is lost.
+        then: Called once before the write is sent again, to change rows as another process.
     """
 
     def __init__(self, wire: Wire, *, arrives: bool, then: Meddle = lambda: None) -> None:
@@ -58,13 +58,12 @@ class LostAnswers:
 
 @pytest.fixture
 def wire() -> Wire:
-    """The way of the store whose answers are lost."""
     return Wire()
 
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arrives: bool) -> None:
-    """Every change whose first answer is lost, whether it was made or not, ends as if none had been lost."""
+    """Every change whose first answer is lost ends as if it was not lost, whether it was applied or not."""
     store, other = open_with(wire), open_with()
     losing = LostAnswers(wire, arrives=arrives)
     bridge.run(store.applications.create_application(f"{application}x"))
@@ -104,7 +103,7 @@ def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arri
 
 
 def test_made_then_changed_by_others(open_with: OpenStore, application: str, wire: Wire) -> None:
-    """A change that was made and then changed again by others cannot be told from one never made: unknown."""
+    """A change that was applied and then changed again by others is unknown: it looks like one never applied."""
     store, other = open_with(wire), open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec()))
 
@@ -124,7 +123,7 @@ def test_made_then_changed_by_others(open_with: OpenStore, application: str, wir
 
 
 def test_offset_set_then_moved_by_others(open_with: OpenStore, application: str, wire: Wire) -> None:
-    """A comparison in doubt is not answered by a conflict: that would say that nothing was set."""
+    """A comparison in doubt is not answered by a conflict: that would claim that nothing was set."""
     store, other = open_with(wire), open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec()))
     LostAnswers(
@@ -138,7 +137,7 @@ def test_offset_set_then_moved_by_others(open_with: OpenStore, application: str,
 
 
 def test_offset_set_again(open_with: OpenStore, application: str, wire: Wire) -> None:
-    """Without comparing, an offset in doubt is set again, over what others set meanwhile."""
+    """Without a comparison, an offset in doubt is set again, over what others have set meanwhile."""
     store, other = open_with(wire), open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=2)))
     others = [OffsetChange(1, SECOND), OffsetChange(2, SECOND)]
@@ -149,7 +148,7 @@ def test_offset_set_again(open_with: OpenStore, application: str, wire: Wire) ->
 
 @pytest.mark.parametrize("then", ["delete", "recreate"])
 def test_deleted_by_somebody(open_with: OpenStore, application: str, wire: Wire, then: str) -> None:
-    """A delete in doubt of a queue that is gone has reached its end, whoever got there, also if the name is used."""
+    """A delete in doubt succeeds if the queue is gone, whoever deleted it, also if the name is used again."""
     store, other = open_with(wire), open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec()))
 
@@ -166,7 +165,7 @@ def test_deleted_by_somebody(open_with: OpenStore, application: str, wire: Wire,
 
 
 def test_created_then_deleted_by_others(open_with: OpenStore, application: str, wire: Wire) -> None:
-    """A queue is never made again with the numbers of one that was deleted: its old messages would come back."""
+    """A queue is never created with the numbers of a deleted one, whose old messages would come back."""
     store, other = open_with(wire), open_with()
     seen = []
 
@@ -183,7 +182,7 @@ def test_created_then_deleted_by_others(open_with: OpenStore, application: str, 
 
 
 def test_queue_made_by_others(open_with: OpenStore, application: str, wire: Wire) -> None:
-    """A creation in doubt that was not made finds what others made meanwhile, and says so."""
+    """A creation in doubt that was not applied finds the queue that others created meanwhile, and says so."""
     store, other = open_with(wire), open_with()
     LostAnswers(
         wire,
@@ -197,7 +196,7 @@ def test_queue_made_by_others(open_with: OpenStore, application: str, wire: Wire
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_commit_and_hand_over(open_with: OpenStore, application: str, wire: Wire, *, arrives: bool) -> None:
-    """A member's commit in doubt is not made after others own the partition: it was recorded before, or never."""
+    """A member's commit in doubt is not applied after others own the partition: it was recorded before, or never."""
     store, other = open_with(wire), open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec()))
     assert bridge.run(store.offsets.hand_over(queue, "group", None, [OwnedOffset(1, owner=1, epoch=1)]))
@@ -217,7 +216,7 @@ def test_commit_and_hand_over(open_with: OpenStore, application: str, wire: Wire
 
 
 def test_group_changed_by_others(open_with: OpenStore, application: str, wire: Wire) -> None:
-    """A change of a group that was made and then changed by others is unknown."""
+    """A change of a group that was applied and then changed by others is unknown."""
     store, other = open_with(wire), open_with()
     change = GroupChange(Head(epoch=1), ())
 

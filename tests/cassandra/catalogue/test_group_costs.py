@@ -1,4 +1,4 @@
-"""What consumer groups cost on Cassandra, counted where requests are sent: reads, plain writes and transactions."""
+"""The cost of consumer groups on Cassandra in reads, plain writes and transactions, counted as they are sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THIRD = SESSION / 3
 
 
 class Sent(NamedTuple):
-    """What a call sends, but for clocks and rows of queues."""
+    """Counts of what a call sends, without clock checks and reads of queue rows."""
 
     reads: int
     writes: int
@@ -31,29 +31,26 @@ class Sent(NamedTuple):
 
 
 def sent_by(process: Process, call: Callable[[], object]) -> Sent:
-    """Counts what a call sends."""
     log = process.wire.log
     log.clear()
     call()
-    found = [statement for statement in log.statements if statement not in {*CLOCKS, *QUEUES}]
-    reads = sum(statement.reads for statement in found)
-    transactions = sum(" IF " in statement.cql for statement in found)
-    return Sent(reads, len(found) - reads - transactions, transactions)
+    sent = [statement for statement in log.statements if statement not in {*CLOCKS, *QUEUES}]
+    reads = sum(statement.reads for statement in sent)
+    transactions = sum(" IF " in statement.cql for statement in sent)
+    return Sent(reads, len(sent) - reads - transactions, transactions)
 
 
 class WorldClock:
-    """The world's time in ticks; a process compares its clock, as is done several times a second."""
+    """The world's time in ticks. Advancing it compares the clock, as a process does several times a second."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
 
     def __call__(self) -> int:
-        """Gives it."""
         return self._world() // 100 + EPOCH_TICKS
 
     def advance(self, seconds: float) -> None:
-        """Moves it."""
         self._world.advance(seconds)
         assert self._process.check_clock()
 
@@ -70,16 +67,14 @@ class Crew:
         self.group = ServiceGroup([self.service], clock, "group", scene.application)
 
     def settled(self, count: int) -> list[Member]:
-        """Has so many members share out all partitions."""
         members: list[Member] = [self.group.join(self.queue) for _ in range(count)]
         self.group.settle(self.places, *members)
-        self.group.pass_beating(12, *members)  # so that plans do not rest
+        self.group.pass_beating(12, *members)  # so that a plan is due at once
         return members
 
 
 @pytest.fixture
 def make_crew(scene: Scene) -> Iterator[Callable[[int], Crew]]:
-    """Makes a group whose queue has so many partitions."""
     made: list[Crew] = []
 
     def make(partitions: int) -> Crew:
@@ -92,7 +87,7 @@ def make_crew(scene: Scene) -> Iterator[Callable[[int], Crew]]:
 
 
 def test_a_queue_without_members(scene: Scene) -> None:
-    """Commits, reads of offsets, and forgets send what they did before there were groups (O8)."""
+    """Commits, offset reads and forgets of a queue without members send the same as before groups existed (O8)."""
     process = scene.start()
     store, queue = process.store, scene.queue(process, partitions=3)
     changes = [OffsetChange(number, (ids.EPOCH_TICKS, number)) for number in (1, 2)]
@@ -110,7 +105,7 @@ def test_a_queue_without_members(scene: Scene) -> None:
 
 
 def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
-    """Whatever their number, heartbeats are one plain write each third of a session, and no transaction."""
+    """Any number of heartbeats is one plain write per third of a session, and no transaction."""
     crew = make_crew(4)
     [member] = crew.settled(1)
 
@@ -121,15 +116,15 @@ def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
 
     sent = sent_by(crew.process, beat)
     assert sent.transactions == 0
-    # Searches for queues are each 15 s.
+    # Queues are searched every 15 s.
     assert sent.writes <= 3 * 3 + 1 + 2
-    # Beside those: the head as often as its age demands, and all sessions each third.
+    # The head is also read as often as its age demands, and all sessions every third.
     assert sent.reads <= 45 + 3 * 3 + 2 * 3 + 9
 
 
 @pytest.mark.parametrize("count", [1, 8])
 def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) -> None:
-    """A join is two transactions, and one for each queue that changes owners; a commit one; a leave as few."""
+    """A join is two transactions, plus one per queue that changes owners; a commit is one; a leave as few."""
     crew = make_crew(24)
     members = crew.settled(count)
     joined: list[Member] = []
@@ -146,11 +141,11 @@ def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) 
     sent = sent_by(crew.process, lambda: crew.group.settle(crew.places, *members, *joined))
     moved = joined[0].owned.keys() - {place for member in members for place in member.owned}
     assert joined[0].owned.keys() == moved <= before.keys()
-    # Each of the others gives back all at once what it is asked for.
+    # Each of the others gives back at once what it is asked for.
     assert sent.transactions <= min(count, len(moved))
     place = min(joined[0].owned)
     assert sent_by(crew.process, lambda: joined[0].commit({place: message(5)})) == Sent(1, 0, 1)
     crew.group.pass_beating(12, *members, *joined)
     # The state, with a plan that is due now, and one hand-over.
-    left = sent_by(crew.process, joined[0].leave)
-    assert (left.writes, left.transactions) == (0, 2)
+    leaving = sent_by(crew.process, joined[0].leave)
+    assert (leaving.writes, leaving.transactions) == (0, 2)

@@ -1,4 +1,4 @@
-"""The ledger: entries that are compared by a token of their own, and end together with it."""
+"""The ledger compares entries by a token of their own, and each entry expires as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cassandra.scene import S, Scene
 
 
 def test_an_entry_that_was_in_doubt(open_with: OpenStore, application: str) -> None:
-    """A change whose answers are lost although it was made ends well, and so does the next, which compares with it."""
+    """A change that was applied and whose answers are lost succeeds, and so does the next, which compares with it."""
     wire = Wire()
     store = open_with(wire)
     for sent, (expected, value) in enumerate([(None, b"a"), (b"a", b"b")], 1):
@@ -26,15 +26,15 @@ def test_an_entry_that_was_in_doubt(open_with: OpenStore, application: str) -> N
 
 
 def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> None:
-    """Each change gives the token and the value 30 days from then on; nothing of an entry outlives the rest of it."""
+    """Each change sets token and value to expire 30 days later; nothing of an entry outlives the rest."""
     for expected, value in ((None, b"a"), (b"a", b"b")):
         bridge.run(store.ledger.enter(application, 7, value, expected=expected))
-        (left,) = store._driver.run(
+        (lifetime,) = store._driver.run(
             Statement("SELECT ttl(value), ttl(version) FROM ledger WHERE work = ? AND piece = ?"), (application, 7)
         )
-        assert left[0] == left[1]
-        assert LEDGER_TTL - 600 < left[0] <= LEDGER_TTL
-    # No marker of a row was written, which would end 30 days after the first change, or never.
+        assert lifetime[0] == lifetime[1]
+        assert LEDGER_TTL - 600 < lifetime[0] <= LEDGER_TTL
+    # No row marker was written; it would expire 30 days after the first change, or never.
     store._driver.run(
         Statement(
             "UPDATE ledger SET value = null, version = null WHERE work = ? AND piece = ? IF EXISTS", idempotent=False
@@ -46,7 +46,7 @@ def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> No
 
 @pytest.mark.parametrize(("work", "piece"), [("", 0), ("é" * 251, 0), ("w", -1), ("w", 1 << 63)])
 def test_names_that_are_none(store: CassandraStore, work: str, piece: int) -> None:
-    """A name that is empty or too long, or no number of a piece, is refused."""
+    """A name that is empty or too long, or an invalid piece number, is refused."""
     with pytest.raises(InvalidRequest):
         bridge.run(store.ledger.enter(work, piece, b"", expected=None))
     with pytest.raises(InvalidRequest):
@@ -54,7 +54,7 @@ def test_names_that_are_none(store: CassandraStore, work: str, piece: int) -> No
 
 
 def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:
-    """Ids are reserved by this time: no answer is better than that of a clock that the nodes contradict."""
+    """The ledger gives no time while the nodes contradict the clock, because ids are reserved by that time."""
     process = scene.start()
     assert bridge.run(process.store.ledger.now()) > 0
     process.machine.fall_behind(S)
@@ -64,7 +64,7 @@ def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:
 
 
 def test_the_identity_has_no_end(store: CassandraStore) -> None:
-    """Other entries end after 30 days; which store it is does not."""
+    """Entries expire after 30 days; the identity of the store does not."""
     bridge.run(store.identity())
     statement = Statement("SELECT ttl(value), ttl(version) FROM ledger WHERE work = ? AND piece = 0")
     assert [tuple(row) for row in store._driver.run(statement, (IDENTITY,))] == [(None, None)]

@@ -1,4 +1,4 @@
-"""Offsets of one call, set together."""
+"""Tests of offsets that are set together in one call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queuey.storage.cassandra import CassandraStore
 
 
 def test_very_many_in_a_call(store: CassandraStore, application: str) -> None:
-    """A call may set the offsets of thousands of partitions; Cassandra's limit of a batch's size is none for these."""
+    """A call may set the offsets of thousands of partitions, whatever Cassandra's limit for the size of a batch."""
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=3000)))
     changes = [OffsetChange(number, (ids.EPOCH_TICKS, number)) for number in range(1, 3001)]
     answer = bridge.run(store.offsets.set_offsets(queue, "group" * 50, changes))

@@ -1,4 +1,4 @@
-"""The index of queues on a real node."""
+"""Tests of the index of queues on a real node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queuey.storage.cassandra.lightweight_transactions import new_number
 
 
 def test_entries_without_a_queue(store: CassandraStore, application: str) -> None:
-    """What creations that failed left in the index is not listed, and a page is full nevertheless."""
+    """Index entries of failed creations are not listed, and pages are full nevertheless."""
     for n in range(40):
         store._driver.calls.run(store._parts.index.add(application, f"a{n:02}", new_number()))
         if n % 4 == 0:

@@ -1,1 +1,1 @@
-"""What happens without each of the mechanisms."""
+"""Tests that each mechanism is needed."""

@@ -1,6 +1,6 @@
-"""What keeps promises of the store, each part by a scenario on a real node that goes wrong when the part is taken out.
+"""Mechanisms that keep the store's promises: each has a scenario on a real node that fails without it.
 
-The histories of ``tests/sim/cassandra`` show the same of the other mechanisms, without a node.
+The histories of ``tests/sim/cassandra`` show the same for other mechanisms, without a node.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tests.replacing import replace, replace_in
 from tests.servers.plugin import unique_name
 
 LONG = 5 * 86_400
-"""A TTL beyond the class of the queues here, so that its bucket has to be recorded."""
+"""A TTL beyond the queue's class, so that its bucket has to be recorded."""
 
 Scenario = Callable[[Scene], list[str]]
-"""Plays something and returns what was violated."""
+"""Plays a scenario and returns the violations."""
 
 
 class Mechanism(NamedTuple):
-    """Something that keeps a promise.
+    """A mechanism that keeps a promise.
 
     Attributes:
         what: Its name.
-        scenario: Is played; violates nothing as long as it works.
-        remove: Takes it out, until what it enters here ends.
+        scenario: Returns no violations while the mechanism works.
+        remove: Disables the mechanism until the exit stack closes.
     """
 
     what: str
@@ -56,7 +56,7 @@ class Mechanism(NamedTuple):
 
 
 def slow_read(scene: Scene) -> list[str]:
-    """The answer to a read comes when what was written since is older than the read delay."""
+    """The answer to a read arrives when writes made since are older than the read delay."""
     writing, reading_ = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading_, queue)
@@ -74,7 +74,7 @@ def slow_read(scene: Scene) -> list[str]:
 
 
 def longer_lived(scene: Scene) -> list[str]:
-    """A message outlives all that a reader knew of when it last looked at the queue's row."""
+    """A message lives longer than the queue's row said when the reader last read it."""
     writing, stale = scene.start(), scene.start()
     queue = scene.queue(writing, ttl=60)
     bridge.run(stale.store.catalogue.queue(queue.application, queue.name, fresh=True))
@@ -88,7 +88,7 @@ def longer_lived(scene: Scene) -> list[str]:
 
 
 def place_seen_late(scene: Scene) -> list[str]:
-    """A look is nearly as old as it may be, the writer's clock as far behind and the reader's ahead as is allowed."""
+    """A lookup is nearly as old as allowed, the writer's clock as far behind and the reader's as far ahead."""
     options = {"row_age": D - S}
     writing, reading_ = scene.start(**options), scene.start(**options)
     queue = scene.queue(writing, ttl=TTL)
@@ -106,7 +106,7 @@ def place_seen_late(scene: Scene) -> list[str]:
 
 
 def stopped_before_minting(scene: Scene) -> list[str]:
-    """A process stops between its look at the queue's row and the making of an id; the queue is purged meanwhile."""
+    """A process stops after it has read the queue's row and before it mints an id; the queue is purged meanwhile."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
     generate = MessageWriter._generate
@@ -128,7 +128,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
 
 
 def purged_while_stopped(scene: Scene) -> list[str]:
-    """A queue is purged while the machine of a writer stands still for a while; its row seems to be younger than C."""
+    """A queue is purged while the writer's machine is suspended; its row appears to be younger than C."""
     writing, purging = scene.start(), scene.start()
     queue = scene.queue(purging)
     bridge.run(writing.store.catalogue.queue(queue.application, queue.name, fresh=True))
@@ -141,7 +141,7 @@ def purged_while_stopped(scene: Scene) -> list[str]:
 
 
 def purged_while_it_was_read(scene: Scene) -> list[str]:
-    """The same, and the answer to the read of the row comes when it is known that the machine stood still."""
+    """As above, but the answer to the read of the row arrives after the suspend was detected."""
     writing, purging = scene.start(), scene.start()
     queue = scene.queue(purging)
     gate = writing.wire.hold(QUEUES, answered=True)
@@ -160,7 +160,7 @@ def purged_while_it_was_read(scene: Scene) -> list[str]:
 
 
 def horizon_afterwards(removed: ExitStack) -> None:
-    """Reports the horizon of when a read has ended."""
+    """Reports the horizon as of the end of a read."""
     read = CassandraMessages.read
 
     async def late(self: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
@@ -175,7 +175,7 @@ def horizon_afterwards(removed: ExitStack) -> None:
 
 
 def rows_for_ever(removed: ExitStack) -> None:
-    """Uses queues' rows however old they are."""
+    """Uses queue rows of any age."""
 
     def held(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row | None:
         return self._rows.get((queue.application, queue.name))
@@ -185,7 +185,7 @@ def rows_for_ever(removed: ExitStack) -> None:
 
 
 def looks_of_longer_ago(removed: ExitStack) -> None:
-    """Uses what was recorded of buckets a little longer than it may be used."""
+    """Uses lookups of buckets a little longer than allowed."""
     cached = BucketIndex.cached
 
     def old(self: BucketIndex, *time_bucket: int, since: float, **kind: bool) -> BucketLookup | None:
@@ -195,7 +195,7 @@ def looks_of_longer_ago(removed: ExitStack) -> None:
 
 
 def age_not_checked(removed: ExitStack) -> None:
-    """Trusts a queue's row however old it is when ids have been made."""
+    """Uses a queue's row of any age after ids were minted."""
     fresh = MessageWriter._fresh_row
     removed.enter_context(
         replace(fresh, lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf))
@@ -203,12 +203,12 @@ def age_not_checked(removed: ExitStack) -> None:
 
 
 def reads_across_jumps(removed: ExitStack) -> None:
-    """Takes the age of a row for right although a clock jumped while it was read."""
+    """Trusts the age of a row although a clock jumped while it was read."""
     removed.enter_context(replace(ClockWatch.wrong_until, property(lambda self: -math.inf)))
 
 
 def rows_across_jumps(removed: ExitStack) -> None:
-    """Keeps rows when a clock has jumped."""
+    """Keeps rows after a clock has jumped."""
     reads_across_jumps(removed)
     removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
 
@@ -225,7 +225,7 @@ MECHANISMS = (
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_each_mechanism_is_needed(scene: Scene, mechanism: Mechanism) -> None:
-    """Nothing is violated with the mechanism; in another world, without it, something is."""
+    """The scenario violates nothing with the mechanism, and something without it, in another world."""
     assert mechanism.scenario(scene) == []
     other = Scene(scene.url, unique_name("app"))
     with contextlib.closing(other), contextlib.ExitStack() as removed:

@@ -1,1 +1,1 @@
-"""Reads."""
+"""Tests of reads on a real node."""

@@ -1,4 +1,4 @@
-"""Changes of a queue, which answer when no process can be using the row of before, and the end of a store."""
+"""Changes of a queue return once no process can use the previous row, and closing the store ends that wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.replacing import replace
 
 
 def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
-    """A store that is closed while a change waits to answer says that the change may be made, and does not hang."""
+    """Closing a store while a change waits to return says that the change may be applied, and does not hang."""
     store, other = open_with(row_age=600.0, levels={}), open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec()))
     waiting = threading.Event()

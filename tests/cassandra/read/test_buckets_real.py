@@ -1,4 +1,4 @@
-"""Where messages lie, on a real node: what is found, what it costs, and what happens while a queue gets hot."""
+"""Tests of buckets on a real node: which messages reads find, at what cost, and while a queue gets hot."""
 
 from __future__ import annotations
 
@@ -25,29 +25,26 @@ HOUR = 3600
 
 
 def make(store: CassandraStore, application: str, name: str) -> Queue:
-    """A queue without a read delay."""
     return bridge.run(store.catalogue.create_queue(application, name, QueueSpec(ttl=3 * DAY, read_delay=0.0)))[0]
 
 
 def new(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
-    """A message for partition 1."""
     return NewMessage(body, 1, ttl, delay=delay)
 
 
 def whole(store: CassandraStore, queue: Queue, *, limit: int = 100, descending: bool = False) -> list[Message]:
-    """Everything in partition 1, page by page."""
+    """Reads all of partition 1, page by page."""
     part = Slice(1, FIRST, LAST, limit=limit, descending=descending)
     return [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 
 
 def bodies(messages: Sequence[Message]) -> list[str | bytes]:
-    """Their bodies."""
     return [message.body for message in messages]
 
 
 @pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
 def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None:
-    """Reading a queue with few messages costs at most two probes, one look at its buckets and one at its row."""
+    """Reading a queue with few messages costs at most two probes, one lookup of buckets and one read of its row."""
     process = scene.start()
     store, queue, log = process.store, scene.queue(process, ttl=ttl), process.wire.log
     bridge.run(store.messages.append(queue, [new("lonely", ttl)]))
@@ -81,9 +78,9 @@ def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraSt
         "put",
     ]
     for descending in (False, True):
-        found = whole(store, queue, limit=500, descending=descending)
+        read_messages = whole(store, queue, limit=500, descending=descending)
         expected = [*bodies(given[:-2]), "put"]
-        assert bodies(found) == (expected[::-1] if descending else expected)
+        assert bodies(read_messages) == (expected[::-1] if descending else expected)
 
 
 def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
@@ -96,7 +93,7 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     levels: list[int] = []
 
     def write(store: CassandraStore, size: int, ttl: int = 3 * DAY, *, pause: float = 0.3 * S) -> int:
-        # Time moves by less than S/2 at once, as a clock check that is on its way would find the clock off otherwise.
+        # Time advances by less than S/2 at once; otherwise a clock check in flight would find the clock off.
         texts = [f"{len(written) + number}" for number in range(size)]
         written.extend(
             zip(bridge.run(store.messages.append(queue, [new(text, ttl) for text in texts])), texts, strict=True)
@@ -126,25 +123,25 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
         for limit in (170, 1000):
             assert bodies(whole(store, queue, limit=limit)) == expected
             assert bodies(whole(store, queue, limit=limit, descending=True)) == expected[::-1]
-        for at in range(0, len(written), 200):
-            time_buckets = [(1, position) for position, _ in written[at : at + 200]]
-            assert bodies(bridge.run(store.messages.fetch(queue, time_buckets))) == expected[at : at + 200]
+        for start in range(0, len(written), 200):
+            time_buckets = [(1, position) for position, _ in written[start : start + 200]]
+            assert bodies(bridge.run(store.messages.fetch(queue, time_buckets))) == expected[start : start + 200]
     doomed = [(1, position) for position, _ in written[::2]]
-    for at in range(0, len(doomed), 200):
-        bridge.run(one.messages.delete(queue, doomed[at : at + 200]))
+    for start in range(0, len(doomed), 200):
+        bridge.run(one.messages.delete(queue, doomed[start : start + 200]))
     assert bodies(whole(other, queue)) == expected[1::2]
 
 
 def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene) -> None:
-    """An empty read raises the low watermark, until a process learns of a data centre whose writes it may not see."""
+    """An empty read raises the low watermark, until a data centre appears whose writes the process may not see."""
     copies, process = {"east": 1}, scene.start()
     messages: Any = process.store.messages
     messages._reader._levels = ConsistencyLevels(process.store._options, lambda: {**copies}, process.store._timing)
-    queue, found = scene.queue(process), []
+    queue, counts = scene.queue(process), []
     for _ in range(2):
         scene.world.advance(10 * D)
         before = len(process.wire.log.statements)
         assert page_of(process.store, queue, Slice(1)).messages == []
-        found.append([statement in LOW_WATERMARKS for statement in process.wire.log.statements[before:]].count(True))
+        counts.append([statement in LOW_WATERMARKS for statement in process.wire.log.statements[before:]].count(True))
         copies["west"] = 3
-    assert found == [1, 0]
+    assert counts == [1, 0]

@@ -1,4 +1,4 @@
-"""Ranges that lie in more buckets than one look at the record gives."""
+"""Tests of ranges with more buckets than one lookup returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EACH = 3
 
 @pytest.fixture
 def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Message]]:
-    """A queue whose messages lie in very many narrow buckets, in a wide one, and both; and all of them in order."""
+    """A queue with messages in very many narrow buckets, in a wide one and in both; returns them in order."""
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(read_delay=0.0)))
     size = bucketing.width(0, bucketing.DENSE_LOAD)
     now = bridge.run(store.ledger.now())
@@ -37,35 +37,35 @@ def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Mess
     )
     bridge.run(store.messages.append(queue, [NewMessage(f"new {n}", 1, 3600) for n in range(5)]))
     assert PLACES > 2 * LOOKED_AT
-    found = [message for some in bridge.iterate(store.bulk.scan(queue, Slice(1))) for message in some]
-    assert len(found) == PLACES * EACH + 5
-    assert [message.body for message in found[:8:7]] == ["put", "put"]
-    return queue, found
+    read_messages = [message for some in bridge.iterate(store.bulk.scan(queue, Slice(1))) for message in some]
+    assert len(read_messages) == PLACES * EACH + 5
+    assert [message.body for message in read_messages[:8:7]] == ["put", "put"]
+    return queue, read_messages
 
 
 @pytest.mark.parametrize("limit", [7, 100_000])
 def test_a_scan_of_very_many_places(store: CassandraStore, scattered: tuple[Queue, list[Message]], limit: int) -> None:
-    """Columns come in order from all buckets, whatever a look at the record reaches, and are what a scan gives."""
+    """Arrow columns come in order from all buckets, however far one lookup reaches, and equal those of a scan."""
     queue, messages = scattered
     for bodies in (True, False):
         batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=limit), bodies=bodies)))
         assert max(batch.num_rows for batch in batches) <= limit
-        found = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        assert found == [columns.batch_of(messages, bodies=bodies)]
+        merged_batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        assert merged_batches == [columns.batch_of(messages, bodies=bodies)]
 
 
 def test_a_reach_over_very_many_places(store: CassandraStore, scattered: tuple[Queue, list[Message]]) -> None:
-    """How far messages reach is found over all buckets as well."""
+    """The extent of messages is found over all buckets."""
     queue, messages = scattered
     for count in (1, 100, len(messages)):
-        wanted = (count, ids.following(messages[count - 1].position))
-        assert bridge.run(store.bulk.extent(queue, Slice(1, limit=count))) == wanted
+        expected = (count, ids.following(messages[count - 1].position))
+        assert bridge.run(store.bulk.extent(queue, Slice(1, limit=count))) == expected
 
 
 def test_the_measure_of_very_many_places(store: CassandraStore, scattered: tuple[Queue, list[Message]]) -> None:
-    """A partition with too many buckets to be measured beside others is measured nevertheless."""
+    """A partition with too many buckets to be measured beside others is still measured."""
     queue, messages = scattered
-    [[found]] = bridge.iterate(store.bulk.measure([queue]))
-    assert found.count == pytest.approx(len(messages), rel=0.1)
-    assert (found.oldest, found.newest) == (messages[0].position, messages[-1].position)
-    assert 0 < found.size < 100 * len(messages)
+    [[measure]] = bridge.iterate(store.bulk.measure([queue]))
+    assert measure.count == pytest.approx(len(messages), rel=0.1)
+    assert (measure.oldest, measure.newest) == (messages[0].position, messages[-1].position)
+    assert 0 < measure.size < 100 * len(messages)

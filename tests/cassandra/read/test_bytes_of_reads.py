@@ -1,4 +1,4 @@
-"""How much a read takes out of Cassandra for the pages that it gives."""
+"""Tests of how many bytes a read fetches from Cassandra for its pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE_BYTES = 1 << 20
 
 
 def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: OpenStore, application: str) -> None:
-    """A page of many partitions of long messages takes a few times the bytes that it may have, not all there is."""
+    """A page of many partitions of long messages fetches a few times its limit in bytes, not all messages."""
     wire = Wire()
     store = open_with(wire)
     queue, _ = bridge.run(store.catalogue.create_queue(application, "long", QueueSpec(partitions=PARTITIONS)))
@@ -26,16 +26,16 @@ def test_a_read_of_many_partitions_fetches_a_few_times_its_bytes(open_with: Open
     slices = [Slice(number, max_bytes=PAGE_BYTES // PARTITIONS, delayed=False) for number in range(1, PARTITIONS + 1)]
     wire.log.bytes = 0
     pages = bridge.run(store.messages.read(queue, slices))
-    # Pages are full with the message that passes their share, and the others are put off when all bytes are used up.
+    # A page ends with the message that passes its share; the others are put off when all bytes are used up.
     full = PAGE_BYTES // LONGEST
-    found = [[message.partition for message in page.messages] for page in pages]
-    assert found == [[n + 1] if n < full else [] for n in range(PARTITIONS)]
+    partitions = [[message.partition for message in page.messages] for page in pages]
+    assert partitions == [[n + 1] if n < full else [] for n in range(PARTITIONS)]
     assert all(page.more for page in pages)
     assert 0 < wire.log.bytes <= 5 * PAGE_BYTES
 
 
 def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:
-    """Claims look above the horizon by rows that are C old: they give messages that are longer than these rows say."""
+    """Claims read above the horizon with rows that are C old, so messages may be longer than these rows say."""
     writer, reader = scene.start(), scene.start()
     queue = scene.queue(writer)
     first = bridge.run(writer.store.messages.append(queue, [NewMessage("x" * 200, 1, 600)]))

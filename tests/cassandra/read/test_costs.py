@@ -1,6 +1,6 @@
-"""What calls cost on Cassandra, counted where requests are sent: statements, round trips, rows, and bytes of answers.
+"""The cost of calls on Cassandra: statements, round trips, rows and bytes of answers, counted as they are sent.
 
-The table of `docs/measurements/cassandra.md` shows these counts. Time plays no part.
+The table of `docs/measurements/cassandra.md` shows these counts. Time is not measured.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from tests.replacing import replace
 T = TypeVar("T")
 BODY = "x" * 200
 FRAME = 300
-"""Bytes that an answer has for each of these messages at most."""
+"""Max bytes that an answer has for each of these messages."""
 IDS = (*message_codec.IDS_UP, *message_codec.IDS_DOWN)
 DAY = 86_400
 PAGE_BYTES = 8 << 20
 WIDTHS = {1: [0], 3: [0, 1, 2], 16: [4] * 16}
-"""Widths of the buckets that messages are written to, by their number: the wide one, those that a queue goes through
-while its rate grows, and narrow ones of a busy queue."""
+"""Widths of the buckets that messages are written to, by their number: the wide one, those of a queue while its rate
+grows, and narrow ones of a busy queue.
+"""
 
 
 class Cost(NamedTuple):
-    """What was sent and what came back."""
+    """What was sent and received."""
 
     statements: int
     rounds: int
@@ -51,7 +52,7 @@ class Cost(NamedTuple):
 def queue_of(
     scene: Scene, process: Process, buckets: int, count: int, *, partitions: int = 1, together: int = 1000
 ) -> tuple[Queue, list[Position]]:
-    """A queue with so many messages in each partition, which readers may see, and the positions of the first.
+    """Makes a queue with readable messages in each partition; returns it with the positions of the first messages.
 
     Args:
         scene: Where it is.
@@ -77,24 +78,23 @@ def queue_of(
 
 
 def cost_of(process: Process, call: Callable[[], T]) -> tuple[Cost, T]:
-    """Counts the reads of messages of a call whose row and buckets are in memory."""
+    """Counts the reads of messages by a call whose row and buckets are in memory."""
     call()
     log = process.wire.log
     log.clear()
-    found = call()
-    return Cost(log.count((*READS, *IDS)), sum(map(bool, log.rounds)), log.rows, log.bytes), found
+    result = call()
+    return Cost(log.count((*READS, *IDS)), sum(map(bool, log.rounds)), log.rows, log.bytes), result
 
 
 @pytest.fixture(params=[1, 3, 16])
 def buckets(request: pytest.FixtureRequest) -> int:
-    """How many buckets a queue's messages lie in."""
     number: int = request.param
     return number
 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, *, descending: bool) -> None:
-    """A page of any size is a statement for each bucket that holds any of it, in few rounds, and reads little else."""
+    """A page of any size costs one statement per bucket that holds part of it, in few rounds, and reads little else."""
     process = scene.start()
     queue, positions = queue_of(scene, process, buckets, 1000)
     ordered = positions[::-1] if descending else positions
@@ -105,8 +105,8 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
         begun, other = cost_of(process, partial(page_of, process.store, queue, part))
         assert [message.position for message in page.messages] == ordered[:limit]
         assert (begun, other) == (waited, page)
-        # How full a bucket is, is not known. Of narrow ones that follow each other one is asked, then two, four, eight;
-        # downwards the wide bucket is asked with them each time.
+        # Bucket fill is unknown. Of consecutive narrow buckets one is queried, then two, four, eight;
+        # descending, the wide bucket is queried with them each time.
         following = -(-limit * buckets // 1000) if buckets > 3 else 1
         assert waited.rounds <= following.bit_length()
         assert waited.statements <= max(min(3, buckets), 2**waited.rounds - 1 + (waited.rounds if descending else 0))
@@ -116,26 +116,26 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
 
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_partitions_are_read_side_by_side_in_one_round(scene: Scene, buckets: int) -> None:
-    """Pages of 100 partitions, which share one answer, are a statement for each of their buckets, all in one round."""
+    """A page of 100 partitions, which share one answer, costs a statement per bucket, all in one round."""
     process = scene.start()
     queue, _ = queue_of(scene, process, buckets, 100, partitions=100)
     service = Service(process.store)
     access = service.enter(queue, lambda _queue: None)
-    cost, found = cost_of(process, partial(service.reader.read, access, Range(partitions=None, limit=100)))
-    assert len(found.messages) == 10_000
+    cost, reading = cost_of(process, partial(service.reader.read, access, Range(partitions=None, limit=100)))
+    assert len(reading.messages) == 10_000
     assert (cost.statements, cost.rounds, cost.rows) == (100 * buckets, 1, 10_000)
 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_merged_page_takes_few_rounds(scene: Scene, buckets: int, *, descending: bool) -> None:
-    """A page in the order of time over partitions takes few rounds, and reads two pages of each bucket at most."""
+    """A page merged over partitions by time takes few rounds, and reads at most two pages of each bucket."""
     process = scene.start()
     queue, _ = queue_of(scene, process, buckets, 160, partitions=4, together=5)
     service = Service(process.store)
     access = service.enter(queue, lambda _queue: None)
-    wanted = Range(partitions=None, limit=100, merge=True, descending=descending)
-    cost, found = cost_of(process, partial(service.reader.read, access, wanted))
-    assert len(found.messages) == 100
+    requested = Range(partitions=None, limit=100, merge=True, descending=descending)
+    cost, reading = cost_of(process, partial(service.reader.read, access, requested))
+    assert len(reading.messages) == 100
     assert cost.rounds <= 3
     assert cost.rows <= 200 * min(3, buckets)
 
@@ -144,11 +144,11 @@ class Sent(NamedTuple):
     """What a call sends.
 
     Attributes:
-        reads, rows: Reads of messages, and what they give.
-        writes: Of messages, and removals.
-        log_changes: Of claim logs.
-        name_looks, name_changes: Of rows of names.
-        others: Everything but these, clocks, and rows of queues.
+        reads, rows: Reads of messages, and the rows they return.
+        writes: Writes of messages, and deletes.
+        log_changes: Writes to claim logs.
+        name_looks, name_changes: Reads and writes of rows of names.
+        others: All other statements but clock checks and reads of queue rows.
     """
 
     reads: int = 0
@@ -161,11 +161,10 @@ class Sent(NamedTuple):
 
 
 def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
-    """Counts what a call sends."""
     log = process.wire.log
     log.clear()
-    found = call()
-    known = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, _NAMES.find, _NAMES.change, *CLOCKS, *QUEUES)
+    result = call()
+    counted = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, _NAMES.find, _NAMES.change, *CLOCKS, *QUEUES)
     sent = Sent(
         log.count((*READS, *IDS)),
         log.rows,
@@ -173,14 +172,14 @@ def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
         log.count(APPENDS),
         log.count([_NAMES.find]),
         log.count([_NAMES.change]),
-        len(log.statements) - log.count(known),
+        len(log.statements) - log.count(counted),
     )
-    return sent, found
+    return sent, result
 
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_a_post_is_one_request(scene: Scene, count: int) -> None:
-    """However many messages go to a partition together, up to a hundred, they are one request."""
+    """Up to a hundred messages posted to a partition together are one request."""
     process = scene.start()
     queue = scene.queue(process)
     bridge.run(process.store.messages.append(queue, [NewMessage(BODY, 1, 600)]))
@@ -191,7 +190,7 @@ def test_a_post_is_one_request(scene: Scene, count: int) -> None:
 
 
 def test_info_and_names(scene: Scene) -> None:
-    """Sizes of a partition, and each call about a name, are so many requests."""
+    """Partition sizes, and calls about names, send a fixed number of requests."""
     process = scene.start()
     queue, _ = queue_of(scene, process, 1, 1000)
     service = Service(process.store)
@@ -213,5 +212,5 @@ def test_info_and_names(scene: Scene) -> None:
     assert replaced._replace(others=0) == Sent(rows=1, writes=2, log_changes=1, name_looks=1, name_changes=3)
     assert fetched._replace(others=0) == Sent(rows=1, name_looks=1)
     assert deleted._replace(others=0) == Sent(rows=1, writes=1, log_changes=1, name_looks=1, name_changes=2)
-    # The log of claims is read when it was not used for a while, and the message is looked up by its id.
+    # The claim log is read if it was not used for a while, and the message is looked up by its id.
     assert max(replaced.others, fetched.others, deleted.others) <= 4

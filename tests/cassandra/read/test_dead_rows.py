@@ -1,4 +1,4 @@
-"""Reads among many deleted and expired rows, on a node that allows few of them."""
+"""Tests of reads among many deleted and expired rows, on a node that allows few of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers.plugin import PATIENT_NODE, CassandraOptions, start_cassandra
 from tests.waiting import until
 
 THRESHOLD = 1000
-"""Dead rows after which the node refuses a read."""
+"""Number of dead rows after which the node refuses a read."""
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +33,26 @@ def strict_store(servers: object) -> Iterator[CassandraStore]:
 
 
 def queue_of(store: CassandraStore, name: str) -> Queue:
-    """A queue that is read without a delay."""
     return bridge.run(store.catalogue.create_queue("acme", name, QueueSpec(read_delay=0.0)))[0]
 
 
 def say(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
-    """Appends messages and returns where they are."""
-    found = []
+    positions = []
     for _ in range(0, count, 500):
-        found += bridge.run(store.messages.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)]))
-    return [(1, position) for position in found]
+        positions += bridge.run(store.messages.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)]))
+    return [(1, position) for position in positions]
 
 
 @pytest.mark.parametrize("direction", ["ascending", "descending"])
 def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction: str) -> None:
-    """However many messages were deleted before the first live one, a read without a cursor finds it."""
+    """A read without a cursor finds the first live message, however many deleted ones come before it."""
     descending = direction == "descending"
     queue = queue_of(strict_store, f"deleted-{direction}")
     places = say(strict_store, queue, 4000)
     kept = places[-1] if not descending else places[0]
     doomed = [time_bucket for time_bucket in places if time_bucket != kept]
-    for at in range(0, len(doomed), 500):
-        bridge.run(strict_store.messages.delete(queue, doomed[at : at + 500]))
+    for start in range(0, len(doomed), 500):
+        bridge.run(strict_store.messages.delete(queue, doomed[start : start + 500]))
     [page] = bridge.run(strict_store.messages.read(queue, [Slice(1, limit=10, descending=descending)]))
     assert [message.position for message in page.messages] == [kept[1]]
     _, [info] = bridge.run(strict_store.messages.inspect(queue))
@@ -62,7 +60,7 @@ def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction
 
 
 def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
-    """Tells whether a query of all records of a queue's buckets is refused."""
+    """Returns whether Cassandra refuses a query over all bucket records of a queue."""
     try:
         store._driver.run(Statement("SELECT start FROM bucket_index WHERE qid = ? AND partition = 1"), (queue.qid,))
     except TooManyDead:
@@ -71,7 +69,7 @@ def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
 
 
 def test_busy_partitions_do_not_walk_over_expired_records(strict_store: CassandraStore) -> None:
-    """The tail of a partition that has long been written at a narrow level is read past the records of its past."""
+    """The tail of a partition long written at a narrow level is read without passing its old bucket records."""
     queue = queue_of(strict_store, "busy")
     driver, now = strict_store._driver, strict_store._clock.now()
     width = bucketing.width(1, bucketing.NARROWEST)

@@ -1,4 +1,4 @@
-"""Which values of names early reads on Cassandra show."""
+"""Tests of which values of names early reads on Cassandra show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 def early(scene: Scene, process: Process, queue: Queue) -> list[str]:
-    """What a reader is shown above the horizon a little later."""
+    """Returns the bodies that a reader is shown above the horizon a little later."""
     scene.world.advance(0.01)
     [page] = bridge.run(process.store.messages.read(queue, [Slice(1)]))
     assert page.next == (page.horizon, LOW_MIN)
@@ -25,7 +25,7 @@ def early(scene: Scene, process: Process, queue: Queue) -> list[str]:
 
 
 def test_pending_values_of_names(scene: Scene) -> None:
-    """A value is not shown before it is confirmed; what lies above it is, and nothing is done about the name."""
+    """A value is shown only after it is confirmed; messages above it are shown, and nothing is done about the name."""
     first, second = scene.start(), scene.start()
     queue = scene.queue(first, ttl=TTL)
     assert bridge.run(second.store.catalogue.queue(queue.application, queue.name)) == queue
@@ -33,7 +33,7 @@ def test_pending_values_of_names(scene: Scene) -> None:
     assert early(scene, second, queue) == ["old"]
     scene.world.advance(D + S)
     first.wire.hold(NAME_CHANGES).open()
-    gate = first.wire.hold(NAME_CHANGES)  # That which confirms it.
+    gate = first.wire.hold(NAME_CHANGES)  # This confirms it.
     thread = threading.Thread(target=ran, args=(first.store.names.write_named, queue, "n", message("new"), b"new", old))
     thread.start()
     gate.reached()

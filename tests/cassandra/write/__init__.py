@@ -1,1 +1,1 @@
-"""Writes."""
+"""Tests of writes on a real node."""

@@ -1,4 +1,4 @@
-"""No call takes longer than its deadline, however many requests it needs and however long each takes."""
+"""No call takes longer than its deadline, however many requests it sends and however long each takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE = 10.0
 EACH = 1.0
 """Seconds of the world's time that each answer takes, one after another."""
 COUNTING = 3 * COUNTED_AT_ONCE
-"""Max requests that a count of partitions has on the way: a few for each that is counted."""
+"""Max requests in flight of a count over partitions: a few per partition."""
 PARTITIONS = 40
 ID = (ids.seconds_to_ticks(1_700_000_000), 1)
 
@@ -48,10 +48,10 @@ CALLS: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_every_call_ends_in_time(scene: Scene, name: str) -> None:
-    """A call whose many requests are each answered gives up when all of them together take too long.
+    """A call with many answered requests gives up when all of them together take too long.
 
-    What is on the way when its time is over is answered before it finds that out. A change that is in doubt gives up
-    as soon as the next pause would last longer than that.
+    Requests in flight at the deadline are answered before it gives up. A change in doubt gives up as soon as the next
+    pause would last longer than its deadline.
     """
     process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
     queue = scene.queue(process, partitions=PARTITIONS)
@@ -75,13 +75,13 @@ def test_every_call_ends_in_time(scene: Scene, name: str) -> None:
 
 
 def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
-    """Long bodies take little room on their way; when the time is over the others are not sent, and some may be."""
+    """Long bodies are sent a few at a time; at the deadline the others are not sent, and some may be stored."""
     process = scene.start(deadline=2.0)
     queue = scene.queue(process)
     gate = process.wire.hold(INSERTS, ALWAYS)
 
     def pass_by() -> None:
-        """Lets time go by as soon as the first few are on their way."""
+        """Lets time pass as soon as the first requests are in flight."""
         for _ in range(3):
             gate.reached()
         scene.world.run()

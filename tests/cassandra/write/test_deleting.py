@@ -1,4 +1,4 @@
-"""What it costs to delete many messages, and what is left of them if a part of that fails."""
+"""Tests of the cost of deleting many messages, and of a delete that fails partly."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.cassandra.scene import D, Reader, S, Scene, message
 
 
 def test_many(scene: Scene) -> None:
-    """One request deletes a hundred messages that lie side by side. If one of several fails, that may be repeated."""
+    """One request deletes a hundred adjacent messages. If one of several requests fails, the delete can be repeated."""
     process = scene.start()
     queue = scene.queue(process)
     bodies = [f"{number}" for number in range(2 * DELETED_ROWS + 1)]
     positions = process.post(queue, *(message(body) for body in bodies)).result(PATIENCE)
     scene.world.advance(D + S)
-    wanted = [(1, position) for position in positions[1:]]
+    places = [(1, position) for position in positions[1:]]
     process.wire.lose(DELETES)
     with pytest.raises(StoreUnavailable) as raised:
-        bridge.run(process.store.messages.delete(queue, wanted))
+        bridge.run(process.store.messages.delete(queue, places))
     assert raised.value.outcome == "unknown"
     before = process.wire.log.count(DELETES)
-    assert bridge.run(process.store.messages.delete(queue, wanted)) == 2 * DELETED_ROWS
+    assert bridge.run(process.store.messages.delete(queue, places)) == 2 * DELETED_ROWS
     assert process.wire.log.count(DELETES) - before == 2
     reader = Reader(process, queue)
     reader.go_on()

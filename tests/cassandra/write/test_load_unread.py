@@ -1,4 +1,4 @@
-"""Messages written where no reader has been: what keeps readers from missing them, in a world of moved clocks."""
+"""Messages loaded above all readers: what keeps readers from missing them, in a world of moved clocks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ SPARE = D - S - W
 
 
 def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
-    """Messages at ids so many seconds ahead of a process's clock."""
+    """Returns messages at ids that many seconds ahead of a process's clock."""
     first = bridge.run(process.store.ledger.now()) + round(ahead * SECOND)
     return [Message(first + n, 77, 1, first + TTL * SECOND, f"{n}") for n in range(count)]
 
 
 def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
-    """Loads in a thread of its own."""
     with_one = ThreadPoolExecutor(1)
     try:
         return with_one.submit(ran, process.store.bulk.load_unread, queue, messages)
@@ -44,7 +43,7 @@ def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future
 
 
 def acknowledged(loading: Future[int]) -> bool:
-    """Waits for the end of a load; tells whether it was promised that nobody misses its messages."""
+    """Waits until a load ends; returns whether its messages are promised to all readers."""
     try:
         return loading.result(PATIENCE) > 0
     except TooLate:
@@ -52,23 +51,23 @@ def acknowledged(loading: Future[int]) -> bool:
 
 
 def passed(reader: Reader, messages: Sequence[Message]) -> list[str]:
-    """Says which messages a reader has passed without seeing them."""
+    """Returns the messages that a reader has passed without seeing them."""
     seen = set(reader.seen)
     return [f"{one.body!r} missed" for one in messages if one.position < reader.cursor and one.position not in seen]
 
 
 def late_load(scene: Scene) -> list[str]:
-    """A load reaches Cassandra when readers have passed its ids."""
+    """A load reaches Cassandra after readers have passed its ids."""
     return held_up(scene, INSERTS)
 
 
 def late_record(scene: Scene) -> list[str]:
-    """A load's buckets are recorded when a reader has taken its look at the record for a horizon above the ids."""
+    """A load's buckets are recorded after a reader has looked them up for a horizon above the ids."""
     return held_up(scene, RECORDS)
 
 
 def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
-    """Some of a load's requests are held until a reader has passed its ids; says what that reader misses of it."""
+    """Some of a load's requests are held until a reader has passed its ids; returns what the reader misses."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
@@ -85,11 +84,11 @@ def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
 
 
 def stopped_before_its_undo(scene: Scene) -> list[str]:
-    """A process stops when it is about to send; another finds it too late for these ids and deletes them."""
+    """A process stops when it is about to send; another finds the ids too late and deletes them."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
     messages = planned(writing, 0.5)
-    places: list[tuple[int, Position]] = [(1, one.position) for one in messages]
+    places: list[tuple[int, Position]] = [(1, message.position) for message in messages]
     send = Loader.send
 
     def stopped(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
@@ -108,7 +107,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
 
 
 def machine_stopped(scene: Scene) -> list[str]:
-    """A virtual machine stands still while a load is on its way, and does not know when its answer comes."""
+    """A virtual machine is suspended during a load, and does not know when its answer arrives."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
@@ -128,7 +127,7 @@ def machine_stopped(scene: Scene) -> list[str]:
 
 @pytest.mark.parametrize("scenario", [late_load, late_record, machine_stopped, stopped_before_its_undo])
 def test_promises_hold(scene: Scene, scenario: Callable[[Scene], list[str]]) -> None:
-    """What can go wrong with a load breaks no promise."""
+    """No failure of a load breaks a promise."""
     assert scenario(scene) == []
 
 
@@ -137,7 +136,7 @@ SECONDS = st.floats(0, 100)
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS.filter(bool), SECONDS.filter(bool))
 def test_the_window(level_delay: float, deadline: float, delay: float, difference: float, age: float) -> None:
-    """A load that begins in time has W to end in time, and no look that a reader may use is older than its record."""
+    """A load that begins in time has W to end in time; no lookup in use is older than its bucket record."""
     within = max(0.0, level_delay - difference)
     level = InForce("QUORUM", "QUORUM", level_delay, deadline, within, safe=True)
     begin, end = window(0, level, delay, difference=difference, age=age)

@@ -1,4 +1,4 @@
-"""Long bodies and short requests share connections."""
+"""Tests of long bodies and short requests on shared connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG = b"x" * (4 << 20)
 
 
 def test_requests_beside_long_bodies_are_not_refused(open_with: OpenStore, application: str) -> None:
-    """What is sent while a connection still has megabytes to send waits for its turn."""
+    """Short requests wait while a connection sends megabytes, and are not refused."""
     store = open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "long", QueueSpec()))
     other, _ = bridge.run(store.catalogue.create_queue(application, "short", QueueSpec()))
@@ -24,7 +24,7 @@ def test_requests_beside_long_bodies_are_not_refused(open_with: OpenStore, appli
         short = [threads.submit(ran, store.messages.append, other, [NewMessage("short", 1, 600)]) for _ in range(200)]
         reads = [threads.submit(ran, store.catalogue.queue, application, "short", fresh=True) for _ in range(200)]
         sent: list[Future[Any]] = [*long, *short, *reads]
-        for each in sent:
-            each.result(PATIENCE_SECONDS)
+        for request in sent:
+            request.result(PATIENCE_SECONDS)
     assert bridge.run(store.messages.inspect(other))[1][0].count == 200
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 8

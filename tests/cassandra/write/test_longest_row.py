@@ -1,4 +1,4 @@
-"""Whatever writes a message, the queue's row says before how long it may be."""
+"""Before any write, the queue's row is raised to cover the length of the message."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ ENDS = 600 * ids.TICKS_PER_SECOND
 
 
 def at(store: CassandraStore, seconds: float, meta: Meta | None = None) -> Message:
-    """A message at an id so many seconds from now."""
+    """Returns a message at an id that many seconds from now."""
     ticks = store._clock.now() + round(seconds * ids.TICKS_PER_SECOND)
     return Message(ticks, 7, 1, ticks + ENDS, "x" if meta else LONG, meta)
 
 
 def name(store: CassandraStore, queue: Queue) -> None:
-    """Gives a long message a name."""
     service = Service(store)
     BlockingNames(service).create(service.enter(queue, lambda _queue: None), "n", Draft(LONG))
 
@@ -56,7 +55,7 @@ WRITES: dict[str, Callable[[CassandraStore, Queue], object]] = {
 def test_every_write_makes_the_row_cover_it(
     open_with: OpenStore, application: str, write: Callable[[CassandraStore, Queue], object]
 ) -> None:
-    """Bodies and headers, of messages with new ids and with given ones."""
+    """The row covers bodies and headers, of messages with new ids and with given ones."""
     store = open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=2)))
     bridge.run(store.messages.append(queue, [NewMessage("x" * 200, 1, 600)]))

@@ -1,4 +1,4 @@
-"""Named messages in real Cassandra: wherever a writer stops, the next one finds what is left to do."""
+"""Named messages in real Cassandra: wherever a writer stops, the next one completes its work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGES = (names._NAMES.change,)
 
 @pytest.fixture
 def two(scene: Scene) -> tuple[Process, Process, Queue, Named]:
-    """Two processes, a queue that both know, and a name that stands for "old"."""
+    """Two processes, a queue that both know, and a name with the value "old"."""
     first, second = scene.start(), scene.start()
     queue = scene.queue(first, ttl=TTL)
     assert bridge.run(second.store.catalogue.queue(queue.application, queue.name)) == queue
@@ -28,28 +28,28 @@ def two(scene: Scene) -> tuple[Process, Process, Queue, Named]:
 
 
 def before_all(process: Process) -> Gate:
-    """It has made an id, and nobody knows of it yet."""
+    """The writer has minted an id that nobody else knows."""
     return process.wire.hold(CHANGES)
 
 
 def before_writing(process: Process) -> Gate:
-    """It has entered the id, and what it writes arrives late."""
+    """The writer has entered the id; its message arrives late."""
     return process.wire.hold(INSERTS)
 
 
 def before_confirming(process: Process) -> Gate:
-    """It knows that the message is written, and nobody else does."""
+    """Only the writer knows that the message is written."""
     process.wire.hold(CHANGES).open()
     return process.wire.hold(CHANGES)
 
 
 def before_removing(process: Process) -> Gate:
-    """It has confirmed the value, and the one before is still there."""
+    """The writer has confirmed the value; the previous one is not removed yet."""
     return process.wire.hold(DELETES)
 
 
 def after_writing(process: Process) -> Gate:
-    """It has written the message and not heard of it."""
+    """The writer has written the message and got no answer."""
     return process.wire.hold(INSERTS, answered=True)
 
 
@@ -57,7 +57,7 @@ STOPS = (before_all, before_writing, before_confirming, before_removing)
 
 
 def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process], Gate]) -> Callable[[], object]:
-    """Begins to write "new" as the value of the name, and holds it somewhere; returns what lets it end."""
+    """Begins to write "new" under the name, and holds it at a stage; returns the function that lets it go on."""
     gate = stop(process)
     ends: list[object] = []
 
@@ -80,8 +80,8 @@ def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process],
 
 
 def shown(process: Process, queue: Queue, *, descending: bool = False) -> list[str | bytes]:
-    """What a reader by time is shown."""
-    return [one.body for one in page_of(process.store, queue, Slice(1, descending=descending)).messages]
+    """Returns the bodies that a reader by time is shown."""
+    return [message.body for message in page_of(process.store, queue, Slice(1, descending=descending)).messages]
 
 
 @pytest.mark.parametrize("stop", [*STOPS, after_writing], ids=lambda stop: str(stop.__name__))
@@ -92,7 +92,7 @@ def test_readers_by_time(
     first, second, queue, old = two
     scene.world.advance(D + S)
     end = begun(first, queue, old, stop)
-    # A value that is confirmed and not below the horizon yet is not shown, nor is the one that it replaces.
+    # A confirmed value above the horizon is not shown, nor is the one it replaces.
     possible: tuple[list[str], ...] = ([], ["new"]) if stop is before_removing else (["old"],)
     assert shown(first, queue) == possible[0]
     seen = []
@@ -100,34 +100,34 @@ def test_readers_by_time(
         scene.world.advance((D + S) / 6)
         seen += [shown(process, queue, descending=down) for process in (second, first) for down in (False, True)]
     assert all(each in possible for each in seen), seen
-    left = possible[-1]
-    assert shown(second, queue) == left
-    assert not isinstance(end(), Named) or left == ["new"]
+    expected = possible[-1]
+    assert shown(second, queue) == expected
+    assert not isinstance(end(), Named) or expected == ["new"]
     scene.world.advance(D + S)
-    assert shown(first, queue) == shown(second, queue) == left
+    assert shown(first, queue) == shown(second, queue) == expected
     for batch in bridge.iterate(second.store.bulk.scan_arrow(queue, Slice(1))):
-        assert batch.column("body").to_pylist() == [one.encode() for one in left]
+        assert batch.column("body").to_pylist() == [one.encode() for one in expected]
         assert batch.column("meta").null_count == 1
-    found = bridge.run(second.store.names.find_named(queue, "n"))
-    assert found is not None
-    assert found.content == left[0].encode()
+    entry = bridge.run(second.store.names.find_named(queue, "n"))
+    assert entry is not None
+    assert entry.content == expected[0].encode()
 
 
 def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
-    """What may be confirmed yet is neither shown nor passed."""
+    """A value that may still be confirmed is neither shown nor passed."""
     first, second, queue, old = two
     end = begun(first, queue, old, before_confirming)
     scene.world.advance(W / 4)
     page = page_of(second.store, queue, Slice(1, delayed=False))
-    assert [one.body for one in page.messages] == ["old"]
+    assert [message.body for message in page.messages] == ["old"]
     assert isinstance(end(), Named)
     assert page.next is not None
     page = page_of(second.store, queue, Slice(1, page.next, delayed=False))
-    assert [one.body for one in page.messages] == ["new"]
+    assert [message.body for message in page.messages] == ["new"]
 
 
 def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
-    """If Cassandra does not say what a name stands for, the read fails, and shows everything later."""
+    """If Cassandra cannot read a name's row, the read fails, and a later read shows everything."""
     _, second, queue, _ = two
     scene.world.advance(D + S)
     second.wire.fail((names._NAMES.find,))

@@ -1,4 +1,4 @@
-"""A message that is written over is there all the time, as it was or as it will be."""
+"""A message that is overwritten stays readable all the time, in its old or its new form."""
 
 from __future__ import annotations
 
@@ -17,26 +17,23 @@ from tests.contract.samples import ran
 
 @pytest.fixture
 def process(scene: Scene) -> Process:
-    """A process."""
     return scene.start()
 
 
 @pytest.fixture
 def queue(scene: Scene, process: Process) -> Queue:
-    """A queue."""
     return scene.queue(process)
 
 
 @pytest.fixture
 def position(scene: Scene, process: Process, queue: Queue) -> Position:
-    """A message that every reader may see."""
-    [found] = process.post(queue, message("old")).result(PATIENCE)
+    """Stores a message that every reader may see; returns its position."""
+    [stored_at] = process.post(queue, message("old")).result(PATIENCE)
     scene.world.advance(D + S)
-    return found
+    return stored_at
 
 
 def shown(process: Process, queue: Queue) -> list[str]:
-    """What a reader is shown."""
     reader = Reader(process, queue)
     reader.go_on()
     return reader.bodies
@@ -46,7 +43,7 @@ def shown(process: Process, queue: Queue) -> list[str]:
 def test_meanwhile(
     process: Process, queue: Queue, position: Position, statements: tuple[object, ...], scene: Scene
 ) -> None:
-    """Whichever of the requests takes long: a reader who passes meanwhile is shown the message, once."""
+    """Whichever request is slow, a reader who passes meanwhile is shown the message once."""
     other = scene.start()
     gate = process.wire.hold(statements)  # type: ignore[arg-type] # statements
     thread = threading.Thread(target=ran, args=(process.store.messages.put, queue, [(1, position)], message("new")))
@@ -61,7 +58,7 @@ def test_meanwhile(
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_failed(process: Process, queue: Queue, position: Position, *, lost: bool) -> None:
-    """A message that could not be written over is as it was, if it is not as it should be."""
+    """After a failed overwrite the message is still what it was."""
     if lost:
         process.wire.lose(INSERTS)
     else:
@@ -73,7 +70,7 @@ def test_failed(process: Process, queue: Queue, position: Position, *, lost: boo
 
 
 def test_not_removed(process: Process, queue: Queue, position: Position) -> None:
-    """If the message of before cannot be removed, the new one counts all the same, and the caller may try again."""
+    """If the old message cannot be removed, the new one counts nevertheless, and the caller may try again."""
     process.wire.fail(DELETES)
     with pytest.raises(StoreUnavailable) as raised:
         bridge.run(process.store.messages.put(queue, [(1, position)], message("new")))
@@ -86,7 +83,7 @@ def test_not_removed(process: Process, queue: Queue, position: Position) -> None
 
 
 def test_some_written(process: Process, queue: Queue, position: Position) -> None:
-    """If some of several messages were written over and others not, nobody is told that nothing was written."""
+    """If only some of several messages were overwritten, the error does not claim that nothing was written."""
     second = position[0] + 1, position[1]
     process.wire.fail(INSERTS)
     with pytest.raises(StoreUnavailable) as raised:

@@ -1,4 +1,4 @@
-"""Every append ends once, with an outcome that is true, whatever fails and whenever the store is closed."""
+"""Every append ends once, with a correct outcome, whatever fails and whenever the store is closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = 5 * 86_400
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Waits for what a thread of the store does after it has answered."""
+    """Waits for what a store's thread does after it has answered."""
     until = time.monotonic() + PATIENCE
     while not holds() and time.monotonic() < until:
         time.sleep(0.005)
@@ -25,19 +25,19 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def at_rest(process: Process) -> bool:
-    """Whether nothing is on its way, waits or is to be undone."""
-    found = process.store._writer
-    idle = all(not buffer.flying and not buffer.parts and not buffer.rows for buffer in found._buffers.values())
-    return idle and not found.pending and not found.undo_writer.pending and not found._operations
+    """Returns whether nothing is in flight, waiting or to be undone."""
+    writer = process.store._writer
+    idle = all(not buffer.flying and not buffer.parts and not buffer.rows for buffer in writer._buffers.values())
+    return idle and not writer.pending and not writer.undo_writer.pending and not writer._operations
 
 
 def nodes(process: Process) -> int:
-    """How many nodes are asked for their time when the clock is compared."""
+    """Returns how many nodes a clock check asks."""
     return sum(host.up for host in process.store._driver.hosts())
 
 
 def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append for which the queue's row has to be read."""
+    """Begins an append that has to read the queue's row."""
     process.store._parts.rows.forget(queue.application, queue.name)
     gate = process.wire.hold(QUEUES)
     attempt = process.post(queue)
@@ -46,7 +46,7 @@ def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append whose bucket has to be recorded."""
+    """Begins an append that has to record its bucket."""
     gate = process.wire.hold(RECORDS)
     attempt = process.post(queue, message(ttl=LONG))
     gate.reached()
@@ -54,7 +54,7 @@ def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Ga
 
 
 def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append while another one's request is on its way."""
+    """Begins an append while another one's request is in flight."""
     gate = process.wire.hold(INSERTS)
     process.post(queue)
     gate.reached()
@@ -62,7 +62,7 @@ def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append whose request is on its way."""
+    """Begins an append whose request is in flight."""
     gate = process.wire.hold(INSERTS)
     attempt = process.post(queue)
     gate.reached()
@@ -70,7 +70,7 @@ def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
 
 
 def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that fails, and whose undo write is on its way."""
+    """Begins an append that fails, and whose undo write is in flight."""
     process.wire.lose(INSERTS)
     gate = process.wire.hold(DELETES)
     attempt = process.post(queue)
@@ -99,13 +99,13 @@ STATES: dict[Begin, str] = {
     begin_undone: "unknown",
     begin_unsure: "unknown",
 }
-"""How an append gets into each state, and what is known of the messages then."""
+"""How an append gets into each state, and which outcome its messages have then."""
 BEGIN = pytest.mark.parametrize("begin", STATES, ids=lambda begin: begin.__name__)
 
 
 @BEGIN
 def test_closed(scene: Scene, begin: Begin) -> None:
-    """A store that is closed before an append has ended says what may become of it, and leaves nobody waiting."""
+    """Closing a store answers each unfinished append with its outcome, and leaves no caller waiting."""
     process = scene.start()
     queue = scene.queue(process, ttl=TTL)
     attempt, _ = begin(process, queue)
@@ -121,7 +121,7 @@ def test_closed(scene: Scene, begin: Begin) -> None:
 
 @BEGIN
 def test_withdrawn(scene: Scene, begin: Begin) -> None:
-    """Whoever gives up is told what may become of the messages; nothing is left behind."""
+    """A caller who gives up gets the outcome of its messages; nothing is left behind."""
     process = scene.start()
     queue = scene.queue(process, ttl=TTL)
     attempt, _ = begin(process, queue)
@@ -136,7 +136,7 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
 
 
 def break_sending(process: Process) -> None:
-    """The driver fails as it never should."""
+    """Sending raises an error that no driver should raise."""
     process.wire.stumble(INSERTS)
 
 
@@ -152,7 +152,7 @@ def break_place(process: Process) -> None:
 
 
 def break_record(process: Process) -> None:
-    """A bucket is recorded, and nobody is told."""
+    """A bucket is recorded, and the answer is lost."""
     process.wire.lose(RECORDS)
 
 
@@ -171,7 +171,7 @@ BREAK = pytest.mark.parametrize(
 
 @BREAK
 def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
-    """An append that fails, for whatever reason, leaves nothing behind and does not hinder the next."""
+    """An append that fails for any reason leaves nothing behind and does not hinder the next one."""
     process = scene.start()
     queue = scene.queue(process, ttl=TTL)
     break_(process)
@@ -191,7 +191,7 @@ def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
 
 
 def test_refusing_does_not_block(scene: Scene) -> None:
-    """While the clock is off, an append is refused without asking anybody: its caller may serve all others."""
+    """While the clock is off, an append is refused without a request, so its caller does not block."""
     process = scene.start()
     queue = scene.queue(process)
     process.machine.fall_behind(10 * S)

@@ -1,1 +1,1 @@
-"""Commands that people use every day: messages, the profile, help and completion."""
+"""Commands of everyday use: messages, the profile, help and completion."""

@@ -17,11 +17,10 @@ WIDTH = 80
 
 
 def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - commands of typer's
-    """A command and all below it, by their names."""
     yield name, command
     for below in getattr(command, "commands", ()):
-        part = command.load(below) if hasattr(command, "load") else command.commands[below]
-        yield from commands(f"{name} {below}", part)
+        subcommand = command.load(below) if hasattr(command, "load") else command.commands[below]
+        yield from commands(f"{name} {below}", subcommand)
 
 
 ALL = dict(
@@ -47,7 +46,7 @@ def test_help_fits(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.fixture
 def complete(run: Run, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a function
-    """Gives what bash is offered behind some words; the last one is not complete."""
+    """Returns bash's completions after some words; the last one is incomplete."""
 
     def offered(*words: str) -> list[str]:
         with monkeypatch.context() as patched:

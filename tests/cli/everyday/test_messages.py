@@ -21,15 +21,15 @@ def test_put_is_send(run: Run, client: Client, queue: str) -> None:
 
 
 def test_get_and_delete_by_id(run: Run, client: Client, queue: str) -> None:
-    """An id alone is found in any partition; a place names one. What is deleted is gone, and the exit code says so."""
-    kept, gone = client.send(queue, "kept", partition=3), client.send(queue, "gone", partition=2)
-    assert run("get", queue, kept.id, f"2:{gone.id}", "--raw").text.splitlines() == ["kept", "gone"]
-    (found,) = run("get", queue, kept.id, "--json").json_lines
-    assert (found["message_id"], found["partition"]) == (kept.id, 3)
-    assert run("delete", queue, gone.id, "--json").json == {"deleted": [f"2:{gone.id}"]}
-    ended = run("get", queue, gone.id, kept.id, "--raw")
+    """An id alone is found in any partition; a partition narrows it. The exit code says what was deleted."""
+    kept, deleted = client.send(queue, "kept", partition=3), client.send(queue, "gone", partition=2)
+    assert run("get", queue, kept.id, f"2:{deleted.id}", "--raw").text.splitlines() == ["kept", "gone"]
+    (shown,) = run("get", queue, kept.id, "--json").json_lines
+    assert (shown["message_id"], shown["partition"]) == (kept.id, 3)
+    assert run("delete", queue, deleted.id, "--json").json == {"deleted": [f"2:{deleted.id}"]}
+    ended = run("get", queue, deleted.id, kept.id, "--raw")
     assert (ended.code, ended.out) == (1, b"kept\n")
-    assert f"has no message {gone.id}: it was deleted, has expired, or never was" in ended.err
+    assert f"has no message {deleted.id}: it was deleted, has expired, or never was" in ended.err
     assert run("delete", queue, NO_ID).code == 1
     dashed = f"3:{kept.id[:8]}-{kept.id[8:].upper()}"
     assert run("delete", queue, f"3:{kept.id}", dashed).text == "1 message deleted.\n"
@@ -37,7 +37,7 @@ def test_get_and_delete_by_id(run: Run, client: Client, queue: str) -> None:
 
 
 def test_an_id_of_several_messages(run: Run, client: Client, queue: str) -> None:
-    """If an id stands for several messages none is deleted, and their places are named."""
+    """If several messages have an id none is deleted, and their partitions are named."""
     client.put(queue, [f"1:{NO_ID}", f"2:{NO_ID}"], "twice")
     ended = run("delete", queue, NO_ID)
     assert ended.code == 2
@@ -55,7 +55,7 @@ def test_get_and_delete_by_name(run: Run, queue: str) -> None:
 
 
 def test_peek_and_size(run: Run, client: Client, queue: str) -> None:
-    """Both are about what is not acknowledged, claimed or not, and claim nothing."""
+    """Both count messages that are not acknowledged, claimed or not, and claim nothing."""
     client.send_many(queue, ["a", "b"])
     (claimed,) = client.job_queue(queue).receive(1)
     assert run("size", queue).text == "2\n"
@@ -67,7 +67,7 @@ def test_peek_and_size(run: Run, client: Client, queue: str) -> None:
 
 
 def test_a_reader_that_has_gone_keeps_nothing_from_being_sent(served: Served, client: Client, queue: str) -> None:
-    """If nobody reads the receipts all messages are sent, and that is a success."""
+    """If the reader of the receipts has gone, all messages are sent, and the command succeeds."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "queuey", "send", queue, "a", "b", "c"]

@@ -29,7 +29,7 @@ def test_a_profile_is_written_and_shown(run: Run, tmp_path: Path, monkeypatch: p
 
 
 def test_a_key_is_not_replaced_by_mistake(run: Run, tmp_path: Path) -> None:
-    """A key that is there is replaced only after a question; a new address needs a key of its own."""
+    """An existing key is replaced only after a question; a new address needs a key of its own."""
     file = ["--profile", str(tmp_path / "profile.toml")]
     assert run("profile", *WHERE, "--key", *file, stdin=b"first\n").code == 0
     assert run("profile", "--key", *file, stdin=b"second\n").code == 2
@@ -41,7 +41,7 @@ def test_a_key_is_not_replaced_by_mistake(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"\n", b"a b\n", "schlüssel\n".encode(), b"x\x00y\n", b"k" * 5000 + b"\n"])
 def test_what_is_no_key(run: Run, tmp_path: Path, key: bytes) -> None:
-    """A text that is no key is refused without being shown, and no file is written."""
+    """An invalid key is refused without being shown, and no file is written."""
     path = tmp_path / "profile.toml"
     ended = run("profile", *WHERE, "--key", "--profile", str(path), stdin=key)
     assert ended.code == 1

@@ -16,7 +16,7 @@ from tests.servers.served import Served
 
 
 def test_back_up_and_restore(run: Run, served: Served, client: Client, queue: str, tmp_path: Path) -> None:
-    """A backup made beside the service is restored elsewhere; both commands say what is in it."""
+    """A backup made beside the service is restored elsewhere; both commands list its contents."""
     client.send(queue, "kept")
     file, new = str(tmp_path / "b.sqlite3"), str(tmp_path / "new")
     ended = run("backup", file, "--data", str(served.data))
@@ -37,7 +37,7 @@ def test_back_up_and_restore(run: Run, served: Served, client: Client, queue: st
     with closing(open_store(tmp_path / "new")) as store:
         assert bridge.run(store.catalogue.queue("queuey", queue)).partitions == 3
     Path(f"{file}.sha256").unlink()
-    assert run("restore", file, "--data", new, "--yes").text.endswith("checked, but no checksum is beside it.\n")
+    assert run("restore", file, "--data", new, "--yes").text.endswith("checked, but without a checksum file.\n")
 
 
 def test_nothing_is_replaced_unasked(run: Run, served: Served, tmp_path: Path) -> None:
@@ -56,14 +56,14 @@ def test_nothing_is_replaced_unasked(run: Run, served: Served, tmp_path: Path) -
     ("arguments", "code", "words"),
     [
         (["backup", "b", "--data", "typo"], 1, "there is no store at typo"),
-        (["backup", "nowhere/b", "--data", "data"], 2, "'nowhere/b' is not a file in a directory that is there"),
-        (["backup", "data", "--data", "data"], 2, "'data' is not a file in a directory that is there"),
+        (["backup", "nowhere/b", "--data", "data"], 2, "'nowhere/b' is not a file in an existing directory"),
+        (["backup", "data", "--data", "data"], 2, "'data' is not a file in an existing directory"),
         (["backup", "/dev/null", "--data", "data", "--yes"], 2, "'/dev/null' is not a file"),
         (["backup", "data/queuey.sqlite3", "--data", "data", "--yes"], 2, "is the store itself"),
         (["backup", "data/queuey.sqlite3-wal", "--data", "data"], 2, "is the store itself"),
         (["restore", "b", "--data", "data"], 2, "there is no file 'b'"),
         (["restore", "data/queuey.sqlite3", "--data", "data", "--yes"], 2, "is the store itself"),
-        (["restore", "text", "--data", "data", "--yes"], 1, "text is no backup, or is damaged"),
+        (["restore", "text", "--data", "data", "--yes"], 1, "text is not a backup, or is damaged"),
         (["backup", "b", "--store", "cassandra://127.0.0.1/k"], 2, "backed up on each node by nodetool"),
         (["restore", "text", "--store", "cassandra://127.0.0.1/k"], 2, "backed up on each node by nodetool"),
     ],

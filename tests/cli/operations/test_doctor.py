@@ -1,4 +1,4 @@
-"""``queuey doctor`` on the embedded store; tests/acceptance has the other one."""
+"""``queuey doctor`` on the embedded store; for Cassandra see tests/acceptance."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from tests.commands import Run
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The directory of a sound store."""
     open_store(tmp_path / "data").close()
     return tmp_path / "data"
 
 
 def checks(found: dict[str, list[dict[str, str]]]) -> dict[str, str]:
-    """The state of each check."""
     return {finding["check"]: finding["state"] for finding in found["findings"]}
 
 
@@ -40,8 +38,8 @@ def test_warnings_are_no_failure(run: Run, data: Path) -> None:
     """A store that promises less, or is open to others, is warned of with advice; the exit code stays 0."""
     data.chmod(0o755)
     ended = run("doctor", "--data", str(data), "--sync", "normal", "--json")
-    found = checks(ended.json)
-    assert (ended.code, found["directory"], found["acknowledged"], found["store"]) == (0, "warn", "warn", "ok")
+    states = checks(ended.json)
+    assert (ended.code, states["directory"], states["acknowledged"], states["store"]) == (0, "warn", "warn", "ok")
     advice = {finding["check"]: finding["advice"] for finding in ended.json["findings"]}
     assert advice["directory"] == f"chmod 700 {data}"
 
@@ -63,7 +61,7 @@ def test_a_store_that_is_not_there(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_damaged_store(run: Run, data: Path) -> None:
-    """A file with damaged pages is a failure that says what to do."""
+    """A file with damaged pages fails the check, with the next step."""
     with (data / FILE).open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(8192))
@@ -74,7 +72,7 @@ def test_a_damaged_store(run: Run, data: Path) -> None:
 
 
 def test_another_file_of_that_name(run: Run, data: Path) -> None:
-    """A file that is no store is a failure and stays as it is."""
+    """A file that is not a store fails the check and stays unchanged."""
     (data / FILE).write_text("something else, long enough to be looked at as a database " * 100)
     before = (data / FILE).read_bytes()
     assert run("doctor", "--data", str(data)).code == 1

@@ -1,1 +1,1 @@
-"""How both programs answer before they do anything: lists, help, and command lines that cannot be meant."""
+"""What both programs answer without doing anything: lists, help, and invalid command lines."""

@@ -1,4 +1,4 @@
-"""Every argument of every command that asks the service is refused, or reaches exactly what it names.
+"""Every argument of every command that calls the service is refused, or reaches exactly what it names.
 
 The arguments are those that the commands declare. What a server reads is compared as for the client itself.
 """
@@ -20,19 +20,19 @@ from tests.replacing import replace
 
 PARTS_OF_PATHS = ("", ".", "..", "/", "?", "%2F", "../payroll", "_me", "ü\n", "\udcff", f"{ID}/..")
 TEXTS = ("", "..", "ü\n", "\udcff")
-"""For options, few of which become parts of a path."""
+"""Values for options, few of which become parts of a path."""
 USUAL = {"id": ID, "ids": ID, "move": MOVE, "offset": f"1={ID}", "cron": "* * * * *"}
-"""Arguments that are not any text."""
+"""Arguments that are not free texts."""
 LOCAL = {"profile", "ca", "token_file", "receipts", "source", "file", "key", "url", "then"}
-"""Options that name files, or what :mod:`tests.client.http.test_arguments` tries."""
+"""Options that name files, or that :mod:`tests.client.http.test_arguments` tests."""
 OWN_FORMS = {"body", "header", "command", "json_body", "reason"}
-"""Arguments with a form of their own, of which none is a name or a time."""
+"""Arguments with a format of their own, which is neither a name nor a time."""
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
     if hasattr(command, "commands"):
-        for name, given in command.commands.items():
-            yield from _commands(command.load(name) if hasattr(command, "load") else given, (*path, name))
+        for name, subcommand in command.commands.items():
+            yield from _commands(command.load(name) if hasattr(command, "load") else subcommand, (*path, name))
     elif any(each.name == "url" for each in command.params) and path != ("profile",):
         yield path, command
 
@@ -48,14 +48,14 @@ CASES = {
 
 def _line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
     options, arguments = [], []
-    for each in command.params:
-        value = text if each is tried else USUAL.get(each.name, "usual")
-        if not each.opts[0].startswith("-"):
-            if each is tried or each.required or each.name in USUAL:
+    for parameter in command.params:
+        value = text if parameter is tried else USUAL.get(parameter.name, "usual")
+        if not parameter.opts[0].startswith("-"):
+            if parameter is tried or parameter.required or parameter.name in USUAL:
                 arguments.append(value)
-        elif each is tried or each.required:
-            options += [each.opts[0], value]
-        elif each.name == "yes":
+        elif parameter is tried or parameter.required:
+            options += [parameter.opts[0], value]
+        elif parameter.name == "yes":
             options.append("--yes")
     return [*path, "--url", "http://127.0.0.1:9", "--key", "key", *options, "--", *arguments]
 
@@ -80,9 +80,9 @@ def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Traceback" not in ended.err
         return read_request(script.requests[0]) if script.requests else None
 
-    usual = {marker: found for marker in MARKERS if (found := sent(marker)) and marker in repr(found)}
+    usual = {marker: actual for marker in MARKERS if (actual := sent(marker)) and marker in repr(actual)}
     for text in TEXTS if name.rpartition(" ")[2].startswith("--") else PARTS_OF_PATHS:
-        found = sent(text)
-        wanted = [replaced(each, marker, text) for marker, each in usual.items()]
+        actual = sent(text)
+        expected = [replaced(each, marker, text) for marker, each in usual.items()]
         from_the_beginning = (name, text) == ("queue list --start", "")
-        assert found is None or found in wanted or not usual or from_the_beginning, ascii((text, found, wanted))
+        assert actual is None or actual in expected or not usual or from_the_beginning, ascii((text, actual, expected))

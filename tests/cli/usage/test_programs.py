@@ -1,4 +1,4 @@
-"""``queuey`` and ``qdo`` as a whole: their lists of commands, their versions, and what they import."""
+"""``queuey`` and ``qdo`` as a whole: their lists of commands, their versions, and their imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = {
     "queuey": {"httpx2", "apsw", "pyramid", "httptools", "asyncio"},
     "qdo": {"httpx2", "apsw", "kazoo", "prometheus_client", "qdo.worker.worker", "qdo.consumer.consumer"},
 }
-"""Modules that a program imports only for what needs them."""
+"""Modules that a program imports only for the commands that need them."""
 
 
 @pytest.mark.parametrize(("program", "typo", "meant"), [(queuey, "snd", "send"), (qdo, "stats", "status")])

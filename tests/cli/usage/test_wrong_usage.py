@@ -1,4 +1,4 @@
-"""Command lines that cannot be meant: exit code 2, an error that names the option and the value, and no request."""
+"""Invalid command lines: exit code 2, an error that names the option and the value, and no request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.servers.served import Served
 
 WRONG = """
 queue create x --partitions 201 | '--partitions': Input should be less than or equal to 200; '201' is given
-queue create x --ttl 1y | '--ttl': '1y' is no length of time
+queue create x --ttl 1y | '--ttl': '1y' is not a length of time
 queue create x --ttl 1.5 | '--ttl': '1.5' is not a whole number of seconds
-queue create x --read-delay 1y | '--read-delay': '1y' is no length of time
+queue create x --read-delay 1y | '--read-delay': '1y' is not a length of time
 queue create x --kind fifo | 'fifo' is not one of 'plain', 'dedup'
 queue update QUEUE | --reset
 queue update QUEUE --reset partitions | partitions
 queue update QUEUE --ttl 1h --reset ttl | ttl
-queue update QUEUE --ttl x | 'x' is no length of time
+queue update QUEUE --ttl x | 'x' is not a length of time
 queue delete QUEUE | --yes
 queue purge QUEUE | --yes
 offsets set QUEUE g 1 | '1'
@@ -33,20 +33,20 @@ app create a=read --data DATA | 'a=read'
 app key-add queuey --allow write --data DATA | write
 app key-add queuey --queues a/b --data DATA | a/b
 app key-add queuey --queues a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,t,u --data DATA | 20
-app rotate x --grace 1y | '--grace': '1y' is no length of time
+app rotate x --grace 1y | '--grace': '1y' is not a length of time
 serve --facade nats | '--facade': Value error, 'nats' is not one of
 settings --max-body none | max_body
 read x --limit 0 | greater than or equal to 1; '0' is given
 read QUEUE --sinc x | --since
 read QUEUE --since yesterday | 'yesterday'
-read QUEUE --partitions 0 | numbered from 1
-read QUEUE --partitions 1,0 | numbered from 1
-read QUEUE --partitions '' | numbered from 1
-read QUEUE --partitions one | numbered from 1
-read QUEUE --partitions -1 | numbered from 1
+read QUEUE --partitions 0 | a number from 1
+read QUEUE --partitions 1,0 | a number from 1
+read QUEUE --partitions '' | a number from 1
+read QUEUE --partitions one | a number from 1
+read QUEUE --partitions -1 | a number from 1
 read QUEUE --key k --token-file t | key and token_file are both given
-tail QUEUE --last 1 --limit 1 --partitions 0 | numbered from 1
-claim QUEUE --partitions 0 | numbered from 1
+tail QUEUE --last 1 --limit 1 --partitions 0 | a number from 1
+claim QUEUE --partitions 0 | a number from 1
 get QUEUE | give either ids or --name
 get QUEUE 0123456789ab11e88000000000000001 --name n | give either ids or --name
 delete QUEUE | give either ids or --name
@@ -65,13 +65,13 @@ send QUEUE a --header novalue | novalue
 send QUEUE a --ttl soon | 'soon'
 send QUEUE a --ttl 500ms | '--ttl': '500ms' is not between 1 s and 388 d
 send QUEUE a --ttl 500d | '--ttl': '500d' is not between 1 s and 388 d
-send QUEUE x --at 2020-02-30T09:00 | no instant
-send QUEUE x --at 2020-02-02T09:00 | Give a later one
-send QUEUE x --at +389d | 388 days are the longest delay
+send QUEUE x --at 2020-02-30T09:00 | is not a time
+send QUEUE x --at 2020-02-02T09:00 | Give a later time
+send QUEUE x --at +389d | the longest delay is 388 days
 send QUEUE x --at +1h --delay 1h | exclude each other
 send QUEUE x --at +1h --name n | a named message has no partition, key or delay
-send QUEUE x --at 39d94ce9e4a711f1ae954333c99db4f5 | no instant
-send QUEUE x --at 9999-12-31T23:59-05:00 | no instant
+send QUEUE x --at 39d94ce9e4a711f1ae954333c99db4f5 | is not a time
+send QUEUE x --at 9999-12-31T23:59-05:00 | is not a time
 schedule put s --queue QUEUE --body x --json-body 1 --every 60 | --json-body
 schedule put s --queue QUEUE --json-body { --every 60 | JSON
 schedule put s --queue QUEUE --message-key k --every 60 | body

@@ -1,1 +1,1 @@
-"""Jobs of both clients, against scripted servers."""
+"""Jobs of both clients on scripted servers."""

@@ -1,4 +1,4 @@
-"""Jobs: claimed, renewed, acknowledged and given back, against scripted servers."""
+"""Jobs: claimed, renewed, acknowledged and released, on scripted servers."""
 
 from __future__ import annotations
 
@@ -28,35 +28,33 @@ Connect = Callable[..., Any]
 
 
 def asked(script: Script) -> list[str]:
-    """Says in short what was asked, in order: ``claims 1``, ``ack r1 r2``, ``claims 1 r2``, which acknowledges r2."""
-    found = []
+    """Returns the requests in short, in order: ``claims 1``, ``ack r1 r2``, ``claims 1 r2``, which acknowledges r2."""
+    requests = []
     for request in script.requests:
         what = request.url.path.rpartition("/")[2]
         limit = [request.url.params["limit"]] if what == "claims" else []
-        found.append(" ".join([what, *limit, *script_receipts(request)]))
-    return found
+        requests.append(" ".join([what, *limit, *script_receipts(request)]))
+    return requests
 
 
 def bad(*fields: str) -> httpx2.Response:
-    """Gives the refusal of a request whose fields are bad input."""
     body = {"status": "error", "error_msg": dict.fromkeys(fields, "is bad")}
     return httpx2.Response(400, json=body)
 
 
 def script_receipts(request: httpx2.Request) -> list[str]:
-    """Gives the receipts of a request."""
     if not request.content:
         return []
-    [found] = (value for value in json.loads(request.content).values() if isinstance(value, list))
-    return list(found)
+    [receipts] = (value for value in json.loads(request.content).values() if isinstance(value, list))
+    return list(receipts)
 
 
 def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> None:
     """Each job is acknowledged by the next claim, in one request; an idle loop ends when nothing is there."""
     script = Script(claims(1), claims(2), claims())
     jobs = connect(script).job_queue("mail").claim(idle=0)
-    seen = [(job.body, job.deliveries, job.receipt, job.lost, asked(script)[-1]) for job in jobs]
-    assert seen == [("m1", 1, "r1", False, "claims 1"), ("m2", 1, "r2", False, "claims 1 r1")]
+    handled = [(job.body, job.deliveries, job.receipt, job.lost, asked(script)[-1]) for job in jobs]
+    assert handled == [("m1", 1, "r1", False, "claims 1"), ("m2", 1, "r2", False, "claims 1 r1")]
     assert asked(script) == ["claims 1", "claims 1 r1", "claims 1 r2"]
     assert dict(script.requests[0].url.params) == {
         "limit": "1",
@@ -68,7 +66,7 @@ def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> N
 
 
 def test_jobs_of_one_claim_are_acknowledged_together(connect: Connect) -> None:
-    """Several jobs that were done at once cost one acknowledgement; one that took long is not kept waiting."""
+    """Several finished jobs cost one acknowledgement; one that took long is acknowledged without waiting."""
     script = Script(claims(1, 2, 3, 4), settled(), claims())
     for job in connect(script).job_queue("mail").claim(limit=4, ttl=60, idle=0):
         script.now += 0.2 if job.body in {"m2", "m4"} else 0.0
@@ -90,7 +88,7 @@ def test_it_waits_for_jobs(connect: Connect) -> None:
 
 @pytest.mark.parametrize("how", ["break", "error"])
 def test_a_loop_that_is_left_gives_its_jobs_back(connect: Connect, how: str) -> None:
-    """What was done is acknowledged; the job in hand and those that wait for their turn are released."""
+    """Finished jobs are acknowledged; the current job and those that wait for their turn are released."""
     script = Script(claims(1, 2, 3), settled())
     queue = connect(script).job_queue("mail")
 
@@ -171,7 +169,7 @@ def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None
 
 
 def test_a_release_that_is_refused_changes_nothing(connect: Connect) -> None:
-    """A job whose release is bad input is still held, and given back when the loop ends."""
+    """A job whose release is refused as bad input is still held, and released when the loop ends."""
     script = Script(claims(1), bad("delay"), settled())
 
     def work() -> None:
@@ -197,14 +195,14 @@ def test_a_loop_that_is_left_before_its_client() -> None:
 
     script = Script(claims(1, 2, 3), settled())
     asyncio.run(work())
-    found = asked(script)
-    assert (found[:2], sorted(found[2:])) == (["claims 3", "ack r1"], ["release r2", "release r3"])
+    requests = asked(script)
+    assert (requests[:2], sorted(requests[2:])) == (["claims 3", "ack r1"], ["release r2", "release r3"])
     delays = {script_receipts(request)[0]: json.loads(request.content).get("delay") for request in script.requests[2:]}
     assert delays == {"r2": 1, "r3": None}
 
 
 def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
-    """A message that was handed out again is somebody else's; the loop goes on, and by hand it is an error."""
+    """A redelivered message belongs to another worker; the loop goes on, and by hand it is an error."""
     script = Script(claims(1), claims(2, superseded=[1]), settled(2), claims())
     jobs = []
     for job in connect(script).job_queue("mail").claim(idle=0):
@@ -218,7 +216,7 @@ def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
 
 
 def test_it_puts_up_with_failures(connect: Connect) -> None:
-    """Claims whose answers are lost are sent again, and what they acknowledge; the service may be away for a while."""
+    """Claims whose answers are lost are repeated with their acknowledgements; the service may be down for a while."""
     script = Script(broken, busy(), claims(1), broken, busy(), claims())
     notices: list[object] = []
     queue = connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail")
@@ -242,9 +240,9 @@ def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
     """Receipts that a claim is refused for are lost; it is sent again, and acknowledges the others."""
     script = Script(claims(1, 2), bad(*fields.split()), claims(3), claims())
     jobs = list(connect(script).job_queue("mail").claim(limit=2, idle=0))
-    left = " r2" if fields == "acknowledge.0" else ""
-    assert asked(script) == ["claims 2", "claims 2 r1 r2", f"claims 2{left}", "claims 2 r3"]
-    assert [job.lost for job in jobs] == [True, not left, False]
+    expected = " r2" if fields == "acknowledge.0" else ""
+    assert asked(script) == ["claims 2", "claims 2 r1 r2", f"claims 2{expected}", "claims 2 r3"]
+    assert [job.lost for job in jobs] == [True, not expected, False]
     assert script.slept == []
 
 
@@ -268,12 +266,12 @@ def test_a_bad_claim_ends_the_loop(connect: Connect, fields: str) -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "_q", None, [], ["a", ""], ["a", "a"], list("abcdefghijk")])
 def test_a_name_that_no_queue_can_have(connect: Connect, name: Any) -> None:  # noqa: ANN401 - a mistake
     """It is refused where it is given, and not by the first claim; so are no, too many and equal queues."""
-    with pytest.raises(InvalidArgument, match=r"queue is|no queue can be named|1 to 10 different ones"):
+    with pytest.raises(InvalidArgument, match=r"queue is|is not a valid queue name|1 to 10 different ones"):
         connect(Script(claims())).job_queue(name)
 
 
 def test_batches(connect: Connect) -> None:
-    """A program may claim and acknowledge by itself; it is told which receipts were refused."""
+    """A program may claim and acknowledge by itself; it learns which receipts were refused."""
     script = Script(claims(1, 2, 3), settled(2), settled(), settled())
     queue = connect(script).job_queue("mail")
     claimed = queue.receive(100, ttl=60, wait=5, partitions=[1, 3])
@@ -305,7 +303,7 @@ def test_a_claim_may_acknowledge(connect: Connect) -> None:
 
 
 def test_an_empty_list_asks_nothing(connect: Connect) -> None:
-    """Nothing to acknowledge needs no request; something that is no receipt is refused."""
+    """An empty list of receipts needs no request; an invalid receipt is refused."""
     script = Script(settled())
     queue = connect(script).job_queue("mail")
     assert queue.ack([]) == []
@@ -327,7 +325,7 @@ def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
 
     script = Script(claims(1, 2), reply, claims())
     for job in connect(script, scripted_time=False).job_queue("mail").claim(limit=2, ttl=3600, idle=0):
-        time.sleep(0.02)  # The thread or task sleeps by now, for half an hour.
+        time.sleep(0.02)  # The thread or task now sleeps for half an hour.
         assert job.body == "m1" or acknowledged.wait(60)
     first, acknowledgement, last = asked(script)
     assert (first, acknowledgement) == ("claims 2", "ack r1")

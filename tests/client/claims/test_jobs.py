@@ -1,4 +1,4 @@
-"""Jobs of a real service, for both clients, in process and over a socket; and the examples that users see."""
+"""Jobs of a real service for both clients, in process and over a socket, and the examples of the documentation."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def test_several_queues(queuey: Queuey) -> None:
         if job.queue == names[2]:
             job.release(600)
     assert done == [names[0]] * 2 + [names[1]] * 2 + [names[2]] * 2
-    left = [queuey.job_queue(name).backlog() for name in names]
-    assert [(one.retrying, one.claimed) for one in left] == [(0, 0), (0, 0), (2, 0)]
+    backlogs = [queuey.job_queue(name).backlog() for name in names]
+    assert [(one.retrying, one.claimed) for one in backlogs] == [(0, 0), (0, 0), (2, 0)]
     queuey.send(names[1], "one")
     queuey.delete_queue(names[2])
     queuey.send(names[0], "two")
     first = jobs.receive(1)
     second = jobs.receive(1, acknowledge=first)
     assert [one.queue for one in (*first, *second)] == names[:2]
-    gone = jobs.receive(1)
-    assert (gone, {name: type(error) for name, error in gone.errors.items()}) == ([], {names[2]: QueueNotFound})
+    expired = jobs.receive(1)
+    assert (expired, {name: type(error) for name, error in expired.errors.items()}) == ([], {names[2]: QueueNotFound})
     assert jobs.ack([*first, *second]) == []
-    with pytest.raises(InvalidArgument, match="is of one of"):
+    with pytest.raises(InvalidArgument, match="may belong to any of"):
         jobs.ack(first[0].receipt)
-    with pytest.raises(InvalidArgument, match="about one queue"):
+    with pytest.raises(InvalidArgument, match="works on one queue"):
         jobs.backlog()
     with pytest.raises(InvalidArgument, match="partitions"):
         list(jobs.claim(partitions=1))
@@ -79,11 +79,11 @@ def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.L
     assert sorted(done) == [0.5, 1.0]
     counts = queuey.job_queue(queue).counts()
     assert counts.retrying == 2
-    told = [reason.text for one in sent for reason in queuey.explain(queue, one).reasons if reason.code == "attempt"]
+    reasons = [reason.text for one in sent for reason in queuey.explain(queue, one).reasons if reason.code == "attempt"]
     kinds = ["ValueError: invalid literal", "ZeroDivisionError: "]
-    assert len(told) == 2
-    assert all(any(kind in text for text in told) for kind in kinds)
-    assert all(f" by {this_process()} " in text for text in told)
+    assert len(reasons) == 2
+    assert all(any(kind in text for text in reasons) for kind in kinds)
+    assert all(f" by {this_process()} " in text for text in reasons)
     assert len(caplog.messages) == 2
     assert "could" not in caplog.text
 
@@ -121,7 +121,7 @@ def test_a_run_that_ends_with_the_error(queuey: Queuey, queue: str) -> None:
     with pytest.raises(ValueError, match="a"):
         jobs.run(fail, on_error="raise", retry_delay=lambda _deliveries: 600.0)
     assert jobs.counts().retrying == 1
-    with pytest.raises(InvalidArgument, match="on_error is 'stop': it is 'retry' or 'raise'"):
+    with pytest.raises(InvalidArgument, match="on_error is 'stop': use 'retry' or 'raise'"):
         jobs.run(fail, on_error="stop")
 
 
@@ -130,7 +130,7 @@ def test_a_coroutine_function_needs_the_other_client(served: Served) -> None:
     profile = read_profile(served.profile)
 
     async def handle(_job: Any) -> None:  # noqa: ANN401 - of either kind
-        """Does nothing."""
+        pass
 
     with (
         Client(profile.url, key=profile.key) as client,
@@ -140,17 +140,16 @@ def test_a_coroutine_function_needs_the_other_client(served: Served) -> None:
 
 
 class Unspeakable(Exception):
-    """An error that says nothing, or nothing that can be encoded."""
+    """An error with an empty text, or one that cannot be encoded."""
 
     def __str__(self) -> str:
-        """Says it."""
         if self.args:
             return str(self.args[0])
         raise RuntimeError
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [(Unspeakable("\udcff" * 5000), "?" * 4096), (Unspeakable(), "What it says")]
+    ("error", "text"), [(Unspeakable("\udcff" * 5000), "?" * 4096), (Unspeakable(), "The text of this error")]
 )
 def test_errors_that_cannot_be_told(error: Exception, text: str) -> None:
     """A worker goes on, whatever its handler raises."""
@@ -162,7 +161,7 @@ def test_errors_that_cannot_be_told(error: Exception, text: str) -> None:
 
 
 def test_states(queuey: Queuey, queue: str) -> None:
-    """A loop and a program that claims by itself say how far they have come; a state that is refused costs no claim."""
+    """A loop and a program that claims by itself report their progress; a refused state does not cost the claim."""
     queuey.send_many(queue, ["a", "b"])
     jobs = queuey.job_queue(queue)
     first = next(claimed for _ in range(3) for claimed in jobs.receive(1))
@@ -171,8 +170,8 @@ def test_states(queuey: Queuey, queue: str) -> None:
         with pytest.raises(InvalidRequest, match="4097 bytes"):
             job.set_state("x" * 4095)
         assert jobs.set_states([(first, ["ü"])]) == []
-        found = {one.message_id: one.state for one in jobs.outstanding(states=True)}
-        assert found == {job.message.id: {"done": 1}, first.message.id: ["ü"]}
+        states = {one.message_id: one.state for one in jobs.outstanding(states=True)}
+        assert states == {job.message.id: {"done": 1}, first.message.id: ["ü"]}
         assert not job.lost
     assert [one.state for one in jobs.outstanding()] == [None]
     jobs.release_all()
@@ -182,7 +181,7 @@ def test_states(queuey: Queuey, queue: str) -> None:
 
 
 def test_the_next_delivery_has_the_last_state(queuey: Queuey, queue: str) -> None:
-    """In a loop and for a program that claims by itself, also a state that looks like nothing."""
+    """In a loop and for a program that claims by itself, also a falsy state."""
     queuey.send(queue, "a")
     jobs = queuey.job_queue(queue)
     for state in ({"done": 1}, 0, None):

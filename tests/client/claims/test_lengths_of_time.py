@@ -1,4 +1,4 @@
-"""Lengths of time are seconds or timedeltas."""
+"""Durations are seconds or timedeltas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that are lost: what a program was told stays true, against scripted servers that are away for a while."""
+"""Lost jobs: what a program was told stays true, on scripted servers that are unreachable for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def without_renewals() -> Iterator[None]:
-    """Starts nothing that renews claims: it would run beside a clock that a test moves by half a minute."""
+    """Disables background renewals, which would run beside a clock that a test moves by half a minute."""
 
     def begin_nothing(_: object, __: float) -> None: ...
 
@@ -45,7 +45,7 @@ def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either cli
 def test_what_a_program_that_saw_its_job_lost_does(
     connect: Connect, does: Callable[[Any], object], expected: list[str]
 ) -> None:
-    """A job that was seen lost stays lost, and is not acknowledged unless the program says so."""
+    """A job that was seen lost stays lost, and is not acknowledged unless the program does so."""
     script = Script(claims(1), *[settled() for _ in expected], claims())
     for job in connect(script).job_queue("mail").claim(idle=0):
         assert not job.lost
@@ -58,7 +58,7 @@ def test_what_a_program_that_saw_its_job_lost_does(
 
 
 def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None:
-    """A handler that has done its job without a look at its claim has done it: the service decides."""
+    """A handler that finished without checking its claim is acknowledged: the service decides."""
     script = Script(claims(1), claims())
     for job in connect(script).job_queue("mail").claim(idle=0):
         script.now += 31
@@ -71,27 +71,27 @@ def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None
 def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> None:  # noqa: ANN401 - any reply
     """The loop goes on if another caller has the job already, or the service is still away."""
     script = Script(claims(1), reply, claims(2), claims())
-    seen = []
+    handled = []
     for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
-        seen.append(job.body)
+        handled.append(job.body)
         script.now += 31 if job.body == "m1" else 0
         assert job.lost == (job.body == "m1")
-    assert seen == ["m1", "m2"]
+    assert handled == ["m1", "m2"]
     assert asked(script) == ["claims 1", "release r1", "claims 1", "claims 1 r2"]
 
 
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
     """Those of a batch whose time is over before their turn are released together, and others are claimed."""
     script = Script(claims(1, 2, 3, 4), settled(), settled(), settled(), claims(3), claims())
-    seen = []
+    handled = []
     for job in connect(script).job_queue("mail").claim(limit=4, idle=0):
-        seen.append((job.body, job.lost))
-        if len(seen) == 1:
+        handled.append((job.body, job.lost))
+        if len(handled) == 1:
             script.now += 20
             job._claims.renewed(job.held_claim, script.now, 30)
-        if len(seen) == 2:
+        if len(handled) == 2:
             script.now += 11
-    assert seen == [("m1", False), ("m2", False), ("m3", False)]
+    assert handled == [("m1", False), ("m2", False), ("m3", False)]
     assert asked(script)[:2] == ["claims 4", "ack r1"]
     assert asked(script)[2:] == ["ack r2", "release r3 r4", "claims 4", "claims 4 r3"]
 

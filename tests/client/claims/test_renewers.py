@@ -1,4 +1,4 @@
-"""What keeps claims when something fails: the thread of a client, and the task of an async one."""
+"""Renewals after failures: by the thread of a client, and by the task of an async one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from tests.replacing import replace_in
 
 
 def paths(script: Script) -> list[str]:
-    """Says in short what was asked."""
     return [request.url.path.rpartition("/")[2] for request in script.requests]
 
 
 def test_without_a_thread_jobs_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop whose claims cannot be renewed says so and releases them; the next one renews its claims again."""
+    """A loop whose claims cannot be renewed raises an error and releases them; the next one renews its claims again."""
     renewed, start = Event(), Thread.start
     failures = [RuntimeError("can't start new thread")]
 
@@ -53,7 +52,7 @@ def test_without_a_thread_jobs_are_released(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is reported as one that ends a thread, and the renewal that it has stopped is tried again."""
+    """It is reported as one that ends a thread, and the failed renewal is retried."""
     times, renewed = [100.0], Event()
     reports: list[tuple[type[BaseException], str]] = []
 
@@ -64,7 +63,7 @@ def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyP
 
     def report(args: threading.ExceptHookArgs) -> None:
         reports.append((args.exc_type, str(args.exc_value)))
-        times.append(130.0)  # What has failed is due again.
+        times.append(130.0)  # The failed renewal is due again.
 
     monkeypatch.setattr(threading, "excepthook", report)
     renewer = ClaimRenewer(run, lambda: times[-1])
@@ -110,7 +109,6 @@ PATIENCE = 60.0
 
 
 def until(check: Callable[[], bool]) -> None:
-    """Waits for something."""
     end = time.monotonic() + PATIENCE
     while not check():
         assert time.monotonic() < end
@@ -118,16 +116,15 @@ def until(check: Callable[[], bool]) -> None:
 
 
 async def awaited(check: Callable[[], bool]) -> None:
-    """Waits for something in async code."""
     async with asyncio.timeout(PATIENCE):
         while not check():  # noqa: ASYNC110 - of what is awaited, some is set by plain code
             await asyncio.sleep(0.005)
 
 
 class Slow(Script):
-    """A service that gets a renewal only after a release.
+    """A service that receives a renewal only after a release.
 
-    Half of a claim's time is over when it comes, so that it is renewed at once.
+    Half of the claim's time is over at its arrival, so that the client renews immediately.
     """
 
     def __init__(self, answer: Answer = lambda _: settled(), *, tasks: bool = False) -> None:
@@ -136,12 +133,11 @@ class Slow(Script):
         self._answer = answer
         self._renewed = False
         self.released: list[bool] = []
-        """Of each release, whether the renewal was there before."""
+        """For each release, whether a renewal came before it."""
         self.arrives: Callable[[], object] = lambda: self.released
 
     @property
     def renews(self) -> bool:
-        """Whether a renewal is under way, or was."""
         return len(self.requests) >= 2
 
     def _claim(self, _: httpx2.Request) -> httpx2.Response:
@@ -209,7 +205,7 @@ def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
 
 
 def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
-    """A renewal of what is still held keeps nobody waiting."""
+    """A close does not wait for renewals of claims that are still held."""
     begun, closed, sent = Event(), Event(), []
 
     def run(call: Call[None], within: float | None = None) -> None:
@@ -227,7 +223,7 @@ def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
 
 
 def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
-    """What a task is sending is answered before it looks at another claim, whenever that is due."""
+    """A task's running renewal is answered before another claim is renewed, whenever that is due."""
     sent: list[str] = []
     answered = asyncio.Event()
 

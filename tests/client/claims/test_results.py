@@ -1,4 +1,4 @@
-"""Results of jobs: a receipt of either client asks for them, and callers that wait at one moment share a request."""
+"""Results of jobs: receipts of either client request them, and callers that wait at the same time share a request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Counted(InProcess):
         self.polls: list[int] = []
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - as the transport has them
-        """Has a request answered; notes for how many jobs it is."""
+        """Answers a request; records for how many jobs it is."""
         if "/jobs/" in request.url.path:
             self.polls.append(request.url.path.count(",") + 1)
         return super().handle_request(request)
@@ -51,20 +51,18 @@ class Counted(InProcess):
 
 @pytest.fixture
 def counted(app: App) -> Counted:
-    """The way of the client below."""
+    """The counting transport of the client below."""
     return Counted(app)
 
 
 @pytest.fixture
 def client(counted: Counted) -> Iterator[Client]:
-    """A client for threads, in process."""
     with Client(LOCAL, key=LOCAL_KEY, transport=counted) as client:
         yield client
 
 
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
-    """A queue that keeps results."""
     name = client.create_queue(result_ttl=3600).name
     yield name
     client.delete_queue(name)
@@ -72,40 +70,40 @@ def queue(client: Client) -> Iterator[str]:
 
 @contextmanager
 def waiting(call: Callable[[Any], object], *receipts: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - receipts
-    """Waits for results in threads; gives what comes, in order."""
-    found: list[Any] = []
+    """Waits for results in threads; returns them in order."""
+    results: list[Any] = []
     with ThreadPoolExecutor(max(1, len(receipts))) as pool:
         futures = [pool.submit(call, receipt) for receipt in receipts]
-        yield found
-        found += [future.result(60) for future in futures]
+        yield results
+        results += [future.result(60) for future in futures]
 
 
 def test_many_share_a_poll(client: Client, queue: str, counted: Counted) -> None:
     """A hundred threads that wait cost one request at a time; each gets the result of its own job."""
     receipts = client.send_many(queue, [str(number) for number in range(100)])
     jobs = client.job_queue(queue)
-    with waiting(lambda receipt: receipt.result(60), *receipts) as found:
+    with waiting(lambda receipt: receipt.result(60), *receipts) as results:
         until(lambda: counted.polls and sum(counted.polls) >= 100)
         before = len(counted.polls)
         jobs.run(lambda job: int(job.body) * 2, idle=0, limit=100)
-    assert found == [number * 2 for number in range(100)]
+    assert results == [number * 2 for number in range(100)]
     assert before <= 20
 
 
 def test_one_that_comes_later(client: Client, queue: str) -> None:
-    """A caller that comes while another one waits gets its result at once, and the other one goes on."""
+    """A caller that arrives while another one waits gets its result at once, and the other one goes on."""
     first, second = client.send_many(queue, ["a", "b"])
-    with waiting(lambda receipt: receipt.result(60), first) as found:
+    with waiting(lambda receipt: receipt.result(60), first) as results:
         late: list[object] = []
         asking = threading.Thread(target=lambda: late.append(second.result(60)))
         asking.start()
         jobs = client.job_queue(queue)
-        one, two = jobs.receive(2)
-        jobs.ack(two, results={two.receipt: "2"})
+        first_job, second_job = jobs.receive(2)
+        jobs.ack(second_job, results={second_job.receipt: "2"})
         asking.join(60)
         assert late == ["2"]
-        jobs.ack(one, results={one.receipt: "1"})
-    assert found == ["1"]
+        jobs.ack(first_job, results={first_job.receipt: "1"})
+    assert results == ["1"]
 
 
 def test_async(served: Served) -> None:
@@ -139,9 +137,9 @@ def test_async(served: Served) -> None:
 
 
 def test_errors(client: Client, queue: str) -> None:
-    """Each end has its error, with what became of the job; a wait that is over is a timeout."""
+    """Each outcome has its error, with the state of the job; a wait that times out is a timeout."""
     jobs = client.job_queue(queue)
-    failed, large, gone, never = client.send_many(queue, ["failed", "large", "gone", "never"])
+    failed, large, expired, never = client.send_many(queue, ["failed", "large", "gone", "never"])
     with pytest.raises(TimeoutError, match="has not ended"):
         failed.result(0)
     with pytest.raises(ResultTimeout):
@@ -153,21 +151,21 @@ def test_errors(client: Client, queue: str) -> None:
             job.ack("x" * 20_000)
         else:
             job.release(600)
-    client.delete(queue, gone)
+    client.delete(queue, expired)
     with pytest.raises(JobFailed, match="failed: ValueError: no egg") as refused:
         failed.result(0)
     assert (refused.value.error, refused.value.text) == ("ValueError", "no egg")
     with pytest.raises(ResultTooLarge, match="20002 bytes"):
         large.result(60)
     with pytest.raises(JobGone, match="is removed"):
-        gone.result(60)
+        expired.result(60)
     client.purge_queue(queue)
     with pytest.raises(ResultUnknown, match="was never in this queue"):
         never.result(60)
 
 
 def test_queues_without_results(client: Client) -> None:
-    """Their jobs are done, and the error says what to set; a result is not even sent."""
+    """Jobs of queues without results are done, and the error says what to set; a result is not even sent."""
     queue = client.create_queue().name
     receipt = client.send(queue, "a")
     for job in client.job_queue(queue).claim(idle=0):
@@ -211,7 +209,7 @@ def test_a_result_that_is_not_kept_is_not_none(client: Client, counted: Counted)
 
 @pytest.mark.parametrize(("age", "result"), [(9, None), (11, UNSET)])
 def test_what_was_seen_unfinished_long_ago(age: int, result: object) -> None:
-    """Its result may have gone since, so it is not known that there was none."""
+    """A result of a job last seen unfinished long ago may have expired, so its absence proves nothing."""
     done = JobInfo(message_id="0" * 32, partition=1, status="done", kept=10)
     assert without_result(done, age).result is result
 
@@ -243,7 +241,7 @@ def test_what_is_nested_too_deeply(client: Client, queue: str, caplog: pytest.Lo
 
 
 def test_receipts_are_equal(client: Client, queue: str) -> None:
-    """Two receipts of a message are one, whichever knows a client; one that was pickled says how to go on."""
+    """Two receipts of a message are equal, whether they have a client or not; a pickled one says how to go on."""
     receipt = client.send(queue, "a", idempotency_key="k")
     again = client.send(queue, "a", idempotency_key="k")
     plain = Receipt(receipt.id, receipt.timestamp, receipt.partition)
@@ -274,7 +272,7 @@ def test_a_request_has_room_for_results(results: list[Any], count: int) -> None:
 
 
 def test_more_results_than_one_request_takes(client: Client, queue: str) -> None:
-    """A loop acknowledges all the same, in several requests."""
+    """A loop acknowledges them in several requests."""
     receipts = client.send_many(queue, [str(number) for number in range(30)])
     client.job_queue(queue).run(lambda job: job.body * 8000, idle=0, limit=100)
     assert [len(receipt.result(60)) for receipt in receipts] == [len(str(number)) * 8000 for number in range(30)]

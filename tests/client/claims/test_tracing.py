@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: from the one that sends a message to the one that handles it; and nothing when it is off."""
+"""OpenTelemetry spans, from the one that sends a message to the one that handles it; and none when tracing is off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ Queuey = Any
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    """What is reported."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -31,12 +30,11 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    """The spans that have ended, by the beginning of their names."""
+    """Returns the ended spans by the prefix of their names."""
     return [span for span in spans.get_finished_spans() if span.name.startswith(name)]
 
 
 def told(span: ReadableSpan, attribute: str) -> Any:  # noqa: ANN401 - a number or a text
-    """What a span says."""
     assert span.attributes is not None
     return span.attributes[attribute]
 
@@ -45,10 +43,10 @@ def test_a_handler_belongs_to_the_trace_of_its_message(queuey: Queuey, queue: st
     """Sent alone or in a batch, a message carries the context of its send, which is the parent of its handler's."""
     queuey.send(queue, "alone", headers={"shop": "berlin"})
     queuey.send_many(queue, ["one", Outgoing("two", headers={"shop": "rome"})])
-    seen: list[Any] = []
+    contexts: list[Any] = []
 
     def handle(job: Any) -> None:  # noqa: ANN401 - of either kind
-        seen.append(job.message)
+        contexts.append(job.message)
 
     queuey.job_queue(queue).run(handle, idle=0)
     sent = {span.context.span_id: span for span in named(spans, "send")}
@@ -58,7 +56,7 @@ def test_a_handler_belongs_to_the_trace_of_its_message(queuey: Queuey, queue: st
     assert all(span.parent is not None and span.parent.span_id in sent for span in handled)
     assert {span.context.trace_id for span in handled} == {span.context.trace_id for span in sent.values()}
     assert {told(span, "messaging.destination.name") for span in handled} == {queue}
-    assert sorted(message.headers.get("shop", "") for message in seen) == ["", "berlin", "rome"]
+    assert sorted(message.headers.get("shop", "") for message in contexts) == ["", "berlin", "rome"]
     assert named(spans, "receive")
     queuey.job_queue(queue).ack([])
     queuey.send(queue, "more")
@@ -89,7 +87,7 @@ def test_what_a_program_says_is_kept(queuey: Queuey, queue: str, spans: InMemory
 
 
 def test_nothing_is_done_when_it_is_off(queuey: Queuey, queue: str) -> None:
-    """No call has a span, and no message a header that nobody gave."""
+    """When tracing is off, calls have no spans, and messages only the caller's headers."""
     receipt = queuey.send(queue, "x")
     [message] = queuey.get(queue, receipt)
     assert message.headers == {}

@@ -1,7 +1,7 @@
-"""Whatever a caller gives is refused before anything is sent, or reaches exactly the thing that it names.
+"""Every argument is refused before anything is sent, or reaches exactly the resource that it names.
 
-The arguments are those of the signatures, so a new method or option is tried as well. What a server reads from the
-request is compared with what it reads when the argument is a usual text.
+The arguments come from the signatures, so new methods and options are tested as well. What a server reads from the
+request is compared with what it reads when the argument is an ordinary text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEXTS = (
     "\r\nX-A: b", "\0", "\ud800", "\\", '"', "1:", f"{ID},{ID}", f"{ID}/..", f"../{ID}",
 )  # fmt: skip
 FEW = ("", "..", "../payroll", "\ud800")
-"""For the async client, which makes the same calls."""
+"""Wrappers of the async client, which makes the same calls."""
 OBJECTS: dict[type, Callable[[Any], Any]] = {
     Client: lambda client: client,
     ConsumerGroups: lambda client: client.consumer_groups,
@@ -45,9 +45,9 @@ OBJECTS: dict[type, Callable[[Any], Any]] = {
     NamedMessages: lambda client: client.named("usual"),
     Schedules: lambda client: client.schedules,
 }
-"""What a client gives whose methods send requests."""
+"""Objects returned by a client whose methods send requests."""
 AFTERWARDS = {"job_queue": "counts", "moving": "show", "named": lambda named: named.get("usual")}
-"""How what a method returns sends a request, where the method sends none."""
+"""How to send a request with an object returned by a method that sends none itself."""
 USUAL: dict[str, Any] = {
     "claims": "usual",
     "cursors": {1: ID},
@@ -63,7 +63,7 @@ USUAL: dict[str, Any] = {
     "seen": ID,
     "states": [("usual", "x")],
 }
-"""Arguments that are not any text."""
+"""Arguments that are not free texts."""
 SHAPES: dict[str, Callable[[str], Any]] = {
     "cursors": lambda text: {1: text},
     "expected": lambda text: {1: text},
@@ -80,9 +80,9 @@ NOT_SENT = {
     "handle", "idle", "notice", "on_error", "page_size", "patience", "reason", "retry_delay", "told",
     "timeout", "batch",
 }  # fmt: skip
-"""Arguments that stay in this process; and texts for people, which are sent as far as they can be."""
+"""Arguments that stay in this process, and texts for people, which are sent as far as possible."""
 NOT_AT_FIRST = ("Client.tail: limit", "Client.tail: early", "Client.tail_pages: limit", "Client.tail_pages: early")
-"""Arguments that the first request has not: it asks where the queue ends. They are those of ``read``."""
+"""Arguments that are not in the first request, which asks where the queue ends. They are those of ``read``."""
 
 
 def _arguments(method: Callable[..., Any]) -> Iterator[tuple[str, inspect.Parameter]]:
@@ -140,7 +140,7 @@ CASES = {
 
 
 def read_request(request: httpx2.Request) -> dict[str, Any]:
-    """Returns a request as a server reads it; a message that travels alone as a batch of one."""
+    """Returns a request as a server reads it; a single message as a batch of one."""
     raw, _, query = request.url.raw_path.decode("ascii").partition("?")
     path = [unquote_to_bytes(part).decode() for part in raw.split("/")]
     shown = request.headers.items()
@@ -195,25 +195,25 @@ def replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator[str]:
-    """Yields what is wrong, in ASCII: reports of tests cannot carry half of a character."""
+    """Yields the defects, in ASCII: test reports cannot carry half a surrogate pair."""
     usual, marker, argument = {}, "", name.rpartition(": ")[2]
     for marker in MARKERS:
-        found = _sent(call, marker, colour)
-        if isinstance(found, dict) and marker in repr(found):
-            usual = found
+        actual = _sent(call, marker, colour)
+        if isinstance(actual, dict) and marker in repr(actual):
+            usual = actual
             break
     for text in FEW if colour == "async" else TEXTS:
         try:
-            found = _sent(call, text, colour)
+            actual = _sent(call, text, colour)
         except Exception as error:  # noqa: BLE001 - of any kind
             yield ascii((text, error))
             continue
-        if isinstance(found, InvalidArgument):
+        if isinstance(actual, InvalidArgument):
             shown = argument, repr(text)[1:-1] or "''", *(repr(part) for part in text.split(":"))
-            if not any(part in str(found) for part in shown):
-                yield ascii((text, found))
-        elif text and found != (wanted := replaced(usual, marker, text)):
-            yield ascii((text, found, wanted))
+            if not any(part in str(actual) for part in shown):
+                yield ascii((text, actual))
+        elif text and actual != (expected := replaced(usual, marker, text)):
+            yield ascii((text, actual, expected))
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -232,8 +232,8 @@ def test_all_that_sends_is_tried() -> None:
     """A client gives no object with calls of its own that the table lacks."""
     properties = (each.fget for each in vars(Client).values() if isinstance(each, property))
     methods = (method for name, method in inspect.getmembers(Client, inspect.isfunction) if name[0] != "_")
-    given = {get_type_hints(method).get("return") for method in (*methods, *properties)}
-    sends = {kind for kind in given if "sender" in getattr(getattr(kind, "__init__", None), "__annotations__", ())}
+    returned = {get_type_hints(method).get("return") for method in (*methods, *properties)}
+    sends = {kind for kind in returned if "sender" in getattr(getattr(kind, "__init__", None), "__annotations__", ())}
     assert sends == OBJECTS.keys() - {Client}
 
 

@@ -1,4 +1,4 @@
-"""No server can hold a client longer than its deadline, make it take in more than it allows, or ask without end."""
+"""No server can hold a client past its deadline, make it read more than allowed, or keep it sending requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10
 
 
 def drip(data: bytes, every: float) -> Serve:
-    """Sends bytes again and again, more often than any timeout; for ever."""
+    """Sends bytes again and again for ever, more often than any timeout."""
 
     def serve(connection: socket.socket, ended: Event) -> None:
         connection.recv(1 << 16)
@@ -35,7 +35,6 @@ def drip(data: bytes, every: float) -> Serve:
 
 
 def drip_body(connection: socket.socket, ended: Event) -> None:
-    """Sends the head at once and the body byte by byte."""
     connection.recv(1 << 16)
     connection.sendall(HEAD)
     while not ended.wait(0.1):
@@ -43,7 +42,6 @@ def drip_body(connection: socket.socket, ended: Event) -> None:
 
 
 def drip_head(connection: socket.socket, ended: Event) -> None:
-    """Sends a head that never ends, byte by byte."""
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
     while not ended.wait(0.1):
@@ -51,14 +49,13 @@ def drip_head(connection: socket.socket, ended: Event) -> None:
 
 
 def sip(connection: socket.socket, ended: Event) -> None:
-    """Takes the request a little at a time."""
     while not ended.wait(0.05):
         connection.recv(64 << 10)
 
 
 @contextmanager
 def serving(serve: Serve) -> Iterator[str]:
-    """Lets one connection after another be served so; gives the address."""
+    """Serves one connection after another like this; yields the address."""
     ended = Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -127,7 +124,7 @@ def test_deadline_through_a_proxy(impatient: Callable[[str], Any], monkeypatch: 
 
 
 class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """A body that comes in parts, for either client, and notes how many were taken."""
+    """A body in parts, for either client, which counts the parts that were read."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -144,7 +141,7 @@ class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
 
 
 def encoded(data: bytes, encoding: str = "gzip") -> Callable[[httpx2.Request], httpx2.Response]:
-    """Gives an encoded answer as a network would, not decoded yet."""
+    """Returns an encoded answer as a network delivers it, not decoded yet."""
     return lambda request: httpx2.Response(200, headers={"content-encoding": encoding}, stream=Stream(iter([data])))
 
 
@@ -191,15 +188,15 @@ def test_length_of_an_errors_text(connect: Connect) -> None:
 @pytest.mark.parametrize("method", ["read_all", "read_pages", "tail", "tail_pages"])
 @pytest.mark.parametrize("numbers", [(), (1,)], ids=["empty", "with a message"])
 def test_cursor_that_stands_still(connect: Connect, method: str, numbers: tuple[int, ...]) -> None:
-    """A server that says there is more, and names the same place again, ends the loop with an error."""
+    """A server that reports more messages and repeats the same cursor ends the loop with an error."""
     script = Script(page(*numbers, more=True, cursor=f"1:{message_id(1)}"))
-    with pytest.raises(InvalidAnswer, match="'orders' stands still"):
+    with pytest.raises(InvalidAnswer, match="'orders' does not advance"):
         list(getattr(connect(script), method)("orders", since=message_id(1)))
     assert len(script.requests) <= 2
 
 
 def test_quiet_queue_stands_still(connect: Connect) -> None:
-    """A page that is empty because nothing came leaves the cursor where it is, which is no error."""
+    """A page that is empty because no message arrived leaves the cursor unchanged, which is not an error."""
     script = Script(page(cursor=f"1:{message_id(1)}"))
     pages = connect(script).tail_pages("q", since=f"1:{message_id(1)}")
     assert [next(pages).messages for _ in range(3)] == [(), (), ()]
@@ -209,13 +206,13 @@ def test_quiet_queue_stands_still(connect: Connect) -> None:
 def test_listing_that_stands_still(connect: Connect, method: str, fields: list[str]) -> None:
     """A list of queues that goes on where it began ends with an error."""
     script = Script(ok(queues=fields, next="a"))
-    with pytest.raises(InvalidAnswer, match="goes on at 'a' again"):
+    with pytest.raises(InvalidAnswer, match="the page from 'a' is followed by 'a'"):
         list(getattr(connect(script), method)())
     assert len(script.requests) == 2
 
 
 def test_missing_receipts(connect: Connect) -> None:
-    """A batch that is answered with fewer receipts than messages is an error, which has those that came."""
+    """A batch that is answered with fewer receipts than messages is an error, which has the received ones."""
     script = Script(receipts(2), receipts(1, first=3))
     with pytest.raises(InvalidAnswer, match="receipts for 1 of 2 messages") as caught:
         connect(script).send_many("q", [Outgoing(b"x" * (2 << 20)) for _ in range(4)])
@@ -223,14 +220,14 @@ def test_missing_receipts(connect: Connect) -> None:
 
 
 def test_page_with_an_id_that_is_none(connect: Connect) -> None:
-    """A message whose id cannot be one is refused when it is read, not where the program looks at its time."""
+    """A message with an invalid id is refused when it is read, not when the program uses its time."""
     bad = {"message_id": "g" * 32, "timestamp": "1.0000000", "partition": 1, "body": ""}
     with pytest.raises(InvalidAnswer):
         connect(Script(page(messages=[bad]))).read("q")
 
 
 def test_use_after_close(impatient: Callable[[str], Any]) -> None:
-    """A closed client says so by an error of its own."""
+    """Using a closed client raises an error of its own."""
     client = impatient("http://127.0.0.1:9")
     client.close()
     with pytest.raises(ClientError, match="the client is closed"):

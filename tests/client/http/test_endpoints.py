@@ -1,4 +1,4 @@
-"""How the servers of a client are reached: addresses, proxies of the environment, and transports that callers pass."""
+"""How the servers of a client are reached: addresses, proxies of the environment, and transports of the caller."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ FAR = "http://proxy.example:3128"
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment names none."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
 
 def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
-    """The endpoints of servers, and what each pool was made with."""
+    """Returns the endpoints of servers, and the arguments of each pool."""
     made: list[dict[str, Any]] = []
 
     def make(**options: Any) -> object:  # noqa: ANN401 - options of any type
@@ -87,14 +86,14 @@ def test_requests(call: Call[None], target: bytes, length: bytes | None) -> None
 
 
 def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are used for other machines' servers, and never for this one's or for those that are excepted."""
+    """Proxies are used for servers on other machines, and never for this machine or for exceptions."""
     monkeypatch.setenv("HTTP_PROXY", FAR)
     monkeypatch.setenv("ALL_PROXY", "http://ann:p%40ss@all.example")
     monkeypatch.setenv("NO_PROXY", "near.example,.inner.example")
     near = "http://near.example,http://a.inner.example:80,http://127.0.0.1:5000,http://[::1]:5000"
-    found, made = endpoints(f"{near},http://far.example,http://other.example,https://far.example")
-    assert len({id(one.pool) for one in found[:4]}) == 1
-    assert found[4].pool is found[5].pool
+    reached, made = endpoints(f"{near},http://far.example,http://other.example,https://far.example")
+    assert len({id(one.pool) for one in reached[:4]}) == 1
+    assert reached[4].pool is reached[5].pool
     direct, proxy, of_all = (options["proxy"] for options in made)
     assert direct is None
     assert (proxy.url, proxy.auth) == (httpcore2.URL(f"{FAR}/"), None)
@@ -141,7 +140,7 @@ def test_addresses_of_proxies(
     "proxy", ["socks://127.0.0.1:1080/", "http://", "http://h:port", "http://[::1", "ftp://far.example"]
 )
 def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
-    """It is wrong usage for a server elsewhere, and none for one on this machine."""
+    """An unusable proxy is an error for a remote server, and ignored for one on this machine."""
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(InvalidArgument, match="ALL_PROXY"):
         endpoints("http://far.example")
@@ -165,10 +164,9 @@ def test_authorities_of_the_environment_that_cannot_be_loaded(monkeypatch: pytes
 
 
 class Pool(httpcore2.ConnectionPool):
-    """A pool that answers itself."""
+    """A pool that answers by itself."""
 
     def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Says what was asked."""
         headers = [(b"X-Twice", b"a"), (b"x-twice", b"\xe9")]
         return httpcore2.Response(404, headers=headers, content=request.url.target)
 
@@ -185,10 +183,10 @@ def test_a_pool_of_the_caller() -> None:
 
 async def test_transports_of_httpx() -> None:
     """They get whole requests."""
-    asked: list[httpx2.Request] = []
+    requests: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request)
+        requests.append(request)
         return httpx2.Response(200, json={"version": "1", "store": "sqlite", "id": "0" * 32})
 
     url = "http://[::1]:5000/prefix"
@@ -196,5 +194,5 @@ async def test_transports_of_httpx() -> None:
         assert client.hello().store == "sqlite"
     async with AsyncClient(url, key="k", transport=httpx2.MockTransport(answer)) as coroutines:
         assert (await coroutines.hello()).store == "sqlite"
-    assert [str(one.url) for one in asked] == ["http://[::1]:5000/prefix/v1/"] * 2
-    assert {one.headers["authorization"] for one in asked} == {"Application k"}
+    assert [str(one.url) for one in requests] == ["http://[::1]:5000/prefix/v1/"] * 2
+    assert {one.headers["authorization"] for one in requests} == {"Application k"}

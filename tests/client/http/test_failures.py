@@ -1,4 +1,4 @@
-"""What a client does when servers fail: which calls it sends again, where to, and after how long."""
+"""What a client does when servers fail: which calls it repeats, on which server, and after how long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ ID = message_id(1)
 
 
 def no_connection_in_time(request: httpx2.Request) -> httpx2.Response:
-    """Never accepts the connection."""
     raise httpx2.ConnectTimeout("timed out", request=request)
 
 
@@ -99,8 +98,8 @@ def test_a_send_is_repeated_under_its_key(
     script = Script(failure, failure, receipts())
     client = connect(script, BOTH)
     getattr(client, method)(*args)
-    first, *others = [(request.headers["idempotency-key"], request.content) for request in script.requests]
-    assert others == [first, first]
+    first, *repeated = [(request.headers["idempotency-key"], request.content) for request in script.requests]
+    assert repeated == [first, first]
     getattr(client, method)(*args)
     assert script.requests[-1].headers["idempotency-key"] > first[0]
 
@@ -121,7 +120,7 @@ def test_a_send_without_a_key_is_not_repeated(
 
 
 def test_a_key_of_the_callers_own(connect: Connect) -> None:
-    """The caller's key goes out in the same form each time, even where the client would make none, and is repeated."""
+    """The caller's key is sent in the same form each time, even where the client would make none, and is repeated."""
     script = Script(broken, receipts())
     client = connect(script, BOTH, idempotent=False)
     client.send("q", "body", idempotency_key='order "4711" \\ Koeln')
@@ -130,7 +129,7 @@ def test_a_key_of_the_callers_own(connect: Connect) -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "Köln", "a\nb", 5])
 def test_a_key_that_is_none(connect: Connect, key: Any) -> None:  # noqa: ANN401 - what users pass
-    """What is no key is refused before anything is sent."""
+    """An invalid key is refused before anything is sent."""
     script = Script()
     with pytest.raises(queuey_client.InvalidArgument, match="idempotency_key is"):
         connect(script, BOTH).send("q", "body", idempotency_key=key)
@@ -139,7 +138,7 @@ def test_a_key_that_is_none(connect: Connect, key: Any) -> None:  # noqa: ANN401
 
 @pytest.mark.parametrize("last", [refused, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
 def test_a_send_in_doubt_stays_in_doubt(connect: Connect, last: Reply) -> None:
-    """Where an earlier attempt may have stored the message, the error of the last one says that nobody knows."""
+    """If an earlier attempt may have stored the message, the error of the last one says that the outcome is unknown."""
     with pytest.raises(queuey_client.ClientError) as caught:
         connect(Script(broken, last), retry=RetryPolicy(rounds=2, base=0)).send("q", "body")
     assert (caught.value.in_doubt, getattr(caught.value, "outcome", None)) == (True, "unknown")
@@ -206,7 +205,7 @@ def test_what_certainly_was_not_done_is_done_again(connect: Connect, failure: Re
 
 
 def test_a_server_error_is_not_repeated(connect: Connect) -> None:
-    """A plain 500 says that this request fails here, so not even a read is sent again."""
+    """A plain 500 means that this request fails here, so not even a read is repeated."""
     script = Script(httpx2.Response(500, json={"status": "error", "error_msg": {"InternalError": "crash id 1"}}))
     with pytest.raises(queuey_client.ServerError, match="crash id 1"):
         connect(script).read("q")
@@ -298,7 +297,7 @@ def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
 
 
 def test_a_busy_server_is_given_a_rest(connect: Connect) -> None:
-    """After 503 another server is asked; Retry-After binds only the one that said it."""
+    """After 503 another server is tried; Retry-After binds only the server that sent it."""
     script = Script(busy(20, outcome="none"), receipts())
     connect(script, BOTH, retry=RetryPolicy(base=1)).send("q", "body")
     assert sorted(script.hosts) == ["one", "two"]
@@ -397,7 +396,7 @@ def test_refusals_become_the_fitting_error(
 
 
 def test_a_batch_tells_the_outcome_of_each_message(connect: Connect) -> None:
-    """A 503 for a batch carries the outcome of each message, and how long to wait."""
+    """A 503 for a batch has the outcome of each message, and how long to wait."""
     script = Script(busy(3, outcome="unknown", outcomes=["none", "unknown"]))
     with pytest.raises(ServiceUnavailable) as caught:
         connect(script, retry=RetryPolicy(rounds=1)).send_many("q", ["a", "b"])
@@ -418,7 +417,7 @@ def test_only_a_failing_server_is_put_to_rest(connect: Connect, code: str, same:
 
 
 def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is wrong usage for a server elsewhere, and none for one on this machine."""
+    """An unusable proxy is an error for a remote server, and ignored for one on this machine."""
     monkeypatch.setenv("ALL_PROXY", "socks://127.0.0.1:1080/")
     with pytest.raises(InvalidArgument, match="ALL_PROXY"):
         queuey_client.Client("http://far.example", key="")

@@ -1,4 +1,4 @@
-"""The decisions about retries and servers, as properties of pure functions."""
+"""Decisions about retries and servers, as properties of pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following queues by a stream: where it begins, what it gives, and how it goes on."""
+"""Following queues by a stream: where it begins, what it returns, and how it resumes."""
 
 from __future__ import annotations
 
@@ -26,24 +26,21 @@ from tests.replacing import replace_in
 
 
 def event(number: int, queue: str = "q", *, place: str | None = None, **more: object) -> bytes:
-    """A message of a stream."""
     fields = {"message_id": message_id(number), "timestamp": f"{number}.0000000", "partition": 1, "body": f"m{number}"}
     data = json.dumps({**fields, "queue_name": queue, **more})
     return f"id: {place or f'c{number}'}\ndata: {data}\n\n".encode()
 
 
 def told(kind: str, **fields: object) -> bytes:
-    """Another event."""
     return f"event: {kind}\ndata: {json.dumps(fields)}\n\n".encode()
 
 
 def stream(*events: bytes) -> httpx2.Response:
-    """An answer that has these events, and ends."""
+    """Returns an answer that has these events, and ends."""
     return httpx2.Response(200, content=b"retry: 1000\nid: c0\n\n" + b"".join(events))
 
 
 def bodies(found: Any, count: int) -> list[Any]:  # noqa: ANN401 - an iterator of either client
-    """The bodies of the next messages."""
     return [each.message.body for each in itertools.islice(found, count)]
 
 
@@ -54,8 +51,8 @@ def test_a_stream_goes_on_from_what_was_taken(connect: Connect) -> None:
     following = connect(script, retry=RetryPolicy(rounds=1)).stream(["q", "r"], since=7, limit=5, partitions=1)
     assert bodies(following, 4) == ["m1", "m2", "m3", "m4"]
     assert [request.headers.get("last-event-id") for request in script.requests] == [None, "c2", "c2", "c2", "c3"]
-    asked = {"queues": ["q", "r"], "since": "7", "limit": 5, "partitions": "1"}
-    assert all(json.loads(request.content) == asked for request in script.requests)
+    body = {"queues": ["q", "r"], "since": "7", "limit": 5, "partitions": "1"}
+    assert all(json.loads(request.content) == body for request in script.requests)
     assert all(request.headers["accept"] == "text/event-stream" for request in script.requests)
 
 
@@ -77,7 +74,7 @@ def test_what_a_message_comes_with(connect: Connect) -> None:
     ],
 )
 def test_what_will_not_pass_ends_it(connect: Connect, told_last: bytes, error: type[Exception]) -> None:
-    """A right that was taken away, a queue that is gone, an answer that is none."""
+    """A revoked right, a deleted queue and an invalid answer end the stream."""
     following = connect(Script(stream(event(1), told_last))).stream("q")
     assert bodies(following, 1) == ["m1"]
     with pytest.raises(error):
@@ -85,9 +82,9 @@ def test_what_will_not_pass_ends_it(connect: Connect, told_last: bytes, error: t
 
 
 def test_what_passes_does_not(connect: Connect) -> None:
-    """A service that ends, and one of all queues that is gone."""
-    bye, gone = told("bye", detail="The service ends."), told("gone", queue_name="q", error_msg={"X": "y"})
-    script = Script(stream(event(1), gone, bye), stream(event(2)))
+    """A service that stops, and one deleted queue among all, do not end it."""
+    bye, deleted = told("bye", detail="The service ends."), told("gone", queue_name="q", error_msg={"X": "y"})
+    script = Script(stream(event(1), deleted, bye), stream(event(2)))
     assert bodies(connect(script).stream(), 2) == ["m1", "m2"]
 
 
@@ -123,27 +120,27 @@ def test_a_stream_that_cannot_be_is_refused(connect: Connect, wrong: dict[str, A
 
 
 def test_on_the_real_service(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
-    """What is there, what comes, and from a cursor on."""
+    """It returns stored messages, new ones, and those after a cursor."""
     queuey.send_many(queue, ["a", b"\xff", "c"])
-    found = [next(following) for following in [queuey.stream(queue)] for _ in range(3)]
-    assert sorted(str(each.message.body) for each in found) == ["a", "b'\\xff'", "c"]
-    assert {each.queue for each in found} == {queue}
-    [last] = itertools.islice(queuey.stream([queue], cursor=found[1].cursor), 1)
-    assert last.message.id == found[2].message.id
+    messages = [next(following) for following in [queuey.stream(queue)] for _ in range(3)]
+    assert sorted(str(each.message.body) for each in messages) == ["a", "b'\\xff'", "c"]
+    assert {each.queue for each in messages} == {queue}
+    [last] = itertools.islice(queuey.stream([queue], cursor=messages[1].cursor), 1)
+    assert last.message.id == messages[2].message.id
     with pytest.raises(QueueNotFound):
         next(queuey.stream([queue, "none"]))
 
 
 def test_early_messages_come_once(connect: Connect) -> None:
-    """Neither in their place nor when a stream begins anew do they come a second time; each is marked as it came."""
+    """Early messages do not come twice, neither in order nor when a stream begins again; each is marked as it came."""
     before = message_id(1)
     script = Script(
         stream(event(5, place=before, early=True), event(7, place=before, early=True)),
         stream(event(5, place=before, early=True), event(4, place=message_id(5)), event(5, place=message_id(6))),
         stream(event(5, "r", place=message_id(6)), event(9, place=message_id(8), early=True)),
     )
-    given = list(itertools.islice(connect(script).stream("q", early=True), 5))
-    assert [(each.queue, each.message.body, each.message.early) for each in given] == [
+    messages = list(itertools.islice(connect(script).stream("q", early=True), 5))
+    assert [(each.queue, each.message.body, each.message.early) for each in messages] == [
         ("q", "m5", True),
         ("q", "m7", True),
         ("q", "m4", False),
@@ -156,16 +153,16 @@ def test_early_messages_come_once(connect: Connect) -> None:
 
 def test_what_is_remembered_of_early_messages_is_bounded() -> None:
     """What has come in its place, what the cursor has passed, and the oldest of very many are forgotten."""
-    given = EarlyMessages()
+    remembered = EarlyMessages()
 
     def is_new(number: int, *, early: bool = True) -> bool:
-        return given.is_new("q", Message(message_id(number), "1.0", 1, "x", early=early))
+        return remembered.is_new("q", Message(message_id(number), "1.0", 1, "x", early=early))
 
     with replace_in(live_reads, live_reads.MOST_EARLY, 3):
         assert all(is_new(number) for number in (1, 2, 3, 4))
-        assert (is_new(1), is_new(4), len(given._given)) == (True, False, 3)
+        assert (is_new(1), is_new(4), len(remembered._given)) == (True, False, 3)
     assert not is_new(3, early=False)
     assert is_new(3, early=False)
-    assert given.marks() == f"1:{message_id(4)}"
-    given.forget_below(message_id(5))
-    assert (len(given._given), given.marks()) == (0, True)
+    assert remembered.marks() == f"1:{message_id(4)}"
+    remembered.forget_below(message_id(5))
+    assert (len(remembered._given), remembered.marks()) == (0, True)

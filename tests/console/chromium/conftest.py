@@ -17,36 +17,32 @@ from tests.servers.served import Served
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with two workers, which have the console."""
     with Served(tmp_path_factory.mktemp("console"), ["--console", "on", "--workers", "2"]) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
 def client(served: Served) -> Iterator[Client]:
-    """A client of the service."""
     with closing(served.client()) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser without windows."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium, which is not installed")
-    with browsers.chromium() as found:
-        yield found
+    with browsers.chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
 def url(served: Served) -> str:
-    """Where the console is."""
     return f"http://127.0.0.1:{served.port}/console"
 
 
 @pytest.fixture(scope="module")
 def session(chromium: Browser, served: Served, url: str) -> StorageState:
-    """The cookies of a user who has logged in, once for all tests: logins with one key are bounded."""
+    """Cookies of a logged-in user, for all tests: the number of logins with one key is limited."""
     with closing(chromium.new_context()) as context:
         Watched(context.new_page(), url).log_in(str(served.profile.key))
         return context.storage_state()
@@ -54,7 +50,7 @@ def session(chromium: Browser, served: Served, url: str) -> StorageState:
 
 @pytest.fixture
 def watched(chromium: Browser, url: str) -> Iterator[Watched]:
-    """A window in which nothing may go wrong."""
+    """A window in which no errors may occur."""
     with closing(chromium.new_context()) as context:
         watched = Watched(context.new_page(), url)
         yield watched
@@ -63,7 +59,7 @@ def watched(chromium: Browser, url: str) -> Iterator[Watched]:
 
 @pytest.fixture
 def page(watched: Watched, session: StorageState) -> Page:
-    """The window, whose user has logged in."""
+    """The window, with a logged-in user."""
     watched.page.context.add_cookies(session["cookies"])  # type: ignore[arg-type]
     watched.open("")
     return watched.page
@@ -71,5 +67,4 @@ def page(watched: Watched, session: StorageState) -> Page:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The program of axe-core."""
     return browsers.axe_core()

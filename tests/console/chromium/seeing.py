@@ -1,4 +1,4 @@
-"""A window of Chromium that notes whatever goes wrong in it."""
+"""A window of Chromium that records errors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Watched:
 
     Args:
         page: The window.
-        url: Of the console.
+        url: URL of the console.
 
     Attributes:
-        troubles: Errors of scripts, what the policy has stopped, and dialogs, which only foreign scripts open.
+        troubles: Errors of scripts, blocks by the policy, and dialogs, which only foreign scripts open.
     """
 
     def __init__(self, page: Page, url: str) -> None:
@@ -25,7 +25,6 @@ class Watched:
         page.on("console", self._note_said)
 
     def log_in(self, key: str) -> None:
-        """Logs in, by the keyboard alone."""
         self.page.goto(self.url)
         expect(self.page.get_by_role("heading", level=1)).to_have_text("Log in")
         self.page.keyboard.type(key)
@@ -48,16 +47,16 @@ class Watched:
 
 AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 COLORS = ["color-contrast"]
-"""The rule that looks at colors."""
+"""The rule that checks colors."""
 
 
 def accessibility(page: Page, axe: str, rules: list[str] = AA) -> list[str]:
-    """Returns what axe-core finds in a page, by default at level AA."""
+    """Returns axe-core's findings on a page, by default at level AA."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
-    found: list[str] = page.evaluate(
+    violations: list[str] = page.evaluate(
         "rules => axe.run({runOnly: rules})"
         ".then(found => found.violations.map(one => one.id + ': ' + one.nodes[0].html))",
         rules,
     )
-    return found
+    return violations

@@ -1,4 +1,4 @@
-"""Acts of the console in Chromium, from the page where each is offered. tests/console has all acts."""
+"""Acts of the console in Chromium, from the pages that offer them. tests/console has all acts."""
 
 from __future__ import annotations
 
@@ -17,33 +17,30 @@ QUEUE = f"a/{APPLICATION}"
 
 @pytest.fixture(scope="module")
 def watched(chromium: Browser, session: StorageState, url: str) -> Iterator[Watched]:
-    """One window for all acts, whose user has logged in: a window costs more than a page."""
+    """One window for all acts, with a logged-in user: a window costs more than a page."""
     with closing(chromium.new_context(storage_state=session)) as context:
         yield Watched(context.new_page(), url)
 
 
 @pytest.fixture
 def page(watched: Watched) -> Iterator[Page]:
-    """The window, in which nothing may go wrong."""
+    """The window, in which no errors may occur."""
     watched.troubles.clear()
     yield watched.page
     assert watched.troubles == []
 
 
 def done(page: Page) -> str:
-    """Returns what the page of a finished act says."""
     expect(page.get_by_role("heading", level=1)).to_have_text("Done")
     return page.get_by_role("status").inner_text()
 
 
 def fill(page: Page, **fields: str) -> None:
-    """Fills in fields by their names."""
     for name, text in fields.items():
         page.locator(f"form.act [name={name}]").fill(text)
 
 
 def open_queue(watched: Watched, client: Client, name: str, **options: int) -> Page:
-    """Opens the page of a new queue."""
     client.create_queue(name, **options)  # type: ignore[arg-type]
     watched.open(f"{QUEUE}/{name}")
     return watched.page
@@ -81,7 +78,7 @@ def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) 
     expect(page.get_by_role("heading", level=1)).to_contain_text("Purge the queue: emptied")
     fill(page, typed="another")
     page.get_by_role("button", name="Purge the queue").click()
-    expect(page.get_by_role("alert")).to_contain_text("The name was not typed as it is")
+    expect(page.get_by_role("alert")).to_contain_text("The typed name is not correct")
     fill(page, typed="emptied")
     page.get_by_role("button", name="Purge the queue").click()
     assert done(page) == "Removed all messages, about 3."
@@ -104,7 +101,7 @@ def test_one_job(page: Page, watched: Watched, client: Client) -> None:
     assert done(page) == "The claims are paused."
     for task, act, button, text in (
         ("late", "Retry", "Retry it now", "The next claim can get the job."),
-        ("doomed", "Cancel", "Cancel it", "Asked its worker to stop. The job is not tried again."),
+        ("doomed", "Cancel", "Cancel it", "Asked its worker to stop. The job is not retried."),
         ("held", "Release", "Release it", "Released: another worker gets it."),
     ):
         watched.open(f"{QUEUE}/worked/jobs")

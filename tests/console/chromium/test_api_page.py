@@ -1,4 +1,4 @@
-"""The forms of ``/docs`` in Chromium: requests from the page, by the keyboard, and where there are none."""
+"""The forms of ``/docs`` in Chromium: requests from the page, by the keyboard, and pages without forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.served import Served
 
 @pytest.fixture
 def page(chromium: Browser, served: Served) -> Iterator[Page]:
-    """The page in a window of its own, in which nothing may go wrong."""
+    """The page in a window of its own, in which no errors may occur."""
     with closing(chromium.new_context()) as context:
         watched = Watched(context.new_page(), f"http://127.0.0.1:{served.port}/docs")
         watched.page.goto(watched.url)
@@ -25,7 +25,7 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
 
 
 def opened(page: Page, operation: str) -> Locator:
-    """The section of an operation with its form; the link to it unfolds it."""
+    """Returns the section of an operation with its form; the link to it unfolds it."""
     section = page.locator(f"#{operation}")
     page.evaluate("name => { location.hash = name }", operation)
     section.get_by_text("Try it").click()
@@ -98,7 +98,7 @@ def test_values_stay_in_their_place(page: Page, served: Served) -> None:
 
 
 def test_the_key_stays_in_its_field(page: Page, served: Served) -> None:
-    """The key is in no address, cookie or storage, and gone when the page is loaded again or left."""
+    """The key is in no address, cookie or storage, and cleared when the page is reloaded or left."""
     key = str(served.profile.key)
     page.get_by_label("Key", exact=True).fill(key)
     section = opened(page, "describeCaller")
@@ -119,7 +119,7 @@ def test_the_key_stays_in_its_field(page: Page, served: Served) -> None:
 
 
 def test_requests_carry_no_session(chromium: Browser, served: Served, url: str) -> None:
-    """A person who is logged in at the console lends that to no request of the page."""
+    """Requests of the page do not use the session of a user who is logged in at the console."""
     with closing(chromium.new_context()) as context:
         page = context.new_page()
         Watched(page, url).log_in(str(served.profile.key))
@@ -150,7 +150,6 @@ def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
 
 @pytest.fixture
 def reading(chromium: Browser, served: Served) -> Iterator[Page]:
-    """The page in a browser without scripts."""
     with closing(chromium.new_context(java_script_enabled=False)) as context:
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{served.port}/docs")
@@ -206,7 +205,7 @@ def test_a_page_behind_a_proxy_has_no_forms(chromium: Browser, served: Served) -
 
 
 def test_other_sites_get_hold_of_nothing(chromium: Browser, served: Served) -> None:
-    """A page of another origin neither frames the page nor keeps a handle on a window with it."""
+    """A page of another origin can neither frame the page nor keep a reference to its window."""
     with closing(chromium.new_context()) as context:
         page = context.new_page()
         address = f"http://127.0.0.1:{served.port}/docs"

@@ -26,7 +26,7 @@ A = "/console/a/queuey"
 
 
 class HttpBrowser(Browser):
-    """A browser that asks a service over HTTP."""
+    """A browser that calls a service over HTTP."""
 
     def __init__(self, port: int) -> None:
         super().__init__(cast("App", None), f"localhost:{port}")
@@ -49,7 +49,7 @@ class HttpBrowser(Browser):
 
 @pytest.fixture(scope="module")
 def service(cassandra: Cassandra, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
-    """The port of the service and the key of its application. It must log nothing that looks like a defect."""
+    """Port of the service and key of its application. The service must log nothing that looks like a defect."""
     store = ["--store", keyspaces.make(cassandra)]
     command("app", "create", "queuey", *store)
     key = json.loads(command("app", "key-add", "queuey", "--json", *store))["secret"]
@@ -60,7 +60,6 @@ def service(cassandra: Cassandra, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def client(service: tuple[int, str]) -> Iterator[Client]:
-    """A client of the service."""
     port, key = service
     with closing(Client(f"http://127.0.0.1:{port}", key=key, application="queuey")) as client:
         yield client
@@ -68,7 +67,6 @@ def client(service: tuple[int, str]) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def browser(service: tuple[int, str]) -> Browser:
-    """A browser whose user has logged in."""
     port, key = service
     browser = HttpBrowser(port)
     assert browser.log_in(key).status == 303
@@ -108,7 +106,7 @@ def test_dead_letters(browser: Browser, client: Client) -> None:
 
 
 def test_the_audit_log(browser: Browser, client: Client) -> None:
-    """All that was done stands in the log, once it is certain; it is there for a restarted service, too."""
+    """Every act is in the log once its outcome is certain, and is still there after a restart."""
     client.create_queue("logged")
     reply = act(browser, f"{A}/logged/acts/send", body="x")
     assert "Stored message" in said(browser, reply)
@@ -116,12 +114,11 @@ def test_the_audit_log(browser: Browser, client: Client) -> None:
 
 
 def is_on(browser: Browser, address: str, words: str) -> bool:
-    """Returns whether a page has some words."""
     return words in browser.get(address).text
 
 
 def test_the_pages_of_a_queue(browser: Browser, client: Client) -> None:
-    """Every page of a queue with jobs, a group and dead letters has what it has on SQLite, at whichever worker."""
+    """Every page of a queue with jobs, a group and dead letters shows the same as on SQLite, on either worker."""
     for name in ("paged", "paged.dead"):
         client.create_queue(name, partitions=3)
     receipts = client.send_many("paged", [Outgoing(json={"task": "thumb", "args": [n]}) for n in range(9)])

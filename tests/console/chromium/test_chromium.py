@@ -1,4 +1,4 @@
-"""The console in Chromium: what operators do, with hostile texts in all they see, on small screens, by the keyboard."""
+"""The console in Chromium as operators use it, with hostile texts everywhere, on small screens, by the keyboard."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def filled(client: Client, served: Served) -> Iterator[Client]:
     client.create_queue("failed.dead")
     client.schedules.put("nightly", queue="later", message=PAYLOADS[0], cron="0 3 * * *", timezone="Europe/Berlin")
     client.schedules.run("nightly")
-    said = {"queue": "orders", "partition": "1", "id": "0" * 32, "attempts": "1", "error": "Timeout", "text": "late"}
-    dead = {f"queuey-dead-{name}": text for name, text in said.items()}
+    headers = {"queue": "orders", "partition": "1", "id": "0" * 32, "attempts": "1", "error": "Timeout", "text": "late"}
+    dead = {f"queuey-dead-{name}": text for name, text in headers.items()}
     client.send("failed.dead", "x", headers=dead | {"queuey-dead-at": "2026-01-01T00:00:00.000Z"})
     yield client
     jobs.close()
 
 
 def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) -> None:
-    """An operator finds a queue, sees how it is, looks at a message, downloads it, and logs out."""
+    """An operator finds a queue, sees its state, opens a message, downloads it, and logs out."""
     page = watched.page
     watched.log_in(str(served.profile.key))
     expect(page.get_by_role("heading", name="Busiest queues")).to_be_visible()
@@ -175,7 +175,7 @@ def test_hostile_texts(watched: Watched, page: Page, client: Client, payload: st
 
 
 def test_a_scan_shows_how_far_it_is_and_stops(page: Page, watched: Watched, client: Client) -> None:
-    """A scan goes on by itself, says how far it is, stops when told to, and goes on again."""
+    """A scan runs by itself, shows its progress, stops on demand, and continues."""
     client.create_queue("long")
     client.send_many("long", ["hay"] * 12_000)
     client.send("long", "hay and a needle")
@@ -186,14 +186,14 @@ def test_a_scan_shows_how_far_it_is_and_stops(page: Page, watched: Watched, clie
 
     page.route("**/messages?*cursor*", slowly)
     watched.open(f"a/{APPLICATION}/long/messages?text=nowhere")
-    expect(page.get_by_role("status")).to_have_text(re.compile(r"0 found, [1-9][\d,]+ looked at, back to .* UTC"))
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"0 found, [1-9][\d,]+ scanned, back to .* UTC"))
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
-    said = page.get_by_role("status").inner_text()
+    progress = page.get_by_role("status").inner_text()
     page.wait_for_timeout(500)
-    assert page.get_by_role("status").inner_text() == said
+    assert page.get_by_role("status").inner_text() == progress
     page.get_by_role("link", name="Go on").click()
-    expect(page.get_by_role("status")).to_contain_text("12,001 looked at")
+    expect(page.get_by_role("status")).to_contain_text("12,001 scanned")
     expect(page.get_by_role("status")).to_contain_text("this is the end")
 
 
@@ -235,7 +235,7 @@ SMALL, LARGE = ViewportSize(width=375, height=700), ViewportSize(width=1280, hei
 
 @pytest.fixture(scope="module")
 def narrow(chromium: Browser, session: StorageState, filled: Client, url: str) -> Iterator[Watched]:
-    """A small window, whose user has logged in: for all pages, because a window costs more than a page."""
+    """A small window with a logged-in user, shared by all pages: a window costs more than a page."""
     with closing(chromium.new_context(viewport=SMALL, storage_state=session)) as context:
         yield Watched(context.new_page(), url)
 
@@ -291,7 +291,7 @@ TEXT = "body => getComputedStyle(body).color"
 
 
 def test_the_span_of_charts(page: Page, watched: Watched, client: Client) -> None:
-    """A button chooses what charts show, and a reload keeps it; what they show is said to who does not see them."""
+    """A button chooses the span of charts, and a reload keeps it; screen readers get their content as text."""
     client.create_queue("spanned")
     client.send_many("spanned", ["x"] * 120)
     watched.open(f"a/{APPLICATION}/spanned")
@@ -335,7 +335,7 @@ def test_the_values_of_charts(page: Page, watched: Watched, client: Client) -> N
 
 
 def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, client: Client) -> None:
-    """The number of messages follows the stream, and the list of messages tells of new ones, which a link shows."""
+    """The number of messages follows the stream, and the list of messages announces new ones, which a link shows."""
     client.create_queue("growing")
     client.send("growing", "first")
     watched.open(f"a/{APPLICATION}/growing")
@@ -385,27 +385,27 @@ def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, c
 
 
 def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, client: Client) -> None:
-    """A tab that was opened in the background asks for no stream until one looks at it."""
+    """A tab that was opened in the background requests no stream until it is visible."""
     client.create_queue("unseen")
     page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen})")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/live" in request.url else None)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url) if "/live" in request.url else None)
     watched.open(f"a/{APPLICATION}/unseen")
     page.wait_for_timeout(300)
-    assert asked == []
+    assert requests == []
     page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
 
 
 def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -> None:
-    """When the stream is refused or ends the page says so, and the charts go on when it can be had again."""
+    """When the stream is refused or ends the page says so, and the charts resume when it is back."""
     client.create_queue("stopped")
     bye = "event: bye\ndata: {}\n\n"
     answers = iter([{"status": 503, "body": "busy"}, {"body": bye, "content_type": "text/event-stream"}])
 
     def answer(route: Route) -> None:
-        given = next(answers, None)
-        route.continue_() if given is None else route.fulfill(**given)  # type: ignore[arg-type]
+        next_answer = next(answers, None)
+        route.continue_() if next_answer is None else route.fulfill(**next_answer)  # type: ignore[arg-type]
 
     page.route("**/live*", answer)
     watched.open(f"a/{APPLICATION}/stopped")

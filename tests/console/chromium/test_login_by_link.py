@@ -15,7 +15,6 @@ from tests.servers.terminal import terminal
 
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[str]:
-    """The address that a service with two workers prints."""
     with terminal(tmp_path, "--workers", "2") as served:
         yield served.lines(3)[1].removeprefix("Console: ")
 

@@ -22,14 +22,13 @@ SECRET = "provider secret"
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[OpenIdProvider]:
-    """Where users log in: ``localhost`` is another site than ``127.0.0.1``."""
-    with providing("localhost", secret=SECRET) as found:
-        yield found
+    """The provider for logins: ``localhost`` is another site than ``127.0.0.1``."""
+    with providing("localhost", secret=SECRET) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, provider: OpenIdProvider) -> Iterator[Served]:
-    """A service with two workers, whose application has users."""
     directory = tmp_path_factory.mktemp("logins")
     (directory / "secret").write_text(SECRET)
     issuer = {
@@ -47,7 +46,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, provider: OpenIdProvider) -
 
 
 def go(watched: Watched, provider: OpenIdProvider) -> None:
-    """Goes to the provider."""
     watched.page.goto(watched.url)
     watched.page.get_by_role("link", name=f"Log in at {provider.root.removeprefix('http://')}").click()
 

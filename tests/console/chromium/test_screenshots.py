@@ -1,6 +1,6 @@
-"""The pictures of the console in the documentation: each has in it a hash of the page's text, so none goes stale.
+"""The console's pictures in the documentation: each contains a hash of the page's text, so none goes stale.
 
-``QUEUEY_SCREENSHOTS=docs pytest tests/console/chromium/test_screenshots.py`` takes them anew.
+``QUEUEY_SCREENSHOTS=docs pytest tests/console/chromium/test_screenshots.py`` takes them again.
 """
 
 from __future__ import annotations
@@ -32,38 +32,35 @@ DOCS = Path(__file__).parents[3] / "docs"
 WORD = b"Page"
 TAKEN = os.environ.get("QUEUEY_SCREENSHOTS")
 LOAD_SECONDS = 95 if TAKEN else 0
-"""Before each picture: it shows a service that has worked for a while. The words of a page are the same without."""
+"""Seconds of load before each picture. The words of a page do not depend on it."""
 _NUMBERS = re.compile("\\S*\\d\\S*|\N{EN DASH}")
 _OF_TIME = {"s", "min", "h", "d", "ago", "in", "now", "none", "about"}
-"""Words beside numbers, which change with them."""
+"""Words next to numbers, which change with them."""
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    """Returns a piece of a PNG file."""
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def stamped(path: Path) -> str:
-    """Returns the hash that a picture has in it."""
-    found = re.search(rb"tEXt" + WORD + rb"\0([0-9a-f]{64})", path.read_bytes())
-    return found[1].decode() if found else "none"
+    match = re.search(rb"tEXt" + WORD + rb"\0([0-9a-f]{64})", path.read_bytes())
+    return match[1].decode() if match else "none"
 
 
 def take(page: Page, path: Path, digest: str) -> None:
-    """Writes a picture of the window, with a hash in it, behind the head of the file."""
+    """Writes a picture of the window, with a hash behind the head of the file."""
     picture = page.screenshot()
     head = len(_SIGNATURE) + 25
     path.write_bytes(picture[:head] + chunk(b"tEXt", WORD + b"\0" + digest.encode()) + picture[head:])
 
 
 def job(task: str, *args: object, **kwargs: object) -> Outgoing:
-    """Returns a message that calls a task."""
     return Outgoing(json={"task": task, "args": args, "kwargs": kwargs})
 
 
 def fill(client: Client) -> None:
-    """Makes queues of a shop: jobs in all states, dead letters, an ordered log with a group, a schedule."""
+    """Creates queues of a shop: jobs in all states, dead letters, an ordered log with a group, a schedule."""
     client.create_queue("thumbnails", partitions=4, max_deliveries=5)
     for name in ("emails", "invoices", "webhooks"):
         client.create_queue(name, max_deliveries=5)
@@ -88,17 +85,16 @@ def fill(client: Client) -> None:
 
 
 def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
-    """Makes dead letters of a queue."""
     client.create_queue(f"{queue}.dead")
     about = {"queue": queue, "partition": "1", "attempts": "5", "at": iso(time.time() - 400)}
     for number, (error, text) in enumerate(errors):
-        said = about | {"id": f"{number:032x}", "error": error, "text": text}
-        headers = {f"queuey-dead-{name}": value for name, value in said.items()}
+        dead_headers = about | {"id": f"{number:032x}", "error": error, "text": text}
+        headers = {f"queuey-dead-{name}": value for name, value in dead_headers.items()}
         client.send_many(f"{queue}.dead", [Outgoing(json={"image": f"photos/{number}.jpg"}, headers=headers)])
 
 
 def work(client: Client, stop: threading.Event) -> None:
-    """Sends jobs and does them, in waves."""
+    """Sends jobs and processes them, in waves."""
     queues = {name: client.job_queue(name) for name in ("thumbnails", "emails", "invoices", "webhooks")}
     for turn in itertools.count():
         wave = math.sin(turn / 40)
@@ -113,7 +109,7 @@ def work(client: Client, stop: threading.Event) -> None:
 
 @pytest.fixture(scope="module")
 def shop(client: Client, served: Served) -> Iterator[None]:
-    """A service with load, if pictures are taken."""
+    """A service, with load if pictures are taken."""
     fill(client)
     stop = threading.Event()
     with closing(served.client()) as other, ThreadPoolExecutor(1) as thread:
@@ -125,7 +121,7 @@ def shop(client: Client, served: Served) -> Iterator[None]:
 
 @pytest.fixture
 def shown(chromium: Browser, session: StorageState, url: str, shop: None) -> Iterator[Watched]:
-    """A window of the size that the pictures have, with sharp letters."""
+    """A window of the pictures' size, with sharp letters."""
     context = chromium.new_context(
         viewport={"width": 1000, "height": 940}, device_scale_factor=1.6, storage_state=session, color_scheme="light"
     )
@@ -135,7 +131,7 @@ def shown(chromium: Browser, session: StorageState, url: str, shop: None) -> Ite
 
 
 def check(watched: Watched, name: str) -> None:
-    """Compares the words of a page with those that its picture was taken of; takes it, if asked to."""
+    """Compares the words of a page with those of its picture; takes the picture if requested."""
     words = _NUMBERS.sub(" ", watched.page.locator("main").inner_text()).split()
     digest = sha256(" ".join(sorted(set(words) - _OF_TIME)).encode()).hexdigest()
     path = DOCS / name

@@ -1,4 +1,4 @@
-"""The pages of consumer groups: who owns what, what is not shown, and groups that the service does not divide."""
+"""The pages of consumer groups: who owns what, what is hidden, and groups that the service does not assign."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_list_searches_no_queues(browser: Browser, owner: Caller, between: I
     between.before(Catalogue.list_queues, lambda: listed.append(None))
     assert re.search(r"g ok 1 1 \d+ s", text_of(browser.part(LIST, query="lag=on").text))
     assert listed == []
-    said = owner.get("_groups/g", lag="1").json
+    group = owner.get("_groups/g", lag="1").json
     assert listed != []
-    assert said["members"][0]["seen"] >= said["members"][0]["since"]
-    assert said["queues"]["q"]["1"]["lag_seconds"] > 0
+    assert group["members"][0]["seen"] >= group["members"][0]["since"]
+    assert group["queues"]["q"]["1"]["lag_seconds"] > 0

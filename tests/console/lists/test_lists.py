@@ -1,4 +1,4 @@
-"""The lists of the console: how much is in queues, what a key may do that sees no list, and what has failed."""
+"""The lists of the console: sizes of queues, what a key without the right to list sees, and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = "\N{EN DASH}"
 
 
 def depths(browser: Browser, query: str = "") -> dict[str, tuple[str, str]]:
-    """Returns what the list of queues says of the messages of each, as a script gets it: how many, and the oldest."""
+    """Returns each queue's count of messages and oldest message from the list of queues, as a script gets them."""
     page = plain(browser.part("/console/a/queuey/_queues", query=f"depth=on&{query}").text)
     assert "<h1" not in page
     rows = re.findall(r"<bdi>([^<]*)</bdi></a></td>((?:<td.*?</td>)*)</tr>", page, re.DOTALL)
@@ -40,15 +40,15 @@ def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
     page = browser.get("/console/a/queuey/_queues").text
     [link] = re.findall(r'<div hx-get="[^"]*" hx-trigger="load"><a href="([^"]*)">Show how many', page)
     assert text_of(page).count(NONE) > 2 * 5
-    found = depths(browser)
-    assert found["empty"] == ("0", NONE)
-    assert found["full"][0] == "3"
-    assert re.fullmatch(r"\d{4}-.* UTC", found["full"][1])
+    sizes = depths(browser)
+    assert sizes["empty"] == ("0", NONE)
+    assert sizes["full"][0] == "3"
+    assert re.fullmatch(r"\d{4}-.* UTC", sizes["full"][1])
     assert depths(browser, "prefix=em") == {"empty": ("0", NONE)}
     whole = browser.get("/console/a/queuey/_queues", query=unescape(link).partition("?")[2]).text
     assert "<h1>" in whole
     assert "hx-get" not in whole
-    assert found["full"][1] in plain(whole)
+    assert sizes["full"][1] in plain(whole)
     assert "not counted" not in whole
 
 
@@ -59,20 +59,20 @@ def test_queues_of_principals_are_not_counted(browser: Browser, owner: Caller) -
 
 
 def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
-    """A page counts so many partitions and for so long, and says of how many queues the messages are not counted."""
+    """A page counts a limited number of partitions for a limited time, and says how many queues were not counted."""
     for name, partitions in (("a", 2), ("b", 4), ("c", 1)):
         owner.create(name, partitions=partitions)
     with replace_in(overview, overview.MAX_PARTITIONS, 3):
         assert {name for name, (count, _) in depths(browser).items() if count == "0"} == {"a", "c"}
         page = browser.get("/console/a/queuey/_queues", query="depth=on").text
-        assert "Of 1 queues the messages were not counted" in page
+        assert "The messages of 1 queues were not counted" in page
     with replace_in(applications, applications.LOOKING_SECONDS, -1.0):
         page = browser.part("/console/a/queuey/_queues", query="depth=on").text
-    assert "Of 3 queues the messages were not counted" in page
+    assert "The messages of 3 queues were not counted" in page
 
 
 def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: Browser) -> None:
-    """A key that sees no list learns what it may do, and opens queues by their names; these say which right lacks."""
+    """A key without the right to list sees its rights, and opens queues by name; these pages name the missing right."""
     bridge.run(
         store.applications.add_key("queuey", digest_of(SEND_KEY), scope=parse_scope(["send"], ["in-*", "orders"]))
     )
@@ -137,7 +137,7 @@ def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
 
 
 def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Browser, owner: Caller) -> None:
-    """A page looks into so many queues and says where it ends; what a key may not read it says, too."""
+    """A page reads a limited number of queues and says where it ends, and what the key may not read."""
     owner.create("orders-1", dead_letter="orders-lost")
     for name in ("a.dead", "b.dead", "c", "d.dead", "orders-lost", "z"):
         owner.create(name)
@@ -145,7 +145,7 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
     bury(owner, "Timeout", "late", into="orders-lost")
 
     def walked(by: Browser, **changes: float) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         query: str | None = ""
         with ExitStack() as stack:
             for name, value in changes.items():
@@ -153,10 +153,10 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
             while query is not None:
                 page = by.get("/console/a/queuey/_failures", query=query).text
                 searched = page.partition("Queues that were searched")[2]
-                found += re.findall(r'<td data-label="Queue"><a href="[^"]*"><bdi>([^<]*)</bdi></a>', searched)
+                names += re.findall(r'<td data-label="Queue"><a href="[^"]*"><bdi>([^<]*)</bdi></a>', searched)
                 following = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', page)
                 query = None if following is None else unescape(following[1])
-        return found
+        return names
 
     expected = ["a.dead", "b.dead", "d.dead", "e.lost", "orders-lost"]
     assert walked(browser) == expected
@@ -165,14 +165,13 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
         assert walked(browser, MAX_SEARCHED=size) == expected
     assert walked(browser, LOOKING_SECONDS=-1.0) == expected
     assert walked(limited) == ["orders-lost"]
-    assert "There is no such queue" in browser.get("/console/a/queuey/_failures").text
+    assert "This queue does not exist" in browser.get("/console/a/queuey/_failures").text
     refused = measuring.get("/console/a/queuey/_failures")
     assert refused.status == 403
     assert "This needs read; the credential allows measure." in refused.text
 
 
 def order(browser: Browser, query: str) -> list[str]:
-    """Returns the names in a list of queues from above."""
     page = browser.get("/console/a/queuey/_queues", query=query).text
     return re.findall(r'id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
 

@@ -1,4 +1,4 @@
-"""The overview of an application: each figure is what the API says, for the queues that the caller may measure."""
+"""The overview of an application: each figure equals the API's, for the queues that the caller may measure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SENDER_KEY = "5" * 64
 
 
 def tiles(browser: Browser, application: str = "queuey") -> dict[str, str]:
-    """Returns the numbers of an overview by what they count."""
+    """Returns the numbers of an overview by their labels."""
     page = plain(browser.part(f"/console/a/{application}/_overview").text)
-    found = re.findall(r"<dt>([^<]*)</dt><dd>(?:<a [^>]*>)?<b>(.*?)</b>", page)
-    return {label: text_of(number) for label, number in found}
+    pairs = re.findall(r"<dt>([^<]*)</dt><dd>(?:<a [^>]*>)?<b>(.*?)</b>", page)
+    return {label: text_of(number) for label, number in pairs}
 
 
 def busy(owner: Caller, name: str) -> None:
-    """Makes a queue with four messages: one is claimed, one retries, two wait."""
+    """Creates a queue with four messages: one is claimed, one retries, two wait."""
     owner.create(name)
     for body in "abcd":
         owner.post(name, body)
@@ -44,9 +44,8 @@ def busy(owner: Caller, name: str) -> None:
 
 
 def backlog(owner: Caller, name: str) -> dict[str, int]:
-    """Returns what the API says of a queue."""
-    found: dict[str, int] = owner("GET", f"{name}/backlog").json
-    return found
+    counts: dict[str, int] = owner("GET", f"{name}/backlog").json
+    return counts
 
 
 def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
@@ -58,15 +57,15 @@ def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
     owner.create("special", dead_letter="graveyard")
     bury(owner, "Timeout", "late", into="orders.dead")
     bury(owner, "Timeout", "late", into="graveyard")
-    found, said = tiles(browser), [backlog(owner, name) for name in ("orders", "mails", "special")]
+    totals, backlogs = tiles(browser), [backlog(owner, name) for name in ("orders", "mails", "special")]
     figures = (("Waiting", "waiting"), ("Not due yet", "delayed"), ("Claimed", "claimed"), ("Retrying", "retrying"))
     for label, name in figures:
-        assert found[label] == str(sum(each[name] for each in said)) != "0"
-    assert found["Dead letters"] == "2"
-    assert found["Workers"] == "2"
-    assert found["Groups that lag"] == "0"
-    oldest = min(each["oldest"] for each in said if each["oldest"])
-    assert found["Oldest waiting"] == moment_absolute(oldest)
+        assert totals[label] == str(sum(each[name] for each in backlogs)) != "0"
+    assert totals["Dead letters"] == "2"
+    assert totals["Workers"] == "2"
+    assert totals["Groups that lag"] == "0"
+    oldest = min(each["oldest"] for each in backlogs if each["oldest"])
+    assert totals["Oldest waiting"] == moment_absolute(oldest)
     page = plain(browser.part(f"{A}/_overview").text)
     assert "These are the figures of all 5 queues." in text_of(page)
     assert re.findall(r'<td><a href="/console/a/queuey/([^"/]*)"><bdi>\1</bdi></a></td><td class="number">', page)
@@ -78,12 +77,12 @@ def test_an_application_without_anything(browser: Browser) -> None:
     page = browser.part(f"{A}/_overview").text
     assert "<h2" not in page
     assert "<table" not in page
-    assert "the figures of no queue: there is none" in text_of(page)
+    assert "the figures of no queue: the application has none" in text_of(page)
     assert "ok Store can be written and read." in text_of(page)
 
 
 def test_rates(app: App, browser: Browser, owner: Caller) -> None:
-    """Messages in and out are those that this service counted in the last finished minute, of the application alone."""
+    """Messages in and out are those that this service counted in the last full minute, of this application alone."""
     owner.create("q")
     history: History = app.service.metrics.heard.__self__  # type: ignore[union-attr]
     now = 1_000_000.0
@@ -92,8 +91,8 @@ def test_rates(app: App, browser: Browser, owner: Caller) -> None:
         owner.post("q", "x")
     owner.claim("q", limit=12, ttl=60)
     now += STEP
-    found = tiles(browser)
-    assert (found["Messages in"], found["Messages out"]) == ("0.50/s", "0.20/s")
+    figures = tiles(browser)
+    assert (figures["Messages in"], figures["Messages out"]) == ("0.50/s", "0.20/s")
     assert tiles(logged_in(app, GUEST_KEY), "guest")["Messages in"] == "0/s"
 
 
@@ -113,10 +112,10 @@ def test_a_limited_key_sees_sums_of_its_queues(
     now = history._clock() + STEP
     history._clock = lambda: now
     assert tiles(browser)["Waiting"] == "6"
-    found, page = tiles(limited), text_of(limited.part(f"{A}/_overview").text)
-    assert (found["Waiting"], found["Claimed"], found["Retrying"], found["Dead letters"]) == ("2", "1", "1", "1")
-    assert found["Messages in"] == "0.08/s"
-    assert found["Workers"] == str(1 + 2)
+    sums, page = tiles(limited), text_of(limited.part(f"{A}/_overview").text)
+    assert (sums["Waiting"], sums["Claimed"], sums["Retrying"], sums["Dead letters"]) == ("2", "1", "1", "1")
+    assert sums["Messages in"] == "0.08/s"
+    assert sums["Workers"] == str(1 + 2)
     assert "private" not in page
     assert "closed" not in page
     assert "all 2 queues that the key may measure" in page
@@ -133,24 +132,24 @@ def test_a_limited_key_sees_sums_of_its_queues(
 
 
 def test_bounds(browser: Browser, owner: Caller) -> None:
-    """So many queues are counted, for so long, those that were used last before others; the page says so."""
+    """A limited number of queues is counted for a limited time, the last used ones first; the page says so."""
     for number in range(6):
         owner.create(f"q{number}")
     owner.post("q5", "x")
     with replace_in(overview, overview.MAX_QUEUES, 3):
         page = text_of(browser.part(f"{A}/_overview").text)
         assert tiles(browser)["Waiting"] == "1"
-    assert "figures of 3 queues, those that were used last and the first by name. There are more: all queues ." in page
+    assert "3 queues: the most recently used ones, then the first by name. There are more: all queues ." in page
     with replace_in(overview, overview.LOOKING_SECONDS, -1.0):
         page = text_of(browser.part(f"{A}/_overview").text)
-    assert "Of 6 of them the messages were not counted, as it would take too long." in page
+    assert "The messages of 6 of them were not counted, as it would take too long." in page
 
 
 def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
     """A group lags if a message has been ahead of it for a while; its lag and members are what the API says."""
     owners(owner)
-    said = owner.get("_groups/g", lag="1").json
-    ahead = sum(each["lag"] for each in said["queues"]["q"].values())
+    group = owner.get("_groups/g", lag="1").json
+    ahead = sum(each["lag"] for each in group["queues"]["q"].values())
     assert ahead == 1
     assert tiles(browser)["Groups that lag"] == "0"
     assert tiles(browser)["Workers"] == "2"
@@ -171,15 +170,15 @@ def test_health_at_a_glance(app: App, operator: Browser, browser: Browser) -> No
 
 
 def test_the_only_application_opens_at_once(browser: Browser, operator: Browser, store: Store) -> None:
-    """A caller who may see one application comes to its overview; others choose, by figures that follow the page."""
+    """A caller who may see one application gets its overview; others choose, by figures that follow the page."""
     reply = browser.get("/console")
     assert (reply.status, reply.headers["Location"]) == (303, A)
     assert browser.get("/console", query="prefix=q").status == 200
     bridge.run(store.catalogue.create_queue("guest", "q", QueueSpec()))
     page = operator.get("/console").text
     assert 'hx-get="/console?depth=on"' in page
-    found = plain(operator.part("/console", query="depth=on").text)
-    assert re.findall(r'<bdi>(\w+)</bdi></a></td>((?:<td class="number">[^<]*</td>){6})', found)
+    overview = plain(operator.part("/console", query="depth=on").text)
+    assert re.findall(r'<bdi>(\w+)</bdi></a></td>((?:<td class="number">[^<]*</td>){6})', overview)
     with replace_in(applications, applications.MAX_APPLICATIONS, 1):
         assert "of 1 applications" in operator.part("/console", query="depth=on").text
 

@@ -28,7 +28,7 @@ from tests.web.gateway_calls import Reply
 
 FORM = "/console/login/once"
 SAME = {"origin": "null", "sec-fetch-site": "same-origin"}
-"""What a browser sends with a form of a page without referrer."""
+"""Headers of a browser that sends a form of a page without referrer."""
 
 
 @pytest.fixture
@@ -41,17 +41,16 @@ def local(store: Store) -> App:
 
 @pytest.fixture
 def token(local: App) -> str:
-    """A token as the terminal shows it."""
+    """Returns a token as the terminal shows it."""
     return local.service.sessions.offer(digest_of(KEY))
 
 
 def spend(browser: Browser, token: str, **headers: str) -> Reply:
-    """Presses the button of a link."""
     return browser.post(FORM, {"token": token}, SAME | headers)
 
 
 def test_a_link_logs_in_once(local: App, token: str) -> None:
-    """Its page has one button and sends no referrer; the form begins a session of the key, and a second one none."""
+    """Its page has one button and sends no referrer; the form begins a session of the key, and works only once."""
     browser = Browser(local)
     shown = browser.get(f"{FORM}/{token}")
     assert shown.status == 200
@@ -171,7 +170,7 @@ def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -
     ],
 )
 def test_only_browsers_on_this_machine(local: App, token: str, headers: dict[str, str]) -> None:
-    """Under another name, as after DNS rebinding, and through a proxy there is no console: an answer like any other."""
+    """Under another name, as after DNS rebinding, and through a proxy the console is a 404 like any other."""
     browser = Browser(local)
     assert spend(browser, local.service.sessions.offer(digest_of(KEY))).status == 303
     addresses = ("/console", "/console/", "/console/login", f"{FORM}/{token}", "/console/a/queuey", "/console/health")
@@ -190,7 +189,7 @@ def test_names_of_this_machine(local: App, host: str) -> None:
 
 
 def test_the_console_that_was_turned_on(app: App) -> None:
-    """With ``on`` any host and any proxy may lead to it, and there are no links."""
+    """With ``on`` the console answers on any host and behind any proxy, and there are no links."""
     browser = Browser(app, "queues.example.org")
     token = app.service.sessions.offer(digest_of(KEY))
     assert browser.get("/console/login", headers={"x-forwarded-for": "10.0.0.1", "via": "1.1 proxy"}).status == 200

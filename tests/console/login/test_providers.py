@@ -1,4 +1,4 @@
-"""Logins at an OpenID provider: the way there and back, who one is then, and what hostile answers come to."""
+"""Logins at an OpenID provider: the way there and back, the user's identity then, and hostile answers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,12 @@ FORM = "/console/login"
 
 @pytest.fixture
 def provider() -> Iterator[OpenIdProvider]:
-    """Where users log in."""
-    with providing() as found:
-        yield found
+    with providing() as running:
+        yield running
 
 
 @pytest.fixture
 def trusted(provider: OpenIdProvider) -> UserIssuer:
-    """The setting."""
     return UserIssuer(
         issuer=provider.root,
         audience=("queuey", "api"),
@@ -64,33 +62,30 @@ def trusted(provider: OpenIdProvider) -> UserIssuer:
 
 @pytest.fixture
 def users(trusted: UserIssuer) -> Users:
-    """The users of the applications."""
     return {"queuey": (trusted,)}
 
 
 @pytest.fixture
 def app(store: Store, users: Users) -> App:
-    """The application."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     return assembled(store, users)
 
 
 def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
-    """Makes the application as another process of the service does."""
-    readers, found = patient_providers(users, environ or {})
-    include = console(examine, users=users, providers=found)
+    """Returns the application as another process of the service makes it."""
+    readers, providers = patient_providers(users, environ or {})
+    include = console(examine, users=users, providers=providers)
     return make_app(store, readers=readers, private=users.keys(), includes=[include])
 
 
 @pytest.fixture
 def browser(app: App) -> Browser:
-    """A browser whose user has not logged in."""
     return Browser(app)
 
 
 def begin(browser: Browser, provider: OpenIdProvider, following: str = "") -> str:
-    """Opens the form and follows its link; returns where the provider is asked."""
+    """Opens the form and follows its link; returns the URL of the provider."""
     html = browser.get(FORM, query=urlencode({"next": following})).text
     [address] = re.findall(rf'href="({FORM}/{issuer_tag(provider.root)}[^"]*)"', html)
     path, _, query = unescape(address).partition("?")
@@ -111,12 +106,10 @@ def come_back(browser: Browser, address: str) -> Any:  # noqa: ANN401 - a reply
 
 
 def log_in(browser: Browser, provider: OpenIdProvider, following: str = "") -> Any:  # noqa: ANN401 - a reply
-    """Goes to the provider and comes back."""
     return come_back(browser, visit(begin(browser, provider, following)))
 
 
 def inbox(provider: OpenIdProvider, user: str = "ann") -> str:
-    """The name of a user's queue."""
     return queue_name(PATTERN, user_name(provider.root, user))
 
 
@@ -145,7 +138,7 @@ def test_what_the_provider_is_asked(browser: Browser, provider: OpenIdProvider) 
 
 @pytest.mark.parametrize("host", ["queues.example.org", "queues.example.org:8443"])
 def test_elsewhere_the_way_back_is_https(app: App, provider: OpenIdProvider, host: str) -> None:
-    """Behind a proxy that ends TLS the address to come back to begins with https, as the cookie needs it."""
+    """Behind a proxy that ends TLS the redirect URL begins with https, as the cookie needs it."""
     browser = Browser(app, host)
     assert log_in(browser, provider).status == 303
     assert provider.exchanged[0]["redirect_uri"].startswith(f"https://{host}/console/login/")
@@ -184,7 +177,7 @@ def test_a_role(app: App, browser: Browser, provider: OpenIdProvider) -> None:
 
 
 def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, store: Store) -> None:
-    """An act of a user stands in the audit log under the user's name; a key that a user makes ends with the session."""
+    """A user's act is in the audit log under the user's name; a key that a user creates ends with the session."""
     app.service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": ["admins"]}
     assert log_in(browser, provider).status == 303
@@ -323,7 +316,7 @@ def test_a_user_of_several_applications(store: Store, trusted: UserIssuer, provi
 
 
 def test_a_token_with_the_key_of_another(browser: Browser, provider: OpenIdProvider) -> None:
-    """A token that somebody else has signed begins no session."""
+    """A token signed by another party begins no session."""
     published = provider.issuer.published()
     provider.troubled, provider.content = "/keys", published
     provider.issuer.keys["first"] = ("ES256", new_key("ES256"))
@@ -348,7 +341,7 @@ def test_a_token_with_the_key_of_another(browser: Browser, provider: OpenIdProvi
 def test_answers_that_are_refused(
     browser: Browser, provider: OpenIdProvider, fields: dict[str, str | None], words: str
 ) -> None:
-    """An answer that is none to this login begins no session, and shows the form."""
+    """An answer that does not belong to this login begins no session, and shows the form."""
     provider.answer_fields = fields
     reply = log_in(browser, provider)
     assert (reply.status, words in reply.text) == (403, True), reply.text
@@ -358,7 +351,7 @@ def test_answers_that_are_refused(
 
 
 def test_a_provider_that_names_itself_always_does(store: Store, app: App, users: Users) -> None:
-    """If the discovery document says that answers have the issuer, one without is refused."""
+    """If the discovery document says that answers name the issuer, one without is refused."""
     with providing() as provider:
         provider.discovery["authorization_response_iss_parameter_supported"] = True
         issuer = msgspec.structs.replace(users["queuey"][0], issuer=provider.root, keys=provider.url)
@@ -370,7 +363,7 @@ def test_a_provider_that_names_itself_always_does(store: Store, app: App, users:
 
 
 def test_an_answer_counts_in_its_own_browser_alone(app: App, browser: Browser, provider: OpenIdProvider) -> None:
-    """Nobody is logged in to a session of somebody else: a code that a stranger has asked for is not exchanged."""
+    """An answer counts only in the browser that began the login: a code that a stranger requested is not exchanged."""
     stolen = visit(begin(browser, provider))
     victim = Browser(app)
     reply = come_back(victim, stolen)
@@ -399,7 +392,7 @@ def test_a_code_counts_once(app: App, browser: Browser, provider: OpenIdProvider
 
 
 def test_an_answer_of_one_provider_counts_for_no_other(store: Store, users: Users, provider: OpenIdProvider) -> None:
-    """Each provider has its own address to come back to; there a state of another one means nothing."""
+    """Each provider has its own redirect URL, where a state of another one is invalid."""
     with providing() as other:
         second = msgspec.structs.replace(users["queuey"][0], issuer=other.root, keys=other.url, queues={})
         browser = Browser(assembled(store, {"queuey": (users["queuey"][0], second)}))
@@ -431,7 +424,7 @@ def test_a_login_leads_to_pages_of_the_console_alone(
     following: str,
     kept: bool,  # noqa: FBT001
 ) -> None:
-    """The page to go on to comes back with the browser; a long one is left behind."""
+    """The page to return to comes back with the browser; a long one is dropped."""
     assert log_in(browser, provider, following).headers["Location"] == (following if kept else "/console")
 
 
@@ -443,20 +436,20 @@ def test_a_provider_that_does_not_exchange_codes(
     store: Store,
     behaviour: Behaviour,
 ) -> None:
-    """Whatever it does instead of an answer, the login ends with a page that says so, and the next one may succeed."""
+    """Whatever it does instead of an answer, the login ends with an error page, and the next one may succeed."""
     answer = visit(begin(browser, provider))
     provider.troubled, provider.behaviour = "/token", behaviour
-    readers, [found] = patient_providers(users, {})
-    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[found])])
-    browser.get(f"{FORM}/{found.tag}")  # The discovery document is there.
-    found._bearer._keys[provider.root].get()  # So are the keys.
-    asked = provider.asked
-    found._fetch_seconds = 2.0 if behaviour in {"hang", "drip"} else 60.0
+    readers, [login] = patient_providers(users, {})
+    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[login])])
+    browser.get(f"{FORM}/{login.tag}")  # The discovery document is cached.
+    login._bearer._keys[provider.root].get()  # So are the keys.
+    requests = provider.asked
+    login._fetch_seconds = 2.0 if behaviour in {"hang", "drip"} else 60.0
     reply = come_back(browser, answer)
-    found._fetch_seconds = 60.0  # A good answer may take that long on a busy machine.
+    login._fetch_seconds = 60.0  # A successful answer may take that long on a busy machine.
     assert reply.status == (403 if behaviour in {"fail", "redirect"} else 503)
-    # A provider that is given up may count the request later. A redirection is not followed.
-    assert eventually(lambda: provider.asked == asked + 1)
+    # A provider whose request was abandoned may count it later. A redirect is not followed.
+    assert eventually(lambda: provider.asked == requests + 1)
     assert 'name="key"' in reply.text
     assert cookies.SESSION not in browser.cookies
     provider.troubled = ""
@@ -487,20 +480,20 @@ def test_an_error_with_a_token(browser: Browser, provider: OpenIdProvider) -> No
 
 
 def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users: Users, store: Store) -> None:
-    """While two logins wait for a provider, a third is told to try again: it holds no further thread."""
-    readers, [found] = patient_providers(users, {})
-    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[found])])
+    """While two logins wait for a provider, a third is asked to retry: it holds no further thread."""
+    readers, [login] = patient_providers(users, {})
+    browser.app = make_app(store, readers=readers, includes=[console(examine, users=users, providers=[login])])
     for _ in range(MAX_AT_ONCE):
-        assert found._busy.acquire(blocking=False)
+        assert login._busy.acquire(blocking=False)
     reply = log_in(browser, provider)
     assert (reply.status, reply.headers["Retry-After"], "same moment" in reply.text) == (503, "1", True)
     assert provider.exchanged == []
-    found._busy.release()
+    login._busy.release()
     assert log_in(browser, provider).status == 303
 
 
 def stop_clock(app: App) -> None:
-    """Has logins counted as if no time passed."""
+    """Counts logins as if no time passed."""
     views = app.endpoints["console.back"].view("GET").answer.__self__
     for bound in (views._of_browser, views._of_address, views._of_provider, views._of_user):
         bound._clock = lambda: 0.0
@@ -519,7 +512,7 @@ def test_a_browser_with_wrong_codes_is_slowed_down(browser: Browser, provider: O
 
 
 def test_one_address_cannot_use_up_what_a_provider_is_asked(browser: Browser, provider: OpenIdProvider) -> None:
-    """Whoever brings a new cookie with each wrong code gets half of the provider's rate; keys go on."""
+    """An address that brings a new cookie with each wrong code gets half of the provider's rate; keys still log in."""
     stop_clock(browser.app)
     provider.answer_fields = {"code": "wrong"}
     replies = [log_in(Browser(browser.app), provider) for _ in range(WRONG_CODES.burst + 2)]
@@ -539,7 +532,7 @@ def test_logins_of_one_user_are_bounded(browser: Browser, provider: OpenIdProvid
 def test_a_provider_is_asked_by_all_together(
     browser: Browser, provider: OpenIdProvider, users: Users, store: Store
 ) -> None:
-    """However many users come, a provider gets so many codes at once; keys go on."""
+    """However many users come, a provider gets a limited number of codes at once; keys still log in."""
     most = 8
     with replace_in(login, EXCHANGES, Rate(5, most)):
         browser.app = assembled(store, users)
@@ -569,7 +562,7 @@ def test_a_provider_is_asked_by_all_together(
 def test_discovery_documents_that_are_refused(
     browser: Browser, provider: OpenIdProvider, change: dict[str, Any]
 ) -> None:
-    """A provider whose document is of another issuer, or has unsafe addresses, logs nobody in; keys still do."""
+    """A provider whose document is of another issuer, or has unsafe addresses, logs in no user; keys still do."""
     provider.discovery |= change
     browser.get(FORM)
     reply = browser.get(f"{FORM}/{issuer_tag(provider.root)}")
@@ -578,7 +571,7 @@ def test_discovery_documents_that_are_refused(
 
 
 def test_states_are_read_in_one_way(users: Users) -> None:
-    """A state that differs in any character, or is of another visitor or provider, is none."""
+    """A state that differs in any character, or is of another visitor or provider, is invalid."""
     [bearer] = patient_readers(users)
     one, other = (
         Provider(msgspec.structs.replace(users["queuey"][0], issuer=name), None, bearer)  # type: ignore[arg-type]
@@ -586,7 +579,7 @@ def test_states_are_read_in_one_way(users: Users) -> None:
     )
     attempt = one.begin("v" * 43, "/console/a/x")
     assert one.resume("v" * 43, attempt.state) == attempt
-    # What passes through the browser's address says nothing of the verifier.
+    # What passes through the browser's address reveals nothing of the verifier.
     assert len({attempt.state.rpartition(".")[2], attempt.nonce, attempt.verifier}) == 3
     assert one.resume("w" * 43, attempt.state) is None
     assert other.resume("v" * 43, attempt.state) is None

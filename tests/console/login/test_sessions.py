@@ -1,4 +1,4 @@
-"""Logging in and out: cookies, forms, what is refused, and how long a session is one."""
+"""Logging in and out: cookies, forms, refusals, and how long a session lasts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_long_address_is_not_carried_along(stranger: Browser, length: int, kep
 
 
 def test_a_link_of_another_site_ends_no_session(browser: Browser) -> None:
-    """A request for which a browser keeps the cookie to itself has it drop none; one with an old cookie has."""
+    """A request for which a browser withholds its cookie does not delete it; one with an old cookie does."""
     kept, browser.cookies = browser.cookies, {}
     reply = browser.get("/console/a/queuey")
     assert reply.status == 303
@@ -84,7 +84,7 @@ def test_a_link_of_another_site_ends_no_session(browser: Browser) -> None:
 
 
 def test_log_in_and_out(stranger: Browser) -> None:
-    """A key begins a session, which ends at the logout, also for who has copied the cookie."""
+    """A key begins a session, which ends at the logout, also for a copied cookie."""
     reply = stranger.log_in(KEY, next="/console/a/queuey")
     assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey")
     assert set(stranger.cookies) == {SESSION}
@@ -101,7 +101,7 @@ def test_log_in_and_out(stranger: Browser) -> None:
 
 
 def test_a_login_ends_the_session_before(browser: Browser) -> None:
-    """Whoever logs in again leaves no session behind."""
+    """Logging in again ends the session before."""
     before = Browser(browser.app)
     before.cookies = dict(browser.cookies)
     assert browser.log_in(LIMITED_KEY).status == 303
@@ -158,7 +158,7 @@ def test_forms_of_others_are_refused(
 
 @pytest.mark.parametrize("token", ["x" * 43, "", "é"])
 def test_a_form_needs_the_token_of_its_cookie(browser: Browser, stranger: Browser, token: str) -> None:
-    """A form with another token ends no session, and begins none: the login form is shown again."""
+    """A form with another token neither ends nor begins a session: the login form is shown again."""
     reply = browser.post("/console/logout", {"form_token": token})
     assert (reply.status, "another session" in reply.text) == (403, True)
     assert browser.get("/console/health").status == 200
@@ -232,7 +232,7 @@ def test_logins_with_one_key_are_bounded(app: App) -> None:
     ],
 )
 def test_which_addresses_are_counted_as_one(one: str, other: str, together: bool) -> None:  # noqa: FBT001
-    """An address of IPv4 counts for itself, those of one network of IPv6 together: a caller has all of them."""
+    """An IPv4 address counts by itself, those of an IPv6 network together: a caller has all of them."""
     assert (counted_as(one) == counted_as(other)) is together
 
 
@@ -249,7 +249,7 @@ def test_expired_and_revoked_keys(store: Store, app: App) -> None:
 
 
 def test_a_session_ends(store: Store) -> None:
-    """A session is none after its time, or after its key's, whichever comes first."""
+    """A session ends after its time, or with its key, whichever comes first."""
     now = 1000.0
     sessions = Sessions(store, lambda: now)
     long, _ = sessions.begin(b"a" * 32)
@@ -265,7 +265,6 @@ def test_a_session_ends(store: Store) -> None:
 
 
 def refusal(sessions: Sessions, token: str) -> str:
-    """Returns why there is no session."""
     with pytest.raises(NotAuthenticated) as raised:
         sessions.find(token)
     return str(raised.value)
@@ -291,7 +290,7 @@ def test_a_session_is_no_credential_of_the_api(browser: Browser, scheme: str) ->
 
 
 def test_a_key_in_a_header_opens_no_page(stranger: Browser) -> None:
-    """A page is for who has logged in, not for a program with a key: no page of another origin can send one."""
+    """A page needs a session, not a key in a header: pages of other origins cannot send one."""
     assert stranger.get("/console", headers={"authorization": f"Application {KEY}"}).status == 303
 
 
@@ -319,7 +318,7 @@ def test_a_key_in_a_header_opens_no_page(stranger: Browser) -> None:
     ],
 )
 def test_a_login_leads_to_pages_of_the_console_alone(address: str, leads_to: str) -> None:
-    """No address that somebody else gives leads away from the console."""
+    """No address from outside leads away from the console."""
     assert own_page(address) == leads_to
 
 

@@ -1,1 +1,1 @@
-"""Applications, queues, offsets, the ledger."""
+"""Tests of applications, queues, offsets and the ledger."""

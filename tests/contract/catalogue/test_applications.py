@@ -1,4 +1,4 @@
-"""Applications and their keys."""
+"""Tests of applications and their keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.contract.samples import at_once, eventually
 
 
 def digest(text: str) -> bytes:
-    """The SHA-256 of a key."""
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -23,13 +22,13 @@ def test_created_and_listed(store: Store, other: Store) -> None:
     """Applications are listed by name, in every store."""
     for name in ("globex", "Initech", "umbrella"):
         bridge.run(store.applications.create_application(name))
-    for one in (store, other):
-        assert bridge.run(one.applications.application_names()) == sorted([APP, "globex", "Initech", "umbrella"])
-        assert bridge.run(one.applications.has_application("globex"))
+    for handle in (store, other):
+        assert bridge.run(handle.applications.application_names()) == sorted([APP, "globex", "Initech", "umbrella"])
+        assert bridge.run(handle.applications.has_application("globex"))
 
 
 def test_pages_of_applications(store: Store, other: Store) -> None:
-    """A page begins at a name, inclusive, and has so many; the order is that of code points, also beyond 16 bits."""
+    """A page begins at a name, inclusive, and has its limit of names, in code point order, also beyond 16 bits."""
     names = ["A", "a", "a*", "ab", "z", "é", "\uffee", "\U0001f600"]
     for name in names:
         bridge.run(store.applications.create_application(name))
@@ -47,17 +46,17 @@ def test_pages_of_applications(store: Store, other: Store) -> None:
 
 
 def test_exists_once(store: Store, other: Store) -> None:
-    """A second application of a name is refused and changes nothing."""
+    """Creating an application whose name exists is refused and changes nothing."""
     bridge.run(store.applications.add_key(APP, digest("k")))
-    for one in (store, other):
+    for handle in (store, other):
         with pytest.raises(ApplicationExists):
-            bridge.run(one.applications.create_application(APP))
+            bridge.run(handle.applications.create_application(APP))
     assert bridge.run(store.applications.application_names()) == [APP]
     assert len(bridge.run(store.applications.keys(APP))) == 1
 
 
 def test_only_one_of_many_creates(store: Store, other: Store) -> None:
-    """Of callers that create one application at once, one succeeds."""
+    """Only one of the simultaneous callers that create an application succeeds."""
 
     def create(n: int) -> bool:
         try:
@@ -70,7 +69,7 @@ def test_only_one_of_many_creates(store: Store, other: Store) -> None:
 
 
 def test_unknown_application(store: Store) -> None:
-    """What was never created does not exist, has no keys, and can be given none."""
+    """An application that was never created does not exist, has no keys, and accepts none."""
     assert not bridge.run(store.applications.has_application("nobody"))
     assert bridge.run(store.applications.keys("nobody")) == []
     with pytest.raises(ApplicationNotFound):
@@ -81,40 +80,40 @@ def test_unknown_application(store: Store) -> None:
 
 
 def test_seen_by_other_stores(store: Store, other: Store) -> None:
-    """An application that was missing is found soon after somebody created it."""
+    """An application that was missing is found soon after another process has created it."""
     assert not bridge.run(other.applications.has_application("globex"))
     bridge.run(store.applications.create_application("globex"))
     assert eventually(lambda: bridge.run(other.applications.has_application("globex")))
 
 
 class TestKeys:
-    """Keys are known by their hash."""
+    """Keys are found by their hash."""
 
     def test_added_and_found(self, store: Store, other: Store) -> None:
-        """A key is found by its hash in every store, with what was said when it was added."""
+        """A key is found by its hash in every store, with the fields it was added with."""
         key = bridge.run(store.applications.add_key(APP, digest("k"), expires=4e9, note="for the reports"))
         assert (key.application, key.expires, key.note) == (APP, 4e9, "for the reports")
         assert abs(key.created - ids.ticks_to_seconds(ids.now_ticks())) < 60
-        for one in (store, other):
-            assert bridge.run(one.applications.find_key(digest("k"))) == key
-            assert bridge.run(one.applications.find_key(digest("K"))) is None
-            assert bridge.run(one.applications.keys(APP)) == [key]
+        for handle in (store, other):
+            assert bridge.run(handle.applications.find_key(digest("k"))) == key
+            assert bridge.run(handle.applications.find_key(digest("K"))) is None
+            assert bridge.run(handle.applications.keys(APP)) == [key]
 
     def test_id_is_part_of_the_hash(self, store: Store) -> None:
-        """The public id is eight hex digits of the hash, so it says nothing of the key."""
+        """The public id is the first eight hex digits of the hash, so it does not reveal the key."""
         for n in range(20):
             key = bridge.run(store.applications.add_key(APP, digest(str(n))))
             assert len(key.id) == 8
             assert key.id in digest(str(n)).hex()
 
     def test_adding_again(self, store: Store, other: Store) -> None:
-        """A key that the application has already is given as it is."""
+        """Adding a key that the application already has returns it as it is."""
         key = bridge.run(store.applications.add_key(APP, digest("k"), note="first"))
         assert bridge.run(other.applications.add_key(APP, digest("k"), expires=5.0, note="second")) == key
         assert bridge.run(store.applications.keys(APP)) == [key]
 
     def test_of_another_application(self, store: Store) -> None:
-        """A key belongs to one application: a second one cannot have it, so that a key says who calls."""
+        """A key belongs to one application and cannot be added to a second one, so that it identifies its caller."""
         bridge.run(store.applications.create_application("globex"))
         key = bridge.run(store.applications.add_key(APP, digest("k")))
         with pytest.raises(Conflict):
@@ -123,7 +122,7 @@ class TestKeys:
         assert bridge.run(store.applications.keys("globex")) == []
 
     def test_listed_oldest_first(self, store: Store) -> None:
-        """All keys that are not revoked are listed in the order they were added, expired ones included."""
+        """All keys that are not revoked, also expired ones, are listed in the order they were added."""
         bridge.run(store.applications.create_application("globex"))
         added = [
             bridge.run(store.applications.add_key(APP, digest(str(n)), expires=None if n % 2 else 1.0))
@@ -134,25 +133,25 @@ class TestKeys:
         assert bridge.run(store.applications.keys("globex")) == [theirs]
 
     def test_expired_keys_are_found(self, store: Store) -> None:
-        """Whether a key still holds is for the caller to decide: an expired one is found."""
+        """An expired key is found, because the caller decides whether it is valid."""
         key = bridge.run(store.applications.add_key(APP, digest("k"), expires=1.0))
         assert bridge.run(store.applications.find_key(digest("k"))) == key
 
     def test_revoked(self, store: Store, other: Store) -> None:
-        """A revoked key is found nowhere from then on; the others stay."""
+        """A revoked key is not found any more; the others stay."""
         first, second = (bridge.run(store.applications.add_key(APP, digest(text))) for text in "ab")
         bridge.run(other.applications.find_key(digest("a")))
         bridge.run(store.applications.revoke_key(APP, first.id))
-        for one in (store, other):
-            assert bridge.run(one.applications.find_key(digest("a"))) is None
-            assert bridge.run(one.applications.keys(APP)) == [second]
+        for handle in (store, other):
+            assert bridge.run(handle.applications.find_key(digest("a"))) is None
+            assert bridge.run(handle.applications.keys(APP)) == [second]
             with pytest.raises(KeyNotFound):
-                bridge.run(one.applications.revoke_key(APP, first.id))
+                bridge.run(handle.applications.revoke_key(APP, first.id))
         again = bridge.run(store.applications.add_key(APP, digest("a")))
         assert bridge.run(other.applications.find_key(digest("a"))) == again
 
     def test_expire(self, store: Store, other: Store) -> None:
-        """The end of a key can be moved; nothing else of it changes."""
+        """The expiry of a key can be changed; nothing else of it changes."""
         key = bridge.run(store.applications.add_key(APP, digest("k"), note="n"))
         for expires in (5e9, 1.0, 1234.5):
             changed = bridge.run(store.applications.expire_key(APP, key.id, expires))
@@ -160,7 +159,7 @@ class TestKeys:
             assert bridge.run(other.applications.find_key(digest("k"))) == changed
 
     def test_scope(self, store: Store, other: Store) -> None:
-        """What a key is limited to stays with it, also when its end is moved and when it is added again without."""
+        """The scope of a key stays when its expiry changes and when it is added again without a scope."""
         scope = Scope(("send", "read"), ("orders-*", 'a,b "c" é*'))
         limited, free = (
             bridge.run(store.applications.add_key(APP, digest("k"), scope=scope)),
@@ -176,7 +175,7 @@ class TestKeys:
         assert [key.scope for key in bridge.run(other.applications.keys(APP))] == [scope, None]
 
     def test_operators(self, store: Store, other: Store) -> None:
-        """Operators have keys like an application's, and are none."""
+        """Operators have keys like an application's, but are not applications."""
         key = bridge.run(store.applications.add_key(OPERATORS, digest("k")))
         assert bridge.run(other.applications.find_key(digest("k"))) == key
         assert (
@@ -190,7 +189,7 @@ class TestKeys:
         assert bridge.run(other.applications.find_key(digest("k"))) is None
 
     def test_unknown_key(self, store: Store) -> None:
-        """An id that the application does not have reaches no key, least of all another application's."""
+        """An unknown id matches no key, least of all another application's."""
         bridge.run(store.applications.create_application("globex"))
         key = bridge.run(store.applications.add_key(APP, digest("k")))
         for application, name in [("globex", key.id), (APP, key.id[:7]), (APP, key.id + "0"), (APP, ""), (APP, "%")]:
@@ -201,7 +200,7 @@ class TestKeys:
         assert bridge.run(store.applications.keys(APP)) == [key]
 
     def test_ids_that_would_be_alike(self, store: Store) -> None:
-        """Two keys of one application never share an id: revoking or ending one must not touch the other."""
+        """Two keys of one application never share an id, so that revoking or expiring one cannot affect the other."""
         first = bridge.run(store.applications.add_key(APP, b"\x01\x02\x03\x04" + b"a" * 28))
         try:
             second = bridge.run(store.applications.add_key(APP, b"\x01\x02\x03\x04" + b"b" * 28))
@@ -213,9 +212,9 @@ class TestKeys:
         assert bridge.run(store.applications.keys(APP)) == [second]
 
     def test_any_hash(self, store: Store) -> None:
-        """Hashes are bytes: zeros, quotes and high bytes are as good as others."""
+        """A hash may have any bytes: zeros, quotes and high bytes too."""
         hashes = [b"\0" * 32, b"\xff" * 32, b"'" * 32, b"\0" * 31 + b"\1"]
-        for one in hashes[1:]:
-            bridge.run(store.applications.add_key(APP, one))
+        for digest in hashes[1:]:
+            bridge.run(store.applications.add_key(APP, digest))
         assert bridge.run(store.applications.find_key(hashes[0])) is None
         assert all(bridge.run(store.applications.find_key(one)) is not None for one in hashes[1:])

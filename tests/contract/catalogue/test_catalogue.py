@@ -1,4 +1,4 @@
-"""Queues: created, found, changed, purged, deleted."""
+"""Tests of queues: created, found, updated, purged and deleted."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ OTHERS: dict[str, Any] = {
 
 
 def fields(queue: Queue) -> dict[str, Any]:
-    """What a caller may choose about a queue, as it is."""
+    """Returns the fields that a caller may choose about a queue."""
     return {name: getattr(queue, name) for name in FULL}
 
 
 def same(one: Queue, two: Queue) -> bool:
-    """Whether two rows show one queue; ``version`` is the store's own affair."""
+    """Returns whether two rows show one queue, whatever their ``version``."""
     return structs.replace(one, version=0) == structs.replace(two, version=0)
 
 
 def test_defaults(store: Store) -> None:
-    """A queue of which nothing is said gets the documented defaults, and its creation is dated."""
+    """A queue created without options has the documented defaults and a creation time."""
     name = fresh_name()
     queue, created = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec()))
     assert created
@@ -92,7 +92,7 @@ def test_defaults(store: Store) -> None:
 
 
 def test_all_fields(store: Store, other: Store) -> None:
-    """Every field given is kept, and everybody finds it."""
+    """Every field given at creation is stored, and read by every process."""
     name = fresh_name()
     queue, created = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     assert created
@@ -106,14 +106,14 @@ GIVEN = {"all": set(FULL), "none": set[str](), **{name: {name} for name in FULL}
 
 
 def test_creating_again_with_equal_or_absent_fields(store: Store, other: Store) -> None:
-    """A queue that exists is found, unchanged, whichever of its fields are given again."""
+    """Creating an existing queue with equal or absent fields returns it unchanged."""
     name = fresh_name()
     queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     places = [(1, position) for position in say(store, queue, "kept")]
-    for what, given in GIVEN.items():
-        spec = QueueSpec(**{field: FULL[field] for field in given})
-        for one in (store, other):
-            again, created = bridge.run(one.catalogue.create_queue(APP, name, spec))
+    for what, value in GIVEN.items():
+        spec = QueueSpec(**{field: FULL[field] for field in value})
+        for handle in (store, other):
+            again, created = bridge.run(handle.catalogue.create_queue(APP, name, spec))
             assert not created, what
             assert same(again, queue), what
     assert same(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
@@ -121,19 +121,19 @@ def test_creating_again_with_equal_or_absent_fields(store: Store, other: Store) 
 
 
 def test_creating_again_with_another_field(store: Store, other: Store) -> None:
-    """One differing field is refused, named, and changes nothing; the queue as it stands comes with the error."""
+    """Creating an existing queue with a different field is refused; the error names the field and has the queue."""
     name = fresh_name()
     queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
-    for one, field in itertools.product((store, other), FULL):
+    for handle, field in itertools.product((store, other), FULL):
         with pytest.raises(QueueExists) as refused:
-            bridge.run(one.catalogue.create_queue(APP, name, QueueSpec(**(FULL | {field: OTHERS[field]}))))
+            bridge.run(handle.catalogue.create_queue(APP, name, QueueSpec(**(FULL | {field: OTHERS[field]}))))
         assert refused.value.differing == (field,)
         assert same(refused.value.queue, queue)
     assert same(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 def test_creating_again_with_several_other_fields(store: Store) -> None:
-    """All differing fields are named."""
+    """The error names all different fields."""
     name = fresh_name()
     bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     with pytest.raises(QueueExists) as refused:
@@ -142,7 +142,7 @@ def test_creating_again_with_several_other_fields(store: Store) -> None:
 
 
 def test_queues_have_different_numbers(store: Store, other: Store) -> None:
-    """No two queues share a uid or a qid, and a name used again gets new ones."""
+    """No two queues share a uid or a qid, and a name that is used again gets new ones."""
     queues = [make_queue(one) for one in (store, other, store)]
     bridge.run(store.catalogue.delete_queue(queues[0]))
     queues.append(make_queue(other, queues[0].name))
@@ -151,7 +151,7 @@ def test_queues_have_different_numbers(store: Store, other: Store) -> None:
 
 
 def test_unknown_application(store: Store) -> None:
-    """A queue needs an application."""
+    """A queue needs an existing application."""
     with pytest.raises(ApplicationNotFound):
         bridge.run(store.catalogue.create_queue("nobody", "orders", QueueSpec()))
     with pytest.raises(QueueNotFound):
@@ -161,7 +161,7 @@ def test_unknown_application(store: Store) -> None:
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_unknown_queue(store: Store, *, fresh: bool) -> None:
-    """What does not exist is not found, and looking for it does not make it."""
+    """A missing queue is not found, and the lookup does not create it."""
     for _ in range(2):
         with pytest.raises(QueueNotFound):
             bridge.run(store.catalogue.queue(APP, "missing", fresh=fresh))
@@ -169,20 +169,20 @@ def test_unknown_queue(store: Store, *, fresh: bool) -> None:
 
 
 def test_queue_is_found_after_it_was_missing(store: Store, other: Store) -> None:
-    """A store that did not find a queue finds it once another one has created it."""
+    """A queue that was missing is found once another process has created it."""
     name = fresh_name()
-    for one in (store, other):
+    for handle in (store, other):
         with pytest.raises(QueueNotFound):
-            bridge.run(one.catalogue.queue(APP, name, fresh=True))
+            bridge.run(handle.catalogue.queue(APP, name, fresh=True))
     queue = make_queue(store, name)
     assert same(bridge.run(store.catalogue.queue(APP, name)), queue)
     assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 def test_cached_rows(store: Store, other: Store) -> None:
-    """What was just looked up is at hand without asking; what never was, or is known to have changed, is not."""
+    """The cache has rows that were just read, but none of missing queues or of queues known to have changed."""
     queue = make_queue(store)
-    # For a moment: where rows are used for a tenth of a second, the machine may be slower than that.
+    # The machine may be slower than a tenth of a second, which is how long rows may be used here.
     assert eventually(
         lambda: (
             bridge.run(store.catalogue.queue(APP, queue.name)) == queue == store.catalogue.cached_queue(APP, queue.name)
@@ -197,7 +197,7 @@ def test_cached_rows(store: Store, other: Store) -> None:
 
 
 def test_update_changes_what_is_given(store: Store, other: Store) -> None:
-    """An update changes the field given and none of the others; identity and creation stay."""
+    """An update changes the given fields and no others; identity and creation time stay."""
     for field in FULL:
         name = fresh_name()
         queue, _ = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
@@ -218,7 +218,7 @@ def test_clearing_a_field(store: Store, other: Store) -> None:
 
 
 def test_change_and_clear_together(store: Store) -> None:
-    """One update may set some fields and clear others, also when the names come from an iterator."""
+    """One update can set some fields and clear others, also when the names come from an iterator."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**FULL)))
     updated = bridge.run(
         store.catalogue.update_queue(queue, QueueSpec(ttl=5, partitions=9), clear=iter(("principals", "read_delay")))
@@ -227,7 +227,7 @@ def test_change_and_clear_together(store: Store) -> None:
 
 
 def test_zero_is_a_value(store: Store) -> None:
-    """A read delay of zero seconds and an empty list of principals are given, not absent."""
+    """A read delay of zero seconds and an empty list of principals are values, not absent fields."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**FULL)))
     updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(read_delay=0.0, principals=())))
     assert (updated.read_delay, updated.principals) == (0.0, ())
@@ -237,7 +237,7 @@ def test_zero_is_a_value(store: Store) -> None:
 
 
 def test_messages_survive_an_update(store: Store) -> None:
-    """Changing fields keeps messages, and new partitions can be written at once."""
+    """Updating fields keeps messages, and new partitions can be written at once."""
     queue = make_queue(store, partitions=2)
     say(store, queue, "a", partition=2)
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
@@ -247,7 +247,7 @@ def test_messages_survive_an_update(store: Store) -> None:
 
 @pytest.mark.parametrize("wanted", [1, 2])
 def test_partitions_are_never_lowered(store: Store, wanted: int) -> None:
-    """Fewer partitions would hide messages: refused under its own code, with nothing of the update done."""
+    """Lowering the number of partitions would hide messages: refused with its own code, and nothing is changed."""
     queue = make_queue(store, partitions=3)
     with pytest.raises(InvalidRequest) as refused:
         bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=wanted, ttl=77)))
@@ -257,7 +257,7 @@ def test_partitions_are_never_lowered(store: Store, wanted: int) -> None:
 
 
 def test_claims_are_divided_among_partitions(store: Store) -> None:
-    """Each partition needs a share of ``max_claimed``: fewer claims are refused, and so are more partitions."""
+    """Each partition needs a share of ``max_claimed``, so fewer claims or more partitions than that are refused."""
     with pytest.raises(InvalidRequest, match="2 cannot be divided among 3 partitions"):
         bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=2)))
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=3, max_claimed=5)))
@@ -271,7 +271,7 @@ def test_claims_are_divided_among_partitions(store: Store) -> None:
 
 
 def test_a_limit_by_key_is_for_ever(store: Store, other: Store) -> None:
-    """A queue has a limit of claims by key from its creation on: another number is fine, nothing else."""
+    """Whether a queue limits claims by key is fixed at creation; only the number can change."""
     with pytest.raises(InvalidRequest, match="kind ordered"):
         bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2, kind="ordered")))
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_claimed_per_key=2)))
@@ -280,32 +280,32 @@ def test_a_limit_by_key_is_for_ever(store: Store, other: Store) -> None:
         with pytest.raises(InvalidRequest) as refused:
             bridge.run(store.catalogue.update_queue(queue, changes))
         assert refused.value.code == "InvalidUpdate"
-    with pytest.raises(InvalidRequest, match="no other number"):
+    with pytest.raises(InvalidRequest, match="cannot be set afterwards"):
         bridge.run(store.catalogue.update_queue(make_queue(store), QueueSpec(max_claimed_per_key=1)))
     assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(max_claimed_per_key=3))).max_claimed_per_key == 3
 
 
 def test_delete_frees_the_name(store: Store, other: Store) -> None:
-    """After a delete the queue is gone for everybody and the name makes a new, empty queue with new fields."""
+    """After a delete the queue is gone for every process, and its name creates a new, empty queue with new fields."""
     queue = make_queue(store, partitions=3, ttl=60)
     say(store, queue, "a", "b", partition=2)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]))
     bridge.run(other.catalogue.queue(APP, queue.name))
     bridge.run(store.catalogue.delete_queue(queue))
-    for one in (store, other):
+    for handle in (store, other):
         with pytest.raises(QueueNotFound):
-            bridge.run(one.catalogue.queue(APP, queue.name, fresh=True))
-        assert queue.name not in [found.name for found in bridge.run(one.catalogue.list_queues(APP))]
+            bridge.run(handle.catalogue.queue(APP, queue.name, fresh=True))
+        assert queue.name not in [found.name for found in bridge.run(handle.catalogue.list_queues(APP))]
     again = make_queue(other, queue.name, partitions=2)
     assert (again.partitions, again.ttl) == (2, None)
-    for one in (store, other):
-        assert shown(one, again, 2) == []
-        assert bridge.run(one.offsets.groups(again)) == []
-        assert bridge.run(one.messages.inspect(again))[1][1].count == 0
+    for handle in (store, other):
+        assert shown(handle, again, 2) == []
+        assert bridge.run(handle.offsets.groups(again)) == []
+        assert bridge.run(handle.messages.inspect(again))[1][1].count == 0
 
 
 def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
-    """A purge removes messages, delayed ones included; fields, identity, offsets and name stay."""
+    """A purge removes messages, also delayed ones; fields, identity, offsets and name stay."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**(FULL | {"read_delay": 0.0}))))
     places = [(2, x) for x in say(store, queue, "a", "b", partition=2)]
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(2, places[0][1])]))
@@ -324,7 +324,7 @@ def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
 
 
 def test_purge_of_a_purged_queue(store: Store) -> None:
-    """Purging again and again works and never brings anything back."""
+    """Repeated purges succeed and never bring messages back."""
     queue = make_queue(store)
     for body in ("a", "b", "c"):
         say(store, queue, body)
@@ -333,7 +333,7 @@ def test_purge_of_a_purged_queue(store: Store) -> None:
 
 
 def test_simultaneous_creation(store: Store, other: Store) -> None:
-    """Of many callers that create one queue at once, one creates it and all get the same."""
+    """One of the simultaneous callers that create a queue creates it, and all get the same row."""
     name = fresh_name()
     spec = QueueSpec(partitions=2)
     results = at_once(lambda one: bridge.run(one.catalogue.create_queue(APP, name, spec)), [store, other] * 4)
@@ -342,7 +342,7 @@ def test_simultaneous_creation(store: Store, other: Store) -> None:
 
 
 def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
-    """Callers that each add a partition, looking again when the row has changed, add one partition each.
+    """Callers that each add a partition, and retry after a conflict, add one partition each.
 
     A caller whose change is in doubt, as on nodes too busy for so many at once, may have added one.
     """
@@ -368,7 +368,7 @@ def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
 
 
 def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
-    """Once a purge has returned no read shows a message of before, however many readers are at it and sweeps run."""
+    """After a purge has returned no read shows an earlier message, however many reads and sweeps are running."""
     queue = make_queue(store)
     say(store, queue, *["x"] * 200)
     gone: list[bool] = []
@@ -377,11 +377,11 @@ def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
         while True:
             too_late = bool(gone)
             try:
-                found = shown(one, queue)
+                messages = shown(one, queue)
             except QueueChanged:
                 return "refused"
-            if too_late or len(found) not in (0, 200):
-                return f"saw {len(found)}"
+            if too_late or len(messages) not in (0, 200):
+                return f"saw {len(messages)}"
 
     def remove() -> str:
         shown(store, queue)
@@ -394,7 +394,7 @@ def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
 
 
 def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
-    """Once a delete has returned no write to the queue succeeds, and nothing of it shows under its name again."""
+    """After a delete has returned no write to the queue succeeds, and its name shows none of its messages."""
     queue = make_queue(store)
     gone: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""What is known of partitions and lags without reading them."""
+"""Tests of the sizes of partitions and of lags, computed without reading messages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.contract.samples import make_queue, new, read_one, say, shown, whole
 
 
 def test_nothing_there(store: Store) -> None:
-    """An empty queue has all its partitions, each with nothing in it."""
+    """An empty queue lists all its partitions, each empty."""
     queue = make_queue(store, partitions=3)
-    horizon, found = bridge.run(store.messages.inspect(queue))
-    assert found == [PartitionInfo(n, 0, exact=True, oldest=None, newest=None) for n in (1, 2, 3)]
+    horizon, infos = bridge.run(store.messages.inspect(queue))
+    assert infos == [PartitionInfo(n, 0, exact=True, oldest=None, newest=None) for n in (1, 2, 3)]
     assert horizon <= read_one(store, queue, whole()).horizon
 
 
 def test_small_queues_are_counted(store: Store, other: Store) -> None:
-    """Counts and ends are the truth after appends, puts, overwrites and deletes, in every store."""
+    """Counts and ends are exact after appends, puts, overwrites and deletes, in every store."""
     queue = make_queue(store, partitions=2)
-    found = say(store, queue, *"abcdef")
-    bridge.run(store.messages.put(queue, [(1, found[2]), (2, (77, 0)), (2, (78, 0))], new("put")))
-    bridge.run(store.messages.delete(queue, [(1, found[0]), (1, found[3]), (2, (78, 0)), (2, found[1])]))
-    bridge.run(store.messages.delete(queue, [(1, found[0])]))
-    for one in (store, other):
-        assert bridge.run(one.messages.inspect(queue))[1] == [
-            PartitionInfo(1, 4, exact=True, oldest=found[1], newest=found[5]),
+    positions = say(store, queue, *"abcdef")
+    bridge.run(store.messages.put(queue, [(1, positions[2]), (2, (77, 0)), (2, (78, 0))], new("put")))
+    bridge.run(store.messages.delete(queue, [(1, positions[0]), (1, positions[3]), (2, (78, 0)), (2, positions[1])]))
+    bridge.run(store.messages.delete(queue, [(1, positions[0])]))
+    for handle in (store, other):
+        assert bridge.run(handle.messages.inspect(queue))[1] == [
+            PartitionInfo(1, 4, exact=True, oldest=positions[1], newest=positions[5]),
             PartitionInfo(2, 1, exact=True, oldest=(77, 0), newest=(77, 0)),
         ]
 
@@ -40,7 +40,7 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
 @strategies.ON_STORES
 @given(st.sets(strategies.positions(), max_size=12))
 def test_ends_are_counted(store: Store, places: set[Position]) -> None:
-    """Messages at any ids are counted, up to the first and the last id there is."""
+    """Messages at any ids are counted, including the first and the last id of the partition."""
     queue = make_queue(store)
     bridge.run(store.messages.put(queue, [(1, place) for place in places], new("x")))
     _, (info,) = bridge.run(store.messages.inspect(queue))
@@ -48,7 +48,7 @@ def test_ends_are_counted(store: Store, places: set[Position]) -> None:
 
 
 def test_first_and_last_id_are_counted(store: Store) -> None:
-    """The two ends of time are part of the count."""
+    """Messages at the lowest and the highest possible id are counted."""
     queue = make_queue(store)
     bridge.run(store.messages.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new("x")))
     assert bridge.run(store.messages.inspect(queue))[1] == [
@@ -69,50 +69,50 @@ def test_new_partitions_show(store: Store) -> None:
 
 
 def evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:
-    """Stores 24,000 messages, evenly over 24 seconds: estimates go by that, and a busy machine would not keep it."""
-    found: list[Position] = []
+    """Stores 24,000 messages evenly over 24 seconds, at given ids, as a busy machine would change the spacing."""
+    positions: list[Position] = []
     for _ in range(24):
         clock.advance(1)
-        found += say(store, queue, *["x"] * 1000)
-    return found
+        positions += say(store, queue, *["x"] * 1000)
+    return positions
 
 
 def test_many_messages_are_counted_or_estimated(store: Store, clock: Clock) -> None:
-    """A count is right, or says that it is an estimate and is near the truth.
+    """A count is exact, or is marked as an estimate and is near the truth.
 
-    It follows what was deleted as well, in the partition and behind an offset.
+    It also reflects deletes, in the partition and behind an offset.
     """
     queue = make_queue(store)
-    found = evenly(store, queue, clock)
+    positions = evenly(store, queue, clock)
     _, (info,) = bridge.run(store.messages.inspect(queue))
     assert info.count == 24_000 if info.exact else 20_000 <= info.count <= 28_000
-    assert [message.position for message in shown(store, queue)] == found
-    assert (info.oldest, info.newest) == (found[0], found[-1])
-    lag = bridge.run(store.messages.lag(queue, [(1, found[12_000]), (1, found[23_000])]))
+    assert [message.position for message in shown(store, queue)] == positions
+    assert (info.oldest, info.newest) == (positions[0], positions[-1])
+    lag = bridge.run(store.messages.lag(queue, [(1, positions[12_000]), (1, positions[23_000])]))
     assert lag[1].exact
     assert lag[1].count == 999
     assert lag[0].count == 11_999 if lag[0].exact else 10_000 <= lag[0].count <= 14_000
 
     for start in range(0, 24_000, 3000):
-        bridge.run(store.messages.delete(queue, [(1, place) for place in found[start : start + 1000]]))
+        bridge.run(store.messages.delete(queue, [(1, place) for place in positions[start : start + 1000]]))
     _, (info,) = bridge.run(store.messages.inspect(queue))
     assert info.count == 16_000 if info.exact else 14_000 <= info.count <= 18_000
-    assert (info.oldest, info.newest) == (found[1000], found[-1])
-    (behind,) = bridge.run(store.messages.lag(queue, [(1, found[3999])]))
+    assert (info.oldest, info.newest) == (positions[1000], positions[-1])
+    (behind,) = bridge.run(store.messages.lag(queue, [(1, positions[3999])]))
     assert behind.count == 14_000 if behind.exact else 12_000 <= behind.count <= 16_000
 
 
 class TestLag:
-    """What lies between an offset and the horizon."""
+    """Tests of the messages between an offset and the horizon."""
 
     def test_counts_above_the_offset(self, store: Store) -> None:
-        """The message at the offset is processed; those above it are not."""
+        """The message at the offset counts as processed; those above it do not."""
         queue = make_queue(store)
-        found = say(store, queue, *"abcde")
-        asked: list[tuple[int, Position | None]] = [(1, None), (1, ids.FIRST)]
-        asked += [(1, position) for position in found]
-        asked += [(1, ids.preceding(found[2])), (1, ids.following(found[2])), (1, ids.LAST)]
-        lags = bridge.run(store.messages.lag(queue, asked))
+        positions = say(store, queue, *"abcde")
+        offsets: list[tuple[int, Position | None]] = [(1, None), (1, ids.FIRST)]
+        offsets += [(1, position) for position in positions]
+        offsets += [(1, ids.preceding(positions[2])), (1, ids.following(positions[2])), (1, ids.LAST)]
+        lags = bridge.run(store.messages.lag(queue, offsets))
         assert [lag.count for lag in lags] == [5, 5, 4, 3, 2, 1, 0, 3, 2, 0]
         assert all(lag.exact for lag in lags)
 
@@ -123,7 +123,7 @@ class TestLag:
         say(store, queue, "b", "c", partition=2)
         for neighbour in [make_queue(store) for _ in range(3)]:
             say(store, neighbour, "x")
-        asked: list[tuple[int, Position | None]] = [
+        offsets: list[tuple[int, Position | None]] = [
             (2, first),
             (1, first),
             (2, None),
@@ -131,11 +131,11 @@ class TestLag:
             (3, None),
             (257, None),
         ]
-        assert [lag.count for lag in bridge.run(store.messages.lag(queue, asked))] == [2, 0, 2, 1, 0, 0]
+        assert [lag.count for lag in bridge.run(store.messages.lag(queue, offsets))] == [2, 0, 2, 1, 0, 0]
         assert bridge.run(store.messages.lag(queue, [])) == []
 
     def test_age(self, store: Store, clock: Clock) -> None:
-        """The seconds are the age of the oldest message above the offset, 0 when there is none."""
+        """The lag in seconds is the age of the oldest message above the offset, or 0 without such messages."""
         queue = make_queue(store)
         (first,) = say(store, queue, "a")
         clock.advance(60)
@@ -145,7 +145,7 @@ class TestLag:
         assert ages == [pytest.approx(90, abs=0.1), pytest.approx(30, abs=0.1), 0.0]
 
     def test_horizon_bounds_it(self, store: Store, clock: Clock) -> None:
-        """What a reader could not read yet is not counted as its lag."""
+        """Messages that a reader could not read yet are not part of its lag."""
         queue = make_queue(store, read_delay=10.0)
         say(store, queue, "a")
         clock.advance(11)
@@ -153,7 +153,7 @@ class TestLag:
         assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
 
     def test_after_a_purge(self, store: Store) -> None:
-        """A purged queue has no lag, wherever the offset stands."""
+        """A purged queue has no lag, wherever the offset is."""
         queue = make_queue(store)
         (first, *_) = say(store, queue, *"abc")
         queue = bridge.run(store.catalogue.purge_queue(queue))

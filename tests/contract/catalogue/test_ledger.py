@@ -1,4 +1,4 @@
-"""Notes about pieces of work, changed by compare-and-set."""
+"""Tests of the ledger, whose entries about pieces of work are changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.contract.samples import at_once, fresh_name, make_queue, say
 
 
 def test_nothing_stands_at_first(store: Store) -> None:
-    """A piece that nobody has entered has no entry."""
+    """A piece of work has no entry at first."""
     assert bridge.run(store.ledger.entry(fresh_name(), 0)) is None
 
 
 def test_entered_once(store: Store, other: Store) -> None:
-    """The first to enter a piece wins; whoever comes later is told what stands, in any process."""
+    """The first to enter a piece wins; later callers in any process get the existing entry."""
     work = fresh_name()
     assert bridge.run(store.ledger.enter(work, 3, b"first", expected=None)) == b"first"
     assert bridge.run(other.ledger.enter(work, 3, b"second", expected=None)) == b"first"
@@ -28,7 +28,7 @@ def test_entered_once(store: Store, other: Store) -> None:
 
 
 def test_compared_and_set(store: Store, other: Store) -> None:
-    """An entry changes only if what was expected stands there."""
+    """An entry changes only if it has the expected value."""
     work = fresh_name()
     bridge.run(store.ledger.enter(work, 0, b"a", expected=None))
     assert bridge.run(other.ledger.enter(work, 0, b"b", expected=b"a")) == b"b"
@@ -40,17 +40,17 @@ def test_compared_and_set(store: Store, other: Store) -> None:
 
 @pytest.mark.parametrize("expected", [None, b"a"])
 def test_entering_again(store: Store, other: Store, expected: bytes | None) -> None:
-    """A caller that does not know whether its call arrived repeats it and gets the same answer."""
+    """A caller that repeats a call gets the same answer."""
     work = fresh_name()
     if expected is not None:
         bridge.run(store.ledger.enter(work, 0, expected, expected=None))
-    for one in (store, other, store):
-        assert bridge.run(one.ledger.enter(work, 0, b"b", expected=expected)) == b"b"
+    for handle in (store, other, store):
+        assert bridge.run(handle.ledger.enter(work, 0, b"b", expected=expected)) == b"b"
     assert bridge.run(store.ledger.entry(work, 0)) == b"b"
 
 
 def test_expecting_what_is_not_there(store: Store) -> None:
-    """Nothing is entered in place of an entry that has gone, and the caller is told."""
+    """A comparison with an entry that has expired enters nothing, and the caller is told."""
     work = fresh_name()
     with pytest.raises(Conflict):
         bridge.run(store.ledger.enter(work, 0, b"b", expected=b"a"))
@@ -59,7 +59,7 @@ def test_expecting_what_is_not_there(store: Store) -> None:
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\xff\xfe", b"x" * 20_000])
 def test_any_value(store: Store, value: bytes) -> None:
-    """Values are kept byte for byte, the empty one too, and are compared so."""
+    """Any value is kept and compared byte for byte, also the empty one."""
     work = fresh_name()
     assert bridge.run(store.ledger.enter(work, 0, value, expected=None)) == value
     assert bridge.run(store.ledger.entry(work, 0)) == value
@@ -68,7 +68,7 @@ def test_any_value(store: Store, value: bytes) -> None:
 
 
 def test_names_are_apart(store: Store) -> None:
-    """Each work and each piece has its own entry, whatever characters the name has and however long it is."""
+    """Each work and each piece has its own entry, whatever the characters and the length of its name."""
     stem = fresh_name()
     works = [stem, stem + "/", f"{stem}/1", stem.upper(), f"{stem} ü€'\"%", stem + "x" * (500 - len(stem))]
     places = [(work, piece) for work in works for piece in (0, 1, 10, 1 << 40)]
@@ -80,7 +80,7 @@ def test_names_are_apart(store: Store) -> None:
 
 
 def test_one_of_many_wins(store: Store, other: Store) -> None:
-    """Of those that enter a piece at the same time one wins, and all of them are told which."""
+    """One of the callers that enter a piece simultaneously wins, and all get its value."""
     work = fresh_name()
     answers = at_once(
         lambda n: bridge.run((store, other)[n % 2].ledger.enter(work, 0, b"%d" % n, expected=None)), range(6)
@@ -90,18 +90,18 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
 
 
 def test_no_change_is_lost(store: Store, other: Store) -> None:
-    """Counting by compare-and-set from several threads and processes comes out right."""
+    """Counting by compare-and-set from several threads and processes loses no increment."""
     work = fresh_name()
     bridge.run(store.ledger.enter(work, 0, b"0", expected=None))
 
     def count(number: int) -> None:
-        one = (store, other)[number % 2]
+        handle = (store, other)[number % 2]
         for turn in range(5):
             while True:
-                present = bridge.run(one.ledger.entry(work, 0))
+                present = bridge.run(handle.ledger.entry(work, 0))
                 assert present is not None
-                wanted = b"%d %d %d" % (int(present.split()[0]) + 1, number, turn)
-                if bridge.run(one.ledger.enter(work, 0, wanted, expected=present)) == wanted:
+                changed = b"%d %d %d" % (int(present.split()[0]) + 1, number, turn)
+                if bridge.run(handle.ledger.enter(work, 0, changed, expected=present)) == changed:
                     break
 
     at_once(count, range(4))
@@ -111,7 +111,7 @@ def test_no_change_is_lost(store: Store, other: Store) -> None:
 
 
 def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]) -> None:
-    """What was entered is there for those that come after a restart."""
+    """Entries are still there after a restart."""
     work = fresh_name()
     bridge.run(store.ledger.enter(work, 7, b"kept", expected=None))
     store.close()
@@ -119,16 +119,16 @@ def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]
 
 
 def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:
-    """A store has one name for all who have it open, whoever asks first, and after a restart."""
-    found: list[str] = []
-    at_once(lambda number: found.append(bridge.run((store, other)[number % 2].identity())), range(8))
+    """A store has one identity for all processes, whichever asks first, and after a restart."""
+    identities: list[str] = []
+    at_once(lambda number: identities.append(bridge.run((store, other)[number % 2].identity())), range(8))
     store.close()
-    assert set(found) == {bridge.run(open_store().identity())}
-    assert re.fullmatch("[0-9a-f]{32}", found[0])
+    assert set(identities) == {bridge.run(open_store().identity())}
+    assert re.fullmatch("[0-9a-f]{32}", identities[0])
 
 
 def test_the_clock(store: Store, clock: Clock) -> None:
-    """The ledger's clock is the one that ids are made by."""
+    """The ledger's clock is the one that makes ids."""
     queue = make_queue(store)
     for _ in range(3):
         (position,) = say(store, queue, "x")
@@ -139,7 +139,7 @@ def test_the_clock(store: Store, clock: Clock) -> None:
 
 @pytest.mark.needs("one_generator")
 def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> None:
-    """The ledger's clock is never behind an id that was minted, though the machine's is set back."""
+    """The ledger's clock is never behind a minted id, even if the machine's clock is set back."""
     (position,) = say(store, make_queue(store), "x")
     clock.advance(-3600)
     assert bridge.run(store.ledger.now()) >= position[0]

@@ -1,4 +1,4 @@
-"""Opening, closing, and what a store says of itself."""
+"""Tests of opening and closing a store, and of what a store reports about itself."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
 
 
 def test_every_call_of_the_contract_is_tried() -> None:
-    """The list of calls that is tried against closed and broken stores names every method that asks the backend."""
-    asked = {name.split()[0] for name in CALLS}
+    """The calls tried against closed and broken stores include every method that asks the backend."""
+    tried = {name.split()[0] for name in CALLS}
     about_itself = {
         "adopt",
         "close",
@@ -142,11 +142,11 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "watch",
     }
     contracts = [get_type_hints(Store)[field.name] for field in dataclasses.fields(Store)]
-    assert asked | about_itself == set().union(*(one.__abstractmethods__ for one in (Store, *contracts)))
+    assert tried | about_itself == set().union(*(one.__abstractmethods__ for one in (Store, *contracts)))
 
 
 def test_closed(store: Store) -> None:
-    """Every call to a closed store says that it is closed, though it answered the same from memory before."""
+    """Every call to a closed store raises StoreClosed, even if the answer was in memory before."""
     queue = make_queue(store)
     bridge.run(store.applications.has_application(APP))
     store.close()
@@ -174,11 +174,11 @@ def test_closing_again(store: Store) -> None:
 
 
 def test_everything_is_there_after_opening_again(store: Store, open_store: Callable[[], Store]) -> None:
-    """Queues, messages, offsets, applications and keys outlive the store object."""
+    """Queues, messages, offsets, applications and keys are there after the store is opened again."""
     queue = make_queue(store, partitions=2, ttl=60)
-    found = say(store, queue, "a", b"\xff")
+    positions = say(store, queue, "a", b"\xff")
     bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
-    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, found[0])]))
+    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, positions[0])]))
     key = bridge.run(store.applications.add_key(APP, DIGEST))
     purged = make_queue(store)
     say(store, purged, "gone")
@@ -189,13 +189,13 @@ def test_everything_is_there_after_opening_again(store: Store, open_store: Calla
     assert shown_bodies(again, queue) == ["a", b"\xff"]
     assert bridge.run(again.messages.inspect(queue))[1][0].count == 3
     assert shown(again, bridge.run(again.catalogue.queue(APP, purged.name))) == []
-    assert [offset.position for offset in bridge.run(again.offsets.group_offsets(queue, "group"))] == [found[0]]
+    assert [offset.position for offset in bridge.run(again.offsets.group_offsets(queue, "group"))] == [positions[0]]
     assert bridge.run(again.applications.find_key(DIGEST)) == key
-    assert min(say(again, queue, "b")) > max(found)
+    assert min(say(again, queue, "b")) > max(positions)
 
 
 def test_a_row_outlives_the_store(store: Store, open_store: Callable[[], Store]) -> None:
-    """Rows kept over a restart are as good, or refused, as they were before."""
+    """A row kept over a restart is as good, or is refused, as before."""
     kept, changed = make_queue(store), make_queue(store)
     bridge.run(store.catalogue.update_queue(changed, QueueSpec(ttl=5)))
     store.close()
@@ -236,7 +236,7 @@ def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[
 
 
 def test_ping(store: Store) -> None:
-    """A store that works says so by raising nothing, and leaves nothing behind."""
+    """A ping of a store that works raises nothing, and leaves nothing behind."""
     queue = make_queue(store)
     bridge.run(store.ping())
     assert bridge.run(store.catalogue.list_queues(APP)) == [bridge.run(store.catalogue.queue(APP, queue.name))]
@@ -244,7 +244,7 @@ def test_ping(store: Store) -> None:
 
 
 def test_pings_at_once(store: Store) -> None:
-    """However many ask at the same time whether a store works, they do not take each other's notes for a failure."""
+    """Simultaneous pings do not take each other's entries for a failure."""
 
     def ping(_: int) -> None:
         for _ in range(10):
@@ -254,7 +254,7 @@ def test_pings_at_once(store: Store) -> None:
 
 
 def test_what_it_says_of_itself(store: Store) -> None:
-    """A store has its name, a stable word and a sentence for an acknowledgement, and a guarantee per level."""
+    """A store reports its name, a word and a sentence for its acknowledgements, and a guarantee per level."""
     assert store.name in BACKENDS
     acknowledgement = bridge.run(store.acknowledgement())
     assert acknowledgement.level.isidentifier()
@@ -266,7 +266,7 @@ def test_what_it_says_of_itself(store: Store) -> None:
 
 
 def test_statistics_grow(store: Store) -> None:
-    """Statistics are numbers under names that fit Prometheus, and counters count."""
+    """Statistics are numbers whose names fit Prometheus, and counters count."""
     queue = make_queue(store)
     before = bridge.run(store.statistics())
     say(store, queue, "a", "b")

@@ -1,4 +1,4 @@
-"""Listing queues."""
+"""Tests of listing queues."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ NAMES = [
 
 
 def listed(store: Store, size: int, start: str = "") -> list[Queue]:
-    """All queues by pages of ``size``, each starting at the first queue of the page before that it did not hold."""
-    found: list[Queue] = []
+    """Returns all queues by pages of ``size``, each starting at the first queue that the page before did not hold."""
+    queues: list[Queue] = []
     while True:
         page = bridge.run(store.catalogue.list_queues(APP, start=start, limit=size + 1))
-        found += page[:size]
+        queues += page[:size]
         if len(page) <= size:
-            return found
+            return queues
         start = page[size].name
 
 
 @pytest.fixture
 def many(store: Store) -> dict[str, Queue]:
-    """Queues with names that sort differently under different rules, made in no order."""
+    """Makes queues, in random order, whose names sort differently under different rules."""
     return {name: make_queue(store, name) for name in sorted(NAMES, key=lambda name: name[::-1])}
 
 
@@ -63,8 +63,8 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
     order = [queue.name for queue in bridge.run(store.catalogue.list_queues(APP))]
     assert sorted(order) == sorted(many)
     for size in range(1, len(NAMES) + 2):
-        for one in (store, other):
-            assert [queue.name for queue in listed(one, size)] == order
+        for handle in (store, other):
+            assert [queue.name for queue in listed(handle, size)] == order
 
 
 @pytest.mark.needs("sorted_listing")
@@ -74,7 +74,7 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
 )
 @strategies.ON_STORES
 def test_listing_is_sorted(store: Store, start: str, limit: int) -> None:
-    """A page is the sorted names from ``start`` on, inclusive, whether ``start`` is a queue or not."""
+    """A page is the sorted names from ``start`` on, inclusive, whether or not ``start`` is a queue."""
     for name in NAMES:
         bridge.run(store.catalogue.create_queue(APP, name, QueueSpec()))
     page = [queue.name for queue in bridge.run(store.catalogue.list_queues(APP, start=start, limit=limit))]
@@ -105,15 +105,15 @@ def test_rows_are_complete(store: Store) -> None:
 
 
 def test_listing_shows_the_present(store: Store, other: Store) -> None:
-    """Created, changed and deleted queues show as they are now, also those changed by another store."""
+    """A listing shows created, changed and deleted queues as they are now, also after changes by another store."""
     names = ["a", "b", "c"]
     for name in names:
         make_queue(store, name)
     bridge.run(other.catalogue.delete_queue(bridge.run(other.catalogue.queue(APP, "b"))))
     bridge.run(other.catalogue.update_queue(bridge.run(other.catalogue.queue(APP, "c")), QueueSpec(partitions=5)))
     make_queue(other, "d")
-    for one in (store, other):
-        assert sorted((queue.name, queue.partitions) for queue in bridge.run(one.catalogue.list_queues(APP))) == [
+    for handle in (store, other):
+        assert sorted((queue.name, queue.partitions) for queue in bridge.run(handle.catalogue.list_queues(APP))) == [
             ("a", 1),
             ("c", 5),
             ("d", 1),
@@ -121,7 +121,7 @@ def test_listing_shows_the_present(store: Store, other: Store) -> None:
 
 
 def test_applications_do_not_see_each_other(store: Store, many: dict[str, Queue]) -> None:
-    """The same name in two applications names two queues, with their own messages, fields and lists."""
+    """The same name in two applications is two queues, with their own messages, fields and lists."""
     bridge.run(store.applications.create_application("globex"))
     assert bridge.run(store.catalogue.list_queues("globex")) == []
     mine = many["a"]

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups."""
+"""Tests of the offsets of consumer groups."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
 
 
 def places(offsets: list[Offset]) -> dict[int, Position]:
-    """Positions by partition."""
     return {offset.partition: offset.position for offset in offsets}
 
 
 def expecting(partition: int, position: Position, expected: Position | None) -> OffsetChange:
-    """A change that compares first."""
     return OffsetChange(partition, position, expected, compare=True)
 
 
 def test_recorded_and_read(store: Store, other: Store) -> None:
-    """Offsets are what was recorded last, by partition, for everybody; their age is known."""
+    """Every process reads the offset that was recorded last in each partition, with its age."""
     queue = make_queue(store, partitions=3)
     answer = bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(3, A), OffsetChange(1, B)]))
     assert places(answer) == {1: B, 3: A}
     assert places(bridge.run(other.offsets.set_offsets(queue, "group", [OffsetChange(3, C)]))) == {3: C}
-    for one in (store, other):
-        found = bridge.run(one.offsets.group_offsets(queue, "group"))
-        assert [(offset.partition, offset.position) for offset in found] == [(1, B), (3, C)]
-        assert all(abs(offset.updated - ids.ticks_to_seconds(ids.now_ticks())) < 60 for offset in found)
+    for handle in (store, other):
+        offsets = bridge.run(handle.offsets.group_offsets(queue, "group"))
+        assert [(offset.partition, offset.position) for offset in offsets] == [(1, B), (3, C)]
+        assert all(abs(offset.updated - ids.ticks_to_seconds(ids.now_ticks())) < 60 for offset in offsets)
 
 
 @strategies.ON_STORES
@@ -56,7 +54,7 @@ def test_any_positions(store: Store, changes: dict[int, Position]) -> None:
 
 
 def test_without_comparing_any_move_is_allowed(store: Store) -> None:
-    """Offsets may go back as well as forward: whoever resets a group decides."""
+    """Without a comparison an offset may move back as well as forward, so that groups can be reset."""
     queue = make_queue(store)
     for position in (B, C, A, ids.LAST, ids.FIRST):
         bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, position)]))
@@ -64,7 +62,7 @@ def test_without_comparing_any_move_is_allowed(store: Store) -> None:
 
 
 def test_comparing(store: Store, other: Store) -> None:
-    """A change that expects what is recorded is made, one that expects anything else is not."""
+    """A change that expects the recorded offset is made; one that expects another is not."""
     queue = make_queue(store)
     bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, A, None)]))
     for wrong in (None, B, ids.following(A), ids.preceding(A)):
@@ -78,7 +76,7 @@ def test_comparing(store: Store, other: Store) -> None:
 
 
 def test_expecting_one_that_is_not_recorded(store: Store) -> None:
-    """Where nothing is recorded, expecting a position fails and records nothing, not even the group."""
+    """Expecting a position where nothing is recorded fails and records nothing, not even the group."""
     queue = make_queue(store)
     with pytest.raises(OffsetConflict) as refused:
         bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, B, A)]))
@@ -89,7 +87,7 @@ def test_expecting_one_that_is_not_recorded(store: Store) -> None:
 
 
 def test_each_partition_by_itself(store: Store) -> None:
-    """Comparisons that fail do not keep the other partitions from being set, and the error says which were."""
+    """A failed comparison does not keep other partitions from being set, and the error names the failed ones."""
     queue = make_queue(store, partitions=4)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(2, A)]))
     changes = [expecting(1, B, A), expecting(2, B, C), expecting(3, B, A), expecting(4, B, None)]
@@ -102,7 +100,7 @@ def test_each_partition_by_itself(store: Store) -> None:
 
 @pytest.mark.parametrize("partition", [0, -1, 3, 257])
 def test_partition_outside_the_queue(store: Store, partition: int) -> None:
-    """A partition that the queue lacks is refused with all changes."""
+    """If one partition is not in the queue, all changes of the call are refused."""
     queue = make_queue(store, partitions=2)
     with pytest.raises(InvalidRequest):
         bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(partition, A)]))
@@ -110,14 +108,14 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
 
 
 def test_no_change(store: Store) -> None:
-    """Recording nothing makes no group."""
+    """Recording nothing creates no group."""
     queue = make_queue(store)
     assert bridge.run(store.offsets.set_offsets(queue, "group", [])) == []
     assert bridge.run(store.offsets.groups(queue)) == []
 
 
 def test_groups_are_apart(store: Store, other: Store) -> None:
-    """Groups of a queue, and groups of one name in two queues, do not touch each other; they are listed sorted."""
+    """Groups of a queue, and groups of one name in two queues, are independent and are listed sorted."""
     queue, neighbour = make_queue(store), make_queue(store)
     for name in ("b", "a", "B", "a:b", "a.b"):
         bridge.run(store.offsets.set_offsets(queue, name, [OffsetChange(1, A)]))
@@ -132,7 +130,7 @@ def test_groups_are_apart(store: Store, other: Store) -> None:
 
 @pytest.fixture(name="nearly_full")
 def _nearly_full() -> Iterator[None]:
-    """Has three groups fill a queue."""
+    """Sets the limit of groups of a queue to three."""
     real = check_group_count
     with replace(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 3)):
         yield
@@ -140,7 +138,7 @@ def _nearly_full() -> Iterator[None]:
 
 @pytest.mark.usefixtures("nearly_full")
 def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
-    """A group too many is refused until another one is forgotten; those that are there are not, nor other queues'."""
+    """A group beyond the limit is refused until another is forgotten; existing groups and other queues go on."""
     queue, neighbour = make_queue(store, partitions=2), make_queue(store)
     for name in "abc":
         bridge.run(store.offsets.set_offsets(queue, name, [OffsetChange(1, A)]))
@@ -159,7 +157,7 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
 
 
 def test_unknown_group(store: Store) -> None:
-    """A group without offsets is not found, before it had any and after they were deleted."""
+    """A group is not found before it has offsets and after they were deleted."""
     queue = make_queue(store)
     for _ in range(2):
         assert bridge.run(store.offsets.groups(queue)) == []
@@ -174,7 +172,7 @@ def test_unknown_group(store: Store) -> None:
 
 
 def test_survive_updates_and_purges(store: Store) -> None:
-    """Offsets hang on the queue: changing and purging it keeps them, deleting it does not."""
+    """Offsets survive updates and purges of their queue, but not its delete."""
     queue = make_queue(store)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A)]))
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=2)))
@@ -185,7 +183,7 @@ def test_survive_updates_and_purges(store: Store) -> None:
 
 
 def test_no_increment_is_lost(store: Store, other: Store) -> None:
-    """Callers that each raise an offset by comparing and setting, again until it works, raise it once each.
+    """Callers that each raise an offset by compare-and-set, retrying until it works, raise it once each.
 
     A caller whose change is in doubt, as on nodes too busy for so many at once, may have raised it.
     """
@@ -218,7 +216,7 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
 
 
 def test_one_of_many_wins(store: Store, other: Store) -> None:
-    """Of callers that all expect no offset, one sets it and the others are told what it is.
+    """One of the callers that all expect no offset sets it, and the others get its value.
 
     A caller whose change is in doubt, as on nodes too busy for so many at once, may be the one.
     """

@@ -1,4 +1,4 @@
-"""What the overview of an application asks of the store does not grow with the application."""
+"""The calls that an application's overview makes to the store do not grow with the application."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTED = 4
 
 
 class Counted(InterposedStore):
-    """Counts the calls of a store's methods."""
+    """Counts calls of a store's methods."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -44,13 +44,13 @@ class Counted(InterposedStore):
 
 @pytest.fixture
 def prefix(store: Store) -> str:
-    """The beginning of the names of this test's queues; a key sees these alone."""
+    """Returns the prefix of this test's queue names; a key is limited to these."""
     return fresh_name()
 
 
 @pytest.fixture
 def cost(store: Store, prefix: str) -> Iterator[Callable[[str], Counter[str]]]:
-    """Counts what a part of an application's pages asks of the store the second time."""
+    """Counts the calls that a part of an application's pages makes the second time."""
     counted = Counted(store)
     if not bridge.run(store.applications.has_application("costs")):
         bridge.run(store.applications.create_application("costs"))
@@ -73,7 +73,7 @@ def cost(store: Store, prefix: str) -> Iterator[Callable[[str], Counter[str]]]:
 def test_an_overview_costs_the_same_with_more_queues(
     store: Store, prefix: str, cost: Callable[[str], Counter[str]]
 ) -> None:
-    """With four times as many queues and messages an overview makes as many calls: fifteen a queue at most."""
+    """With four times as many queues and messages an overview makes as many calls, at most fifteen per queue."""
     costs = []
     for begin in (0, COUNTED):
         for number in range(begin, 4 * begin + COUNTED):
@@ -90,9 +90,9 @@ def test_an_overview_costs_the_same_with_more_queues(
 def test_a_page_of_queues_that_is_not_counted_reads_no_messages(
     store: Store, prefix: str, cost: Callable[[str], Counter[str]]
 ) -> None:
-    """The list itself is one call for the rows of its queues."""
+    """The list of queues makes one call, for their rows, and reads no messages."""
     for number in range(20):
         bridge.run(store.catalogue.create_queue("costs", f"{prefix}{number:03}", QueueSpec(partitions=1)))
-    found = cost("_queues")
-    assert found["list_queues"] == 1
-    assert not {"read", "inspect", "read_log", "lag", "fetch"} & found.keys(), found
+    calls = cost("_queues")
+    assert calls["list_queues"] == 1
+    assert not {"read", "inspect", "read_log", "lag", "fetch"} & calls.keys(), calls

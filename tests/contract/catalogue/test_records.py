@@ -1,4 +1,4 @@
-"""Documents of applications, changed by compare-and-set."""
+"""Tests of records of applications, which are changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tests.contract.samples import at_once, fresh_name
 
 
 def record(name: str = "name", *, kind: str = "kind", application: str = APP, due: int = ids.TICKS_MAX) -> Record:
-    """A record that is not there yet."""
     return Record(kind, application, name, name.encode(), due)
 
 
 def test_nothing_is_there_at_first(store: Store) -> None:
-    """A record that nobody has made is not found, listed or due, and cannot be changed or removed."""
+    """A missing record is not found, listed or due, and cannot be changed or removed."""
     assert bridge.run(store.records.record("kind", APP, "name")) is None
     assert bridge.run(store.records.records("kind", APP)) == []
     assert bridge.run(store.records.due_records("kind", ids.TICKS_MAX)) == []
@@ -35,18 +34,18 @@ def test_nothing_is_there_at_first(store: Store) -> None:
 
 
 def test_made_once(store: Store, other: Store) -> None:
-    """The first to make a record wins; every process sees what it has made."""
+    """The first to make a record wins; every process sees it."""
     made = bridge.run(store.records.set_record(record()))
     assert made.version > 0
     assert replace(made, version=0) == record()
     with pytest.raises(RecordChanged):
         bridge.run(other.records.set_record(replace(record(), value=b"other")))
-    for one in (store, other):
-        assert bridge.run(one.records.record("kind", APP, "name")) == made
+    for handle in (store, other):
+        assert bridge.run(handle.records.record("kind", APP, "name")) == made
 
 
 def test_compared_and_set(store: Store, other: Store) -> None:
-    """A record changes only if it has the version that the caller knows; each change makes a new one."""
+    """A record changes only if the caller knows its version; each change makes a new version."""
     first = bridge.run(store.records.set_record(record()))
     second = bridge.run(other.records.set_record(replace(first, value=b"second", due=9)))
     assert (second.value, second.due) == (b"second", 9)
@@ -63,7 +62,7 @@ def test_compared_and_set(store: Store, other: Store) -> None:
 
 
 def test_removed_and_made_again(store: Store, other: Store) -> None:
-    """A removed record is gone for everybody; one that is made again does not have an old version."""
+    """A removed record is gone for every process; a record that is made again does not get an old version."""
     first = bridge.run(store.records.set_record(record()))
     bridge.run(other.records.remove_record(first))
     assert bridge.run(store.records.record("kind", APP, "name")) is None
@@ -79,7 +78,7 @@ def test_removed_and_made_again(store: Store, other: Store) -> None:
 
 
 def test_of_many_one_changes_it(store: Store, other: Store) -> None:
-    """Of several callers who change the same version at the same time exactly one succeeds."""
+    """Exactly one of several callers that change one version simultaneously succeeds."""
     made = bridge.run(store.records.set_record(record()))
 
     def change(number: int) -> int | None:
@@ -91,9 +90,9 @@ def test_of_many_one_changes_it(store: Store, other: Store) -> None:
             return None
 
     versions = [version for version in at_once(change, range(8)) if version is not None]
-    found = bridge.run(store.records.record("kind", APP, "name"))
-    assert found is not None
-    assert versions == [found.version]
+    stored_record = bridge.run(store.records.record("kind", APP, "name"))
+    assert stored_record is not None
+    assert versions == [stored_record.version]
 
 
 def test_listed_by_name(store: Store) -> None:
@@ -119,7 +118,7 @@ def test_listed_by_name(store: Store) -> None:
 
 
 def test_found_when_due(store: Store, other: Store) -> None:
-    """What is due is found for one application or for all, the longest due first, without what is due later."""
+    """Due records are found for one application or for all, the longest due first."""
     made = [bridge.run(store.records.set_record(record(fresh_name(), due=due))) for due in (50, 10, 40, 20, 30)]
     made.append(bridge.run(store.records.set_record(record(application="globex", due=15))))
     bridge.run(store.records.set_record(record(kind="another", due=1)))
@@ -140,7 +139,7 @@ def _due(each: RecordDue) -> int:
 
 
 def test_bounded(store: Store) -> None:
-    """A value of more bytes than a record may have is refused, and one of as many is kept."""
+    """A value above the size limit is refused, and one at the limit is kept."""
     long = replace(record(), value=b"x" * MAX_RECORD)
     with pytest.raises(InvalidRequest):
         bridge.run(store.records.set_record(replace(long, value=long.value + b"x")))
@@ -151,7 +150,7 @@ def test_bounded(store: Store) -> None:
 
 
 def test_kept(store: Store, open_store: Callable[[], Store]) -> None:
-    """Records outlive the store object."""
+    """Records are still there after a restart."""
     made = bridge.run(store.records.set_record(record()))
     store.close()
     assert bridge.run(open_store().records.record("kind", APP, "name")) == made

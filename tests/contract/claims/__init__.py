@@ -1,1 +1,1 @@
-"""The contract of claim logs, and claims as use cases on every store."""
+"""Tests of the contract of claim logs, and of claims as use cases on every store."""

@@ -1,4 +1,4 @@
-"""Why messages were not acknowledged: what workers say, who let claims expire, and what a dead letter has of it."""
+"""Why messages were not acknowledged: reasons from workers, expired claims, and what dead letters keep of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tests.contract.samples import eventually, fresh_name, make_queue, new, outb
 
 
 def queue_of(store: Store, most: int) -> Queue:
-    """A queue whose messages are delivered so often at most."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=most))
     )
@@ -33,54 +32,54 @@ def queue_of(store: Store, most: int) -> Queue:
 
 
 def said(service: Service, access: QueueAccess, place: Position) -> list[str]:
-    """What is told of the attempts at a message."""
+    """Returns what is stored of the attempts at a message."""
     reasons = service.explaining.explain(access, place, 1).reasons
     return [reason.text for reason in reasons if reason.code == "attempt"]
 
 
 def letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
-    """The dead letter of a message, once it is there."""
-    found: list[DeadLetter] = []
+    """Waits for the dead letter of a message and returns it."""
+    letters: list[DeadLetter] = []
 
     def is_there() -> bool:
         dead = f"{queue.name}.dead"
         if any(one.name == dead for one in bridge.run(store.catalogue.list_queues(APP, start=dead, limit=1))):
-            for one in bridge.run(
+            for message in bridge.run(
                 store.messages.fetch(bridge.run(store.catalogue.queue(APP, dead, fresh=True)), [(1, place)])
             ):
-                headers = dict(one.meta.headers) if one.meta else {}
-                read = dead_letter_from(headers, one.body, lies=(dead, 1, one.id), content_type=None)
+                headers = dict(message.meta.headers) if message.meta else {}
+                read = dead_letter_from(headers, message.body, lies=(dead, 1, message.id), content_type=None)
                 assert read is not None
-                found.append(read)
-        return bool(found)
+                letters.append(read)
+        return bool(letters)
 
     assert eventually(is_there)
-    return found[0]
+    return letters[0]
 
 
 def test_reasons(store: Store, other: Store) -> None:
-    """A worker says why it releases a message; all processes know it, and the dead letter has it with the others."""
+    """All processes, and the dead letter, show the reason with which a worker released a message."""
     queue = queue_of(store, 2)
     [place] = say(store, queue, "bad")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1")
-    blocking(one.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason("ValueError", "no egg"))
-    [attempt] = said(two, there, place)
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
+    blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason("ValueError", "no egg"))
+    [attempt] = said(peer, peer_access, place)
     assert attempt.startswith("An attempt by ann:1 failed at ")
     assert attempt.endswith(": ValueError: no egg")
-    [claimed] = blocking(two.claims).claim(there, limit=1, ttl=60, worker="bob:2")
-    blocking(two.claims).release(there, [claimed.receipt], 0.0, reason=ReleaseReason("KeyError", "ü\n" * 3000))
-    assert blocking(one.claims).claim(access, limit=1, ttl=60) == []
+    [claimed] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60, worker="bob:2")
+    blocking(peer.claims).release(peer_access, [claimed.receipt], 0.0, reason=ReleaseReason("KeyError", "ü\n" * 3000))
+    assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
     cause = letter(store, queue, place).cause
     assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
     assert [(each.worker, each.error) for each in cause.history] == [("ann:1", "ValueError"), ("bob:2", "KeyError")]
     assert cause.history[0].at <= cause.history[1].at <= cause.at
-    assert len(said(one, access, place)) == 2
+    assert len(said(service, access, place)) == 2
 
 
 @pytest.mark.parametrize("delay", [None, 0.0, 20.0])
 def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: float | None) -> None:
-    """Each attempt keeps its own reason at the next delivery, after any delay; so has the dead letter."""
+    """Each attempt keeps its own reason at the next delivery, after any delay, and in the dead letter."""
     queue = queue_of(store, 3)
     [place] = say(store, queue, "bad")
     service, access = enter(store, queue)
@@ -95,15 +94,15 @@ def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: fl
 
 
 def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, clock: Clock) -> None:
-    """A job that was put off without a reason has no failed attempt, whichever process delivers it again."""
+    """A message released with a delay and no reason has no failed attempt, whichever process delivers it again."""
     queue = make_queue(store)
     [place] = say(store, queue, "later")
-    for each in (store, other, store):
-        service, access = enter(each, queue)
+    for handle in (store, other, store):
+        service, access = enter(handle, queue)
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
         blocking(service.claims).release(access, [claimed.receipt], 20.0)
-        found = service.claims.backlog(access, 100)
-        assert (found.waiting, found.failed, found.claimed, found.retrying) == (0, 0, 0, 1)
+        backlog = service.claims.backlog(access, 100)
+        assert (backlog.waiting, backlog.failed, backlog.claimed, backlog.retrying) == (0, 0, 0, 1)
         assert service.claims.counts(access).partitions[1] == PartitionClaims(claimed=0, waiting=0, retrying=1)
         assert outbox(service.claims, access)[1] == 0
         [job] = service.claims.outstanding(access, 9)
@@ -111,14 +110,14 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
         [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "retrying"]
         assert "and released: claims get it from " in reason.text
         clock.advance(120)
-        found = service.claims.backlog(access, 100)
-        assert (found.waiting, found.failed, found.claimed, found.retrying) == (1, 1, 0, 0)
+        backlog = service.claims.backlog(access, 100)
+        assert (backlog.waiting, backlog.failed, backlog.claimed, backlog.retrying) == (1, 1, 0, 0)
         assert [job.status for job in service.claims.outstanding(access, 9)] == ["waiting"]
     assert said(service, access, place) == []
 
 
 def test_claims_that_expire(store: Store, clock: Clock) -> None:
-    """Who lets a claim expire is named when the message is delivered again, or becomes a dead letter."""
+    """A redelivered message, and a dead letter, name the worker whose claim expired."""
     queue = queue_of(store, 2)
     [place] = say(store, queue, "x")
     service, access = enter(store, queue)
@@ -131,18 +130,18 @@ def test_claims_that_expire(store: Store, clock: Clock) -> None:
 
 
 def test_who_has_a_message(store: Store) -> None:
-    """As long as a message is claimed it is known by whom, if he has said who he is."""
+    """While a message is claimed, the name of its worker is shown if the worker gave one."""
     queue = make_queue(store)
     places = say(store, queue, "a", "b")
     service, access = enter(store, queue)
-    for worker, place, whom in (("ann:1", places[0], "By ann:1."), ("", places[1], "The worker gave no name.")):
+    for worker, place, text in (("ann:1", places[0], " worker is ann:1."), ("", places[1], " worker gave no name.")):
         blocking(service.claims).claim(access, limit=1, ttl=60, worker=worker)
         [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "claimed"]
-        assert reason.text.endswith(whom)
+        assert reason.text.endswith(text)
 
 
 def test_reasons_for_lost_claims(store: Store) -> None:
-    """A worker whose claim was released or acknowledged has nothing more to say of its message."""
+    """A worker whose claim was released or acknowledged can give no more reasons for that message."""
     queue = make_queue(store)
     [place] = say(store, queue, "a")
     service, access = enter(store, queue)
@@ -156,7 +155,7 @@ def test_reasons_for_lost_claims(store: Store) -> None:
 
 
 def test_the_last_ones_are_kept(store: Store) -> None:
-    """Of many attempts the last ones are remembered, each once, in order; a purge forgets them."""
+    """The last of many attempts are kept, each once, in order; a purge forgets them."""
     queue = make_queue(store)
     [place] = say(store, queue, "a")
     service, access = enter(store, queue)
@@ -164,42 +163,42 @@ def test_the_last_ones_are_kept(store: Store) -> None:
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
             blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason(f"E{number}"))
-    found = bridge.run(Attempts(store.ledger).of(queue, 1, [place]))[place].attempts
-    assert [one.error for one in found] == [f"E{number}" for number in range(2, KEPT + 2)]
+    attempts = bridge.run(Attempts(store.ledger).of(queue, 1, [place]))[place].attempts
+    assert [attempt.error for attempt in attempts] == [f"E{number}" for number in range(2, KEPT + 2)]
     purged = bridge.run(store.catalogue.purge_queue(queue))
     assert bridge.run(Attempts(store.ledger).of(purged, 1, [place])) == {}
 
 
 def test_backlog(store: Store, other: Store) -> None:
-    """What waits, is claimed, has failed before and is dead is counted, and the oldest that is not done is told."""
+    """A backlog counts waiting, claimed, failed and dead messages, and gives the age of the oldest unfinished one."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
     )
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    assert two.claims.backlog(there, 100) == Backlog(
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    assert peer.claims.backlog(peer_access, 100) == Backlog(
         0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None, due=None
     )
     first = say(store, queue, "a", "b", "c")
     say(store, queue, "d", partition=2)
     bridge.run(store.messages.append(queue, [new("later", delay=2000, partition=2), new("late", delay=1000)]))
-    [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
-    found = two.claims.backlog(there, 100)
+    [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
+    backlog = peer.claims.backlog(peer_access, 100)
     oldest = ids.ticks_to_seconds(first[0][0])
-    assert found.due is not None
-    assert 990 < found.due - ids.ticks_to_seconds(bridge.run(store.ledger.now())) <= 1000
-    assert replace(found, due=None) == Backlog(
+    assert backlog.due is not None
+    assert 990 < backlog.due - ids.ticks_to_seconds(bridge.run(store.ledger.now())) <= 1000
+    assert replace(backlog, due=None) == Backlog(
         3, exact=True, delayed=2, claimed=1, failed=0, dead=0, oldest=oldest, due=None
     )
-    blocking(one.claims).release(access, [claimed.receipt])
-    assert two.claims.backlog(there, 100).failed == 1
-    assert len(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2
-    assert eventually(lambda: two.claims.backlog(there, 100).dead == 1)
-    found = two.claims.backlog(there, 100)
-    assert (found.waiting, found.claimed, found.oldest) == (1, 2, ids.ticks_to_seconds(first[1][0]))
+    blocking(service.claims).release(access, [claimed.receipt])
+    assert peer.claims.backlog(peer_access, 100).failed == 1
+    assert len(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2
+    assert eventually(lambda: peer.claims.backlog(peer_access, 100).dead == 1)
+    backlog = peer.claims.backlog(peer_access, 100)
+    assert (backlog.waiting, backlog.claimed, backlog.oldest) == (1, 2, ids.ticks_to_seconds(first[1][0]))
 
 
 def test_who_has_which(store: Store) -> None:
-    """Outstanding messages are listed with worker, deliveries and end: those first whose claims have ended."""
+    """Outstanding messages are listed with worker, deliveries and end of claim, expired claims first."""
     queue = make_queue(store, partitions=2)
     say(store, queue, "a", "b")
     say(store, queue, "c", partition=2)
@@ -210,61 +209,61 @@ def test_who_has_which(store: Store) -> None:
     claims.claim(access, limit=1, ttl=30, worker="bob:2", partitions=[2])
     [ended] = claims.claim(access, limit=1, ttl=60, worker="eve:3", partitions=[1])
     claims.release(access, [ended.receipt])
-    found = service.claims.outstanding(access, 9)
-    assert [(one.partition, one.worker, one.deliveries) for one in found] == [
+    listed = service.claims.outstanding(access, 9)
+    assert [(one.partition, one.worker, one.deliveries) for one in listed] == [
         (1, "eve:3", 1),
         (2, "bob:2", 1),
         (1, "ann:1", 1),
     ]
-    assert found[0].expires is None
-    assert found[1].expires is not None
-    assert found[2].expires is not None
-    assert 29 < found[2].expires - found[1].expires < 31
-    assert service.claims.outstanding(access, 2) == found[:2]
-    assert service.claims.outstanding(access, 9, only="claimed") == [job for job in found if job.status == "claimed"]
+    assert listed[0].expires is None
+    assert listed[1].expires is not None
+    assert listed[2].expires is not None
+    assert 29 < listed[2].expires - listed[1].expires < 31
+    assert service.claims.outstanding(access, 2) == listed[:2]
+    assert service.claims.outstanding(access, 9, only="claimed") == [job for job in listed if job.status == "claimed"]
 
 
 def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:
-    """Every process shows the task of a job with its arguments, and the last failed attempt; only if asked to."""
+    """Every process shows the task of a job with its arguments, and the last failed attempt, but only on request."""
     queue = make_queue(store)
     body = '{"task":"thumb","args":["a.jpg"],"kwargs":{"size":4}}'
     bridge.run(
         store.messages.append(queue, [new(body, meta=Meta(json=True)), new(body), new("b", meta=Meta("text/plain"))])
     )
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    claims = blocking(one.claims).claim(access, limit=3, ttl=600, worker="ann:1")
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    claims = blocking(service.claims).claim(access, limit=3, ttl=600, worker="ann:1")
     for error in ("First", "Last"):
-        blocking(one.claims).release(access, [claims[0].receipt], 0.0, reason=ReleaseReason(error, "x" * 900))
-        [claims[0]] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1")
-    found = two.claims.outstanding(there, 9, states=True)
-    assert [(job.status, job.task, job.arguments) for job in found] == [
+        blocking(service.claims).release(access, [claims[0].receipt], 0.0, reason=ReleaseReason(error, "x" * 900))
+        [claims[0]] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
+    listed = peer.claims.outstanding(peer_access, 9, states=True)
+    assert [(job.status, job.task, job.arguments) for job in listed] == [
         ("claimed", "thumb", '"a.jpg", size=4'),
         ("claimed", UNSET, UNSET),
         ("claimed", UNSET, UNSET),
     ]
-    assert isinstance(found[0].failure, Attempt)
-    assert (found[0].failure.error, len(found[0].failure.text), found[1].failure) == ("Last", MAX_SHOWN_TEXT, UNSET)
-    assert {(job.task, job.failure) for job in two.claims.outstanding(there, 9)} == {(UNSET, UNSET)}
+    assert isinstance(listed[0].failure, Attempt)
+    assert (listed[0].failure.error, len(listed[0].failure.text), listed[1].failure) == ("Last", MAX_SHOWN_TEXT, UNSET)
+    assert {(job.task, job.failure) for job in peer.claims.outstanding(peer_access, 9)} == {(UNSET, UNSET)}
 
 
 def test_workers(store: Store, other: Store) -> None:
-    """Who has how many messages, and when each worker claimed or renewed last, in all processes of the store."""
+    """All processes of a store show how many messages each worker has, and when it last claimed or renewed."""
     queue = make_queue(store, partitions=2)
     for number in (1, 2):
         say(store, queue, *"abc", partition=number)
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    claims, begun = blocking(one.claims), time.time()
-    assert one.claims.workers(access) == []
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    claims, begun = blocking(service.claims), time.time()
+    assert service.claims.workers(access) == []
     claimed = claims.claim(access, limit=3, ttl=60, worker="ann:1", partitions=[1])
     assert eventually(
-        lambda: len(blocking(two.claims).claim(there, limit=1, ttl=60, worker="bob:2", partitions=[2])) == 1
+        lambda: len(blocking(peer.claims).claim(peer_access, limit=1, ttl=60, worker="bob:2", partitions=[2])) == 1
     )
     assert eventually(lambda: len(claims.claim(access, limit=1, ttl=60, partitions=[2])) == 1)
     claims.release(access, [claimed[0].receipt], 600.0)
-    [ann, nobody, bob] = two.claims.workers(there)
+    [ann, nobody, bob] = peer.claims.workers(peer_access)
     assert (ann.worker, ann.jobs) == ("ann:1", 2)
     assert (nobody.worker, nobody.jobs, bob.worker, bob.jobs) == ("", 1, "bob:2", 1)
     assert all(begun - 1 <= each.renewed <= time.time() + 1 < each.expires for each in (ann, nobody, bob))
     claims.renew(access, [claimed[1].receipt], 300)
-    [later, *_] = two.claims.workers(there)
+    [later, *_] = peer.claims.workers(peer_access)
     assert (later.jobs, later.renewed >= ann.renewed, later.expires > ann.expires + 200) == (2, True, True)

@@ -1,4 +1,4 @@
-"""When a message comes again whose handling has failed: the queue's backoff decides, for every client."""
+"""When failed messages are delivered again: the queue's backoff decides, for every client."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ FAILED = ReleaseReason("ValueError")
 
 
 def claim(service: Service, access: QueueAccess) -> list[ClaimDelivery]:
-    """Claims what there is."""
     return blocking(service.claims).claim(access, limit=10, ttl=60)
 
 
 def fail(service: Service, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[float]:
-    """Releases messages that could not be handled; returns when they come again, in seconds from now."""
+    """Releases messages as failed; returns the seconds until they are delivered again."""
     settled = blocking(service.claims).release(access, receipts, reason=FAILED)
     now = service.store.claim_logs.claim_now() / 1000
-    return [round(one.expires - now, 1) for one in settled]
+    return [round(settlement.expires - now, 1) for settlement in settled]
 
 
 def test_delays_grow(store: Store, clock: Clock) -> None:
-    """Each further delivery is later, up to the longest delay; a delay that the caller gives counts instead."""
+    """Each delivery is later, up to the longest delay; a delay given by the caller counts instead."""
     spec = QueueSpec(read_delay=0.0, backoff=Backoff(first=10, factor=3, most=50, jitter=0))
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     say(store, queue, "a")
@@ -53,16 +52,16 @@ def test_delays_grow(store: Store, clock: Clock) -> None:
 
 
 def test_the_default(store: Store) -> None:
-    """Of a queue that says nothing, failed messages come again after about a second."""
+    """In a queue without options, failed messages are delivered again after about a second."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
     say(store, queue, "a", "b")
     service, access = enter(store, queue)
-    delays = fail(service, access, [one.receipt for one in claim(service, access)])
+    delays = fail(service, access, [delivery.receipt for delivery in claim(service, access)])
     assert all(0.8 <= delay <= 1.0 for delay in delays)
 
 
 def test_the_last_delivery_has_no_delay(store: Store) -> None:
-    """A message that has failed as often as its queue allows is a dead letter when somebody claims next."""
+    """A message at its delivery limit becomes a dead letter at the next claim, without a delay."""
     queue = queue_of(store, 1)
     [place] = say(store, queue, "a")
     service, access = enter(store, queue)
@@ -73,21 +72,21 @@ def test_the_last_delivery_has_no_delay(store: Store) -> None:
 
 
 def test_giving_up(store: Store, other: Store) -> None:
-    """What a worker gives up is a dead letter at once, with the reason; saying it again is no error."""
+    """A message that a worker gives up is a dead letter at once, with the reason; the call may be repeated."""
     queue = queue_of(store, 0)
     [place] = say(store, queue, "a")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [claimed] = claim(one, access)
-    for service, way in ((one, access), (two, there), (one, access)):
+    (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [claimed] = claim(own_service, access)
+    for service, way in ((own_service, access), (peer, peer_access), (own_service, access)):
         [settled] = blocking(service.claims).release(way, [claimed.receipt], reason=FAILED, retry=False)
         assert settled.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}
-        assert claim(two, there) == []
+        assert claim(peer, peer_access) == []
     cause = letter(store, queue, place).cause
     assert (cause.attempts, cause.error, len(cause.history)) == (1, "ValueError", 1)
 
 
 def test_giving_up_what_another_has(store: Store) -> None:
-    """A worker whose claim is over cannot give up a message that another one has."""
+    """A worker whose claim has ended cannot give up a message that another worker has."""
     queue = queue_of(store, 0)
     say(store, queue, "a")
     service, access = enter(store, queue)
@@ -101,7 +100,7 @@ def test_giving_up_what_another_has(store: Store) -> None:
 
 
 def test_dead_letters_are_not_given_up(store: Store) -> None:
-    """A dead letter that cannot be handled either is delivered again, with the delay of a failure."""
+    """A dead letter that fails is delivered again, with the delay of a failure."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, f"{fresh_name()}.dead", QueueSpec(read_delay=0.0)))
     say(store, queue, "a")
     service, access = enter(store, queue)
@@ -118,6 +117,6 @@ def test_dead_letters_are_not_given_up(store: Store) -> None:
     draw=st.floats(0, 1),
 )
 def test_delays_are_bounded(first: float, factor: float, jitter: float, deliveries: int, draw: float) -> None:
-    """However often a message failed, its delay lies between the first and the longest, but for the jitter."""
+    """After any number of failures the delay is between the first and the longest, apart from jitter."""
     backoff = Backoff(first=first, factor=factor, most=43_200, jitter=jitter)
     assert (1 - jitter) * first * 0.999 <= backoff.delay(deliveries, draw) <= 43_200

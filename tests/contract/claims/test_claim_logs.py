@@ -17,23 +17,20 @@ from tests.waiting import join
 
 
 def entries(first: int, last: int) -> list[LogEntry]:
-    """Entries of these numbers, both included."""
     return [LogEntry(number, b"entry %d" % number) for number in range(first, last + 1)]
 
 
 def fill(store: Store, queue: Queue, last: int, first: int = 1) -> None:
-    """Appends entries one after another."""
     for entry in entries(first, last):
         assert enter(store, queue, entry) is True
 
 
 def read(store: Store, queue: Queue, first: int, partition: int = 1) -> LogPage:
-    """Reads on an event loop."""
     return begin(store.claim_logs.read_log(queue, partition, first)).result(60)
 
 
 def test_empty_log(store: Store) -> None:
-    """A log that nobody has appended to is empty, whatever is asked for."""
+    """A log without entries is empty, wherever a read begins."""
     queue = make_queue(store)
     for first in (1, 2, 300):
         assert read(store, queue, first) == LogPage(0, [])
@@ -41,22 +38,22 @@ def test_empty_log(store: Store) -> None:
 
 
 def test_appended_in_order(store: Store, other: Store) -> None:
-    """Entries are numbered from 1 and read from any number on, by every process, as they were written."""
+    """Entries are numbered from 1, and every process reads them from any number on, as they were written."""
     queue = make_queue(store)
     written = [LogEntry(1, b"\0"), LogEntry(2, b"\xff\xfe"), LogEntry(3, os.urandom(50_000))]
     assert [enter(one, queue, entry) for one, entry in zip((store, other, store), written, strict=True)] == [True] * 3
-    for one in (store, other):
+    for handle in (store, other):
         for newest in (False, True):
             for first in (1, 2, 3):
-                assert bridge.run(one.claim_logs.read_log(queue, 1, first, newest=newest)) == LogPage(
+                assert bridge.run(handle.claim_logs.read_log(queue, 1, first, newest=newest)) == LogPage(
                     3, written[first - 1 :]
                 )
             for first in (4, 5, 1000):
-                assert bridge.run(one.claim_logs.read_log(queue, 1, first, newest=newest)) == LogPage(3, [])
+                assert bridge.run(handle.claim_logs.read_log(queue, 1, first, newest=newest)) == LogPage(3, [])
 
 
 def test_refused(store: Store, other: Store) -> None:
-    """Only the next number is taken; what is refused leaves nothing, not even its snapshot's name or truncation."""
+    """Only the next number is accepted; a refused append leaves nothing, not even its snapshot's name or truncation."""
     queue = make_queue(store)
     assert enter(store, queue, LogEntry(2, b"too far")) is False
     fill(store, queue, 3)
@@ -67,7 +64,7 @@ def test_refused(store: Store, other: Store) -> None:
 
 
 def test_partitions_and_queues_are_apart(store: Store) -> None:
-    """Each partition of each queue has a log of its own."""
+    """Each partition of each queue has its own log."""
     queues = [make_queue(store, partitions=3), make_queue(store, partitions=3)]
     places = [(queue, partition) for queue in queues for partition in (1, 2, 3)]
     for number, (queue, partition) in enumerate(places):
@@ -77,7 +74,7 @@ def test_partitions_and_queues_are_apart(store: Store) -> None:
 
 
 def test_sent_again(store: Store, other: Store) -> None:
-    """An entry that is sent again after it was applied is refused, and stands at its number once."""
+    """An entry that is sent again after it was applied is refused, and is in the log once."""
     queue = make_queue(store)
     fill(store, queue, 1)
     assert enter(store, queue, LogEntry(2, b"mine")) is True
@@ -86,19 +83,19 @@ def test_sent_again(store: Store, other: Store) -> None:
 
 
 def test_racing_appenders(store: Store, other: Store) -> None:
-    """Of many appenders for one number exactly one wins, and all of them read the same log."""
+    """Exactly one of many appenders of a number wins, and all of them read the same log."""
     queue = make_queue(store)
     won: dict[int, bytes] = {}
 
     def work(name: int) -> None:
-        one, number = (store, other)[name % 2], 1
+        appender, number = (store, other)[name % 2], 1
         while number <= 12:
             body = b"%d of %d" % (number, name)
-            if enter(one, queue, LogEntry(number, body)):
+            if enter(appender, queue, LogEntry(number, body)):
                 assert won.setdefault(number, body) == body, "two were told that they had won"
-            page = read(one, queue, number)
+            page = read(appender, queue, number)
             number = page.entries[-1].number + 1
-        assert read(one, queue, 1).last >= 12
+        assert read(appender, queue, 1).last >= 12
 
     at_once(work, range(6))
     page = read(store, queue, 1)
@@ -117,44 +114,44 @@ def test_long_logs_come_in_pages(store: Store) -> None:
 
 
 def test_snapshots(store: Store, other: Store) -> None:
-    """A snapshot is shown once an entry has named it, to those who begin, with the entries above it."""
+    """Once an entry has named a snapshot, new readers get it with the entries above it."""
     queue = make_queue(store)
     fill(store, queue, 4)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 3, b"up to three"))
     assert read(other, queue, 1) == LogPage(4, entries(1, 4))
     assert enter(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
     fill(store, queue, 6, first=6)
-    for one in (store, other):
+    for handle in (store, other):
         for newest in (False, True):
             expected = LogPage(6, entries(4, 6), LogEntry(3, b"up to three"))
-            assert bridge.run(one.claim_logs.read_log(queue, 1, 1, newest=newest)) == expected
-            assert bridge.run(one.claim_logs.read_log(queue, 1, 3, newest=newest)) == LogPage(6, entries(3, 6))
+            assert bridge.run(handle.claim_logs.read_log(queue, 1, 1, newest=newest)) == expected
+            assert bridge.run(handle.claim_logs.read_log(queue, 1, 3, newest=newest)) == LogPage(6, entries(3, 6))
     assert read(store, queue, 7) == LogPage(6, [])
 
 
 def test_newer_snapshots_replace_older(store: Store, other: Store) -> None:
-    """The log names one snapshot: the newest; long ones are kept byte for byte, and writing one twice does no harm."""
+    """The log names only the newest snapshot; long ones are kept byte for byte, and writing one twice does no harm."""
     queue = make_queue(store)
     fill(store, queue, 3)
     bodies = {number: os.urandom(700_000) for number in (1, 2)}
     for number, body in bodies.items():
-        for one in (store, other):
-            bridge.run(one.claim_logs.write_snapshot(queue, 1, number, body))
+        for handle in (store, other):
+            bridge.run(handle.claim_logs.write_snapshot(queue, 1, number, body))
     for number, body in bodies.items():
         assert enter(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
         assert read(other, queue, 1) == LogPage(3 + number, entries(number + 1, 3 + number), LogEntry(number, body))
 
 
 def test_truncation(store: Store, other: Store) -> None:
-    """What is truncated is gone; whoever asks for it is given the snapshot and what comes after."""
+    """Truncated entries are gone; a reader that asks for them gets the snapshot and the entries after it."""
     queue = make_queue(store)
     fill(store, queue, 8)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 6, b"six"))
     assert enter(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
     expected = LogPage(9, entries(7, 9), LogEntry(6, b"six"))
-    for one in (store, other):
-        assert [read(one, queue, first) for first in (1, 2, 4)] == [expected] * 3
-        assert [read(one, queue, first) for first in (5, 8)] == [LogPage(9, entries(first, 9)) for first in (5, 8)]
+    for handle in (store, other):
+        assert [read(handle, queue, first) for first in (1, 2, 4)] == [expected] * 3
+        assert [read(handle, queue, first) for first in (5, 8)] == [LogPage(9, entries(first, 9)) for first in (5, 8)]
     assert enter(other, queue, LogEntry(10, b"entry 10"), truncate_below=7)
     assert read(store, queue, 5) == LogPage(10, entries(7, 10), LogEntry(6, b"six"))
     assert enter(store, queue, LogEntry(10, b"again")) is False
@@ -162,7 +159,7 @@ def test_truncation(store: Store, other: Store) -> None:
 
 
 def test_purge_and_delete_empty_the_log(store: Store) -> None:
-    """A purged queue begins a new log, and so does a queue that takes a deleted one's name."""
+    """A purged queue begins a new log, and so does a new queue with a deleted one's name."""
     queue = make_queue(store)
     fill(store, queue, 3)
     bridge.run(store.claim_logs.write_snapshot(queue, 1, 2, b"two"))
@@ -178,7 +175,7 @@ def test_purge_and_delete_empty_the_log(store: Store) -> None:
 
 @pytest.mark.parametrize("change", ["purge", "delete", "update"])
 def test_outdated_queues(store: Store, other: Store, change: str) -> None:
-    """Nothing is appended or read with a queue's row that is out of date."""
+    """Appends and reads with an outdated queue row are refused."""
     queue = make_queue(store)
     fill(store, queue, 1)
     changes: dict[str, Callable[[], object]] = {
@@ -200,7 +197,7 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
 
 
 def test_bad_input(store: Store) -> None:
-    """Partitions that are none, and bodies that are too long or empty, are refused by name; nothing is changed."""
+    """Invalid partitions, and bodies that are too long or empty, are refused with a named error and change nothing."""
     queue = make_queue(store, partitions=2)
     for partition in (0, -1, 3):
         with pytest.raises(InvalidRequest, match="partition"):
@@ -218,7 +215,7 @@ def test_bad_input(store: Store) -> None:
 
 
 def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
-    """Every append that was begun is answered, those that a closing store has no time for as well."""
+    """Every append that was begun is answered, also if the closing store has no time for it."""
     queue = make_queue(store, partitions=20)
     closing = open_store()
     assert bridge.run(closing.catalogue.queue(queue.application, queue.name)) == queue

@@ -33,60 +33,58 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
-    """A service on a store, and a way to a queue."""
+    """Opens a service on a store, and access to a queue."""
     service = Service(store)
     return service, service.enter(queue, lambda _queue: None)
 
 
 def texts(claimed: list[ClaimDelivery]) -> list[str | bytes]:
-    """The bodies of what was given."""
-    return [one.message.body for one in claimed]
+    return [delivery.message.body for delivery in claimed]
 
 
 def statuses(settled: list[Settlement]) -> list[ReceiptStatus]:
-    """What became of receipts."""
-    return [one.status for one in settled]
+    return [settlement.status for settlement in settled]
 
 
 def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
-    """A message is given to one caller, whichever process is asked, until he acknowledges or releases it."""
+    """A message is delivered to one caller, by whichever process, until it is acknowledged or released."""
     queue = make_queue(store)
     say(store, queue, "a", "b", "c")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    (one, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     first = blocking(one.claims).claim(access, limit=2, ttl=60)
     assert [(claimed.message.body, claimed.deliveries) for claimed in first] == [("a", 1), ("b", 1)]
-    assert texts(blocking(two.claims).claim(there, limit=9, ttl=60)) == ["c"]
-    for service, way in ((one, access), (two, there)):
+    assert texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["c"]
+    for service, way in ((one, access), (peer, peer_access)):
         assert blocking(service.claims).claim(way, limit=9, ttl=60) == []
     receipts = [claimed.receipt for claimed in first]
-    assert statuses(blocking(two.claims).acknowledge(there, receipts[:1])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(peer.claims).acknowledge(peer_access, receipts[:1])) == [ReceiptStatus.DONE]
     assert statuses(blocking(one.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.FINAL]
-    assert statuses(blocking(two.claims).release(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
+    assert statuses(blocking(peer.claims).release(peer_access, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
     assert [
         (claimed.message.body, claimed.deliveries) for claimed in blocking(one.claims).claim(access, limit=9, ttl=60)
     ] == [("b", 2)]
-    assert statuses(blocking(two.claims).acknowledge(there, receipts)) == [
+    assert statuses(blocking(peer.claims).acknowledge(peer_access, receipts)) == [
         ReceiptStatus.FINAL,
         ReceiptStatus.SUPERSEDED,
     ]
 
 
 def test_claims_of_several_partitions(store: Store) -> None:
-    """A claim gathers what several partitions have, if it is told to; otherwise its messages are of one."""
+    """A claim gathers messages of several partitions on request; otherwise its messages are of one partition."""
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
         say(store, queue, f"{number}a", f"{number}b", partition=number)
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=9, ttl=60)) == 2
     blocking(service.claims).release_all(access)
-    found = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
-    assert len({one.message.body for one in found}) == 5
+    claimed = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
+    assert len({delivery.message.body for delivery in claimed}) == 5
     last = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
-    assert {one.message.body for one in found + last} == {f"{number}{each}" for number in (1, 2, 3) for each in "ab"}
+    assert {one.message.body for one in claimed + last} == {f"{number}{each}" for number in (1, 2, 3) for each in "ab"}
 
 
 def test_a_claim_expires(store: Store, clock: Clock) -> None:
-    """A message that is not acknowledged in time comes back, and the old receipt is worth nothing then."""
+    """A message that is not acknowledged in time is delivered again, and its old receipt is void."""
     queue = make_queue(store)
     say(store, queue, "a", "b")
     service, access = enter(store, queue)
@@ -118,7 +116,7 @@ def test_a_showing_claims_nothing(store: Store) -> None:
 
 
 def test_partitions(store: Store) -> None:
-    """A claim finds what is there in any partition, or in those that it names; receipts of several go together."""
+    """A claim finds messages in any partition, or in the partitions it names; receipts of several can be combined."""
     queue = make_queue(store, partitions=3)
     say(store, queue, "a", partition=1)
     say(store, queue, "c", "d", partition=3)
@@ -129,7 +127,7 @@ def test_partitions(store: Store) -> None:
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     bare = ClaimReceipt(2, *ids.parse_position(d.message.id))
     settled = blocking(service.claims).acknowledge(access, [d.receipt, bare, c.receipt])
-    assert [one.receipt for one in settled] == [d.receipt, bare, c.receipt]
+    assert [settlement.receipt for settlement in settled] == [d.receipt, bare, c.receipt]
     assert statuses(settled) == [ReceiptStatus.DONE] * 3
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
         blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[4])
@@ -138,12 +136,12 @@ def test_partitions(store: Store) -> None:
 
 
 def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store) -> None:
-    """A claim finds what another process released before, also if its own hears late of an entry before that."""
+    """A claim finds a message that another process released, even if its own process learns of earlier entries late."""
     queue = make_queue(store)
     say(store, queue, "a", "b")
     slow = InterposedStore(store)
-    (one, access), (two, there) = enter(slow.store, queue), enter(other, queue)
-    [a] = blocking(two.claims).claim(there, limit=1, ttl=60)
+    (service, access), (peer, peer_access) = enter(slow.store, queue), enter(other, queue)
+    [a] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60)
     ended, told = threading.Event(), threading.Event()
 
     def hold(*given: Any, **named: Any) -> bool:  # noqa: ANN401
@@ -154,10 +152,10 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
 
     slow.instead(ClaimLogs.append_entry, hold)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(blocking(one.claims).claim, access, limit=1, ttl=60)
+        first = pool.submit(blocking(service.claims).claim, access, limit=1, ttl=60)
         assert ended.wait(PATIENCE_SECONDS)
-        blocking(two.claims).release(there, [a.receipt])
-        second = pool.submit(blocking(one.claims).claim, access, limit=9, ttl=60)
+        blocking(peer.claims).release(peer_access, [a.receipt])
+        second = pool.submit(blocking(service.claims).claim, access, limit=9, ttl=60)
         slow.passing(ClaimLogs.append_entry)
         told.set()
         assert texts(first.result(PATIENCE_SECONDS)) == ["b"]
@@ -165,7 +163,7 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
 
 
 def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
-    """Where something was done in one partition and certainly nothing in another, nobody is told that nothing was."""
+    """If a call succeeds in one partition and fails in another, the error does not say that nothing was done."""
     queue = make_queue(store, partitions=2)
     for partition in (1, 2):
         say(store, queue, "x", partition=partition)
@@ -206,9 +204,9 @@ def test_receipts_of_elsewhere(store: Store) -> None:
 
 
 def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
-    """One that no log can have given is refused before anything is done for the others; if all are good, all is done.
+    """An impossible receipt is refused before the others are processed; if all are valid, all are processed.
 
-    It does not depend on whether the process knows the logs.
+    It does not depend on whether the process has read the logs.
     """
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
@@ -227,7 +225,7 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
 
 
 def test_a_purged_and_a_deleted_queue(store: Store) -> None:
-    """Claims of purged messages are over, and those of a deleted queue are told that it is gone."""
+    """Claims of purged messages end; claims of a deleted queue get the error that the queue is gone."""
     queue = make_queue(store)
     say(store, queue, "a")
     service, access = enter(store, queue)
@@ -241,7 +239,7 @@ def test_a_purged_and_a_deleted_queue(store: Store) -> None:
 
 
 def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend) -> None:
-    """A message that was deleted or has expired is not given, nor given again."""
+    """A message that was deleted or has expired is not delivered, also not again."""
     queue = make_queue(store)
     places = say(store, queue, "a", "b", "c") + bridge.run(store.messages.append(queue, [new("short", ttl=50)]))
     service, access = enter(store, queue)
@@ -250,13 +248,13 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
     clock.advance(100)
     assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
     [counts] = service.claims.counts(access).partitions.values()
-    # Where it may be on its way still, a message that is not seen is not given up.
+    # Where a message may still be in flight, one that is not seen is not given up.
     gone = "exact_horizon" in backend.capabilities
     assert (counts.claimed, counts.waiting) == (1, 0 if gone else 1)
 
 
 def test_delayed_messages(store: Store, clock: Clock) -> None:
-    """A delayed message is given when it is due."""
+    """A delayed message is delivered when it is due."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new("late", delay=50)]))
     service, access = enter(store, queue)
@@ -268,38 +266,37 @@ def test_delayed_messages(store: Store, clock: Clock) -> None:
 
 
 def test_whole_queues(store: Store, other: Store) -> None:
-    """All claims of a queue can be counted and ended; what is done is left out of its size and of a peek."""
+    """All claims of a queue can be counted and ended; its size and a peek leave out finished messages."""
     queue = make_queue(store, partitions=2)
     say(store, queue, "a", "b", "c", partition=1)
     say(store, queue, "d", partition=2)
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [a, _] = blocking(one.claims).claim(access, limit=2, ttl=60, partitions=[1])
-    blocking(one.claims).acknowledge(access, [a.receipt])
-    counts = two.claims.counts(there).partitions
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [a, _] = blocking(service.claims).claim(access, limit=2, ttl=60, partitions=[1])
+    blocking(service.claims).acknowledge(access, [a.receipt])
+    counts = peer.claims.counts(peer_access).partitions
     assert [(each.claimed, each.waiting) for each in counts.values()] == [(1, 0), (0, 0)]
-    size = two.claims.size(there, 100)
+    size = peer.claims.size(peer_access, 100)
     assert (size.size, size.exact) == (3, True)
-    assert [message.body for message in two.claims.peek(there, 100)] == ["b", "c", "d"]
-    assert [message.body for message in two.claims.peek(there, 1)] == ["b"]
-    blocking(two.claims).release_all(there)
-    assert [each.waiting for each in one.claims.counts(access).partitions.values()] == [1, 0]
-    assert texts(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
+    assert [message.body for message in peer.claims.peek(peer_access, 100)] == ["b", "c", "d"]
+    assert [message.body for message in peer.claims.peek(peer_access, 1)] == ["b"]
+    blocking(peer.claims).release_all(peer_access)
+    assert [each.waiting for each in service.claims.counts(access).partitions.values()] == [1, 0]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
 class Woken(Waiter):
-    """Is told when to try again."""
+    """Records that it was woken."""
 
     def __init__(self, watchers: Watchers) -> None:
         super().__init__(watchers)
         self.woken = threading.Event()
 
     def wake(self, qid: int | None = None) -> None:
-        """Notes it."""
         self.woken.set()
 
 
 def test_waiting(store: Store) -> None:
-    """Whoever has claimed nothing is woken when a message comes."""
+    """A caller whose claim found nothing is woken when a message arrives."""
     queue = make_queue(store)
     service, access = enter(store, queue)
     waiter = Woken(service.reader.watchers)
@@ -313,18 +310,18 @@ def test_waiting(store: Store) -> None:
 
 
 def test_given_up(store: Store) -> None:
-    """A caller who is gone gets nothing, and what was claimed for him comes back at once."""
+    """A caller that has gone gets nothing, and messages claimed for it are delivered again at once."""
     queue = make_queue(store)
     service, access = enter(store, queue)
     say(store, queue, "a")
     claim = service.claims.claim(queue, limit=1, ttl=1000)
-    given = asyncio.run_coroutine_threadsafe(claim, service.claims.core.loop)
-    given.cancel()
+    future = asyncio.run_coroutine_threadsafe(claim, service.claims.core.loop)
+    future.cancel()
     assert eventually(lambda: texts(blocking(service.claims).claim(access, limit=1, ttl=1000)) == ["a"])
 
 
 def test_acknowledge_and_claim(store: Store) -> None:
-    """One request does both, in one entry if the receipt is of the partition that it asks first; it may be repeated."""
+    """One request acknowledges and claims, in one entry if both are in the first partition; it can be repeated."""
     queue = make_queue(store, partitions=2)
     service, access = enter(store, queue)
     places = say(store, queue, "a", "b", "c", partition=1)
@@ -349,7 +346,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
 
 @pytest.mark.parametrize("partitions", [[1], [2]])
 def test_acknowledge_what_another_process_gave(store: Store, other: Store, partitions: list[int]) -> None:
-    """A process that has not read the log does so; if a receipt names an entry that is not there, it claims nothing."""
+    """A process that has not read the log does both; if a receipt names a missing entry, it claims nothing."""
     queue = make_queue(store, partitions=2)
     one, access = enter(store, queue)
     two, there = enter(other, bridge.run(other.catalogue.queue(APP, queue.name)))
@@ -366,7 +363,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
 
 
 def test_many_callers(store: Store, other: Store) -> None:
-    """Whoever claims and acknowledges at one time, in two processes: each message is given once and all are done."""
+    """With simultaneous callers in two processes each message is delivered once and all are acknowledged."""
     queue = make_queue(store, partitions=2)
     for number in range(60):
         say(store, queue, str(number), partition=number % 2 + 1)
@@ -375,22 +372,22 @@ def test_many_callers(store: Store, other: Store) -> None:
     def work(number: int) -> list[str | bytes]:
         service, _ = ways[number % 2]
         access = service.enter(queue, lambda _queue: None)
-        found: list[str | bytes] = []
+        read_bodies: list[str | bytes] = []
         while claimed := blocking(service.claims).claim(access, limit=number % 3 + 1, ttl=600):
-            found += texts(claimed)
+            read_bodies += texts(claimed)
             assert set(statuses(blocking(service.claims).acknowledge(access, [one.receipt for one in claimed]))) == {
                 ReceiptStatus.DONE
             }
-        return found
+        return read_bodies
 
     with ThreadPoolExecutor(6) as pool:
-        found = [body for bodies in pool.map(work, range(6)) for body in bodies]
-    assert sorted(map(int, map(str, found))) == list(range(60))
+        read_bodies = [body for bodies in pool.map(work, range(6)) for body in bodies]
+    assert sorted(map(int, map(str, read_bodies))) == list(range(60))
     assert ways[0][0].claims.size(ways[0][1], 100).size == 0
 
 
 def test_snapshots(store: Store, other: Store) -> None:
-    """After hundreds of entries a process that knows nothing of them begins at a snapshot, with the same result."""
+    """After hundreds of entries a new process starts from a snapshot, with the same result."""
     queue = make_queue(store)
     say(store, queue, *map(str, range(300)))
     service, access = enter(store, queue)
@@ -403,28 +400,28 @@ def test_snapshots(store: Store, other: Store) -> None:
 
 
 def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) -> None:
-    """A read may see the number of an entry and not the entry; it is read again so that it is there."""
+    """If a read shows the number of an entry but not the entry itself, it is repeated until it shows it."""
     queue = make_queue(store)
     say(store, queue, "a")
     watched, reads = InterposedStore(other), []
-    (one, access), (two, there) = enter(store, queue), enter(watched.store, queue)
-    assert texts(blocking(two.claims).claim(there, limit=1, ttl=0)) == ["a"]
+    (service, access), (peer, peer_access) = enter(store, queue), enter(watched.store, queue)
+    assert texts(blocking(peer.claims).claim(peer_access, limit=1, ttl=0)) == ["a"]
 
     def torn(queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         reads.append(newest)
         return bridge.run(other.claim_logs.read_log(queue, partition, first, newest=True)) if newest else LogPage(1, [])
 
     watched.instead(ClaimLogs.read_log, torn)
-    assert texts(blocking(one.claims).claim(access, limit=1, ttl=60)) == ["a"]
-    assert blocking(two.claims).claim(there, limit=1, ttl=60) == []
+    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
+    assert blocking(peer.claims).claim(peer_access, limit=1, ttl=60) == []
     assert reads == [False, True]
     watched.instead(ClaimLogs.read_log, lambda *_, **__: LogPage(9, []))
     with pytest.raises(StoreIncompatible, match="ends at 9, and entry 2 is missing"):
-        two.claims.counts(there)
+        peer.claims.counts(peer_access)
 
 
 def test_dead_letters(store: Store, clock: Clock) -> None:
-    """A message that was delivered as often as the queue allows becomes a dead letter, and is delivered no more."""
+    """A message at its delivery limit becomes a dead letter, and is not delivered again."""
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=2, principals=(Principal("app:other"),))
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     meta = Meta("text/plain", (("x-color", "blue"),))
@@ -442,14 +439,14 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     [letter] = bridge.run(store.messages.fetch(dead, [(2, place)]))
     assert letter.meta is not None
     lies = dead.name, letter.partition, letter.id
-    found = dead_letter_from(dict(letter.meta.headers), letter.body, lies=lies, content_type="text/plain")
-    assert found is not None
-    assert (found.queue, found.partition, found.body, found.cause.attempts) == (queue.name, 2, "bad", 2)
-    assert found.headers == {"x-color": "blue"}
+    parsed = dead_letter_from(dict(letter.meta.headers), letter.body, lies=lies, content_type="text/plain")
+    assert parsed is not None
+    assert (parsed.queue, parsed.partition, parsed.body, parsed.cause.attempts) == (queue.name, 2, "bad", 2)
+    assert parsed.headers == {"x-color": "blue"}
 
 
 def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: Clock) -> None:
-    """What one process did not come to publish another one does."""
+    """Dead letters that one process did not publish are published by another."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     [place] = say(store, queue, "bad")
     failing = InterposedStore(store)
@@ -476,7 +473,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
 
 
 def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
-    """Makes many messages dead letters in one entry, which is the last request; returns the way to their queue."""
+    """Makes many messages dead letters in one entry, by the last request; returns access to their queue."""
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
     clock.advance(100)
@@ -486,7 +483,7 @@ def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service,
 
 @pytest.mark.slow_on("cassandra")
 def test_many_dead_letters(store: Store, clock: Clock) -> None:
-    """Many dead letters are published one piece after another, and for that nobody has to ask for anything."""
+    """Many dead letters are published in several steps, without further requests."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     places = say(store, queue, *map(str, range(120)))
     watched, pieces = InterposedStore(store), []
@@ -504,7 +501,7 @@ def test_many_dead_letters(store: Store, clock: Clock) -> None:
 
 
 def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
-    """If a dead letter cannot be published, those before it are done all the same."""
+    """If a dead letter cannot be published, those before it still are."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     places = say(store, queue, *map(str, range(10)))
     failing = InterposedStore(store)
@@ -524,7 +521,6 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 
 
 def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
-    """The dead letters of messages of a queue."""
     try:
         dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
     except QueueNotFound:
@@ -533,12 +529,11 @@ def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[M
 
 
 def fail(*_: object) -> None:
-    """Does what a store does that cannot."""
     raise StoreUnavailable("not now")
 
 
 def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
-    """Where the queue says so an acknowledged message is deleted; if that fails it is done for all that, later."""
+    """A queue that deletes acknowledged messages does so later if the first delete fails."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, on_ack="delete")))
     places = say(store, queue, "a", "b", "c")
     failing = InterposedStore(store)
@@ -558,7 +553,7 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
 
 
 def refuse_made_up_receipts(store: Store, access: QueueAccess, *places: Position) -> None:
-    """Checks that messages cannot be settled by their ids and the numbers of the log's entries."""
+    """Checks that messages cannot be settled by receipts made of their ids and the numbers of the log's entries."""
     service, last = Service(store), bridge.run(store.claim_logs.read_log(access.queue, 1, 1)).last
     made_up = [ClaimReceipt(1, *place, number) for place in places for number in range(1, 1 + last)]
     assert len(made_up) >= len(places) > 0
@@ -580,7 +575,7 @@ def test_made_up_receipts_of_what_was_renewed_by_its_id(store: Store) -> None:
 
 
 def test_levels_that_cannot_be_claimed(store: Store) -> None:
-    """Where the store refuses claims every use case says why, and does nothing."""
+    """If the store refuses claims at a level, every use case says why, and does nothing."""
     queue = make_queue(store)
     refusing = InterposedStore(store)
     refusing.instead(ClaimLogs.claims_refusal, lambda _queue: "Choose very_strong.")

@@ -1,4 +1,4 @@
-"""Two services that claim from one partition at the same time: what callers are told, and how often a message comes."""
+"""Two services that claim from one partition simultaneously: the answers of callers, and the count of deliveries."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from tests.waiting import PATIENCE_SECONDS, until
 CALLERS = 6
 MESSAGES = 600
 MOST = 3
-"""Deliveries of a message."""
+"""Max deliveries of a message."""
 
 End = Callable[[Service, QueueAccess, list[ClaimDelivery]], object]
 """Ends claims."""
 
 
 class Callers:
-    """Callers of two services, who claim from one queue until there is nothing left to do.
+    """Callers of two services, who claim from one queue until nothing is left.
 
     Args:
         queue: The queue.
-        stores: Of the services.
-        end: What they do with what they have claimed.
+        stores: The stores of the services.
+        end: Ends the claims of a caller.
 
     Attributes:
-        given: What they got.
-        asked: When each claim began that got messages, by the number of the event.
-        refused: When a caller was told that there is none.
-        failed: A caller has failed, so the others would wait for it in vain.
+        given: The messages that callers got.
+        asked: Number of the event at which each claim with messages began.
+        refused: Numbers of the events at which a caller got no messages.
+        failed: Whether a caller has failed, so that the others would wait in vain.
     """
 
     def __init__(self, queue: Queue, stores: tuple[Store, Store], end: End) -> None:
@@ -59,7 +59,6 @@ class Callers:
         self.failed = False
 
     def work(self) -> None:
-        """Has all callers work at once."""
         with ThreadPoolExecutor(CALLERS) as pool:
             list(pool.map(self._work, range(CALLERS)))
 
@@ -76,20 +75,20 @@ class Callers:
         while len(self.given) < MESSAGES and not self.failed:
             began = next(self._events)
             try:
-                found = blocking(service.claims).claim(access, limit=1 + seed, ttl=600)
+                claimed = blocking(service.claims).claim(access, limit=1 + seed, ttl=600)
             except StoreUnavailable as error:
                 assert error.outcome == "none"  # noqa: PT017 - it happens on a busy machine only
                 continue
-            if not found:
+            if not claimed:
                 self.refused.append(next(self._events))
                 continue
             self.asked.append(began)
-            self._end(service, access, found)
-            self.given += found
+            self._end(service, access, claimed)
+            self.given += claimed
 
 
 def test_nothing_means_nothing(store: Store, other: Store) -> None:
-    """While a message is free, no caller is told that there is none, also if others took what was read for it."""
+    """While a message is available no claim comes back empty, even if others took the messages that it had read."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new(str(number)) for number in range(MESSAGES)]))
 
@@ -98,13 +97,13 @@ def test_nothing_means_nothing(store: Store, other: Store) -> None:
 
     callers = Callers(queue, (store, other), acknowledge)
     callers.work()
-    assert len({one.message.position for one in callers.given}) == MESSAGES
-    # No message comes back here, so what a caller got who asked later was free all the time.
+    assert len({delivery.message.position for delivery in callers.given}) == MESSAGES
+    # Messages are never redelivered here, so what a later caller got was available all the time.
     assert max(callers.asked) < min(callers.refused, default=math.inf)
 
 
 def test_no_delivery_too_many(store: Store, other: Store) -> None:
-    """A message that all callers release at once is delivered as often as its queue says, and no more."""
+    """A message that all callers release at once is delivered as often as its queue allows, and no more."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MOST, read_delay=0.0))
     )
@@ -115,12 +114,12 @@ def test_no_delivery_too_many(store: Store, other: Store) -> None:
 
     callers = Callers(queue, (store, other), release)
     callers.work()
-    assert max(one.deliveries for one in callers.given) == MOST
+    assert max(delivery.deliveries for delivery in callers.given) == MOST
     assert len(callers.given) == MESSAGES
 
 
 def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> None:
-    """Requests that came while a round failed by a mistake in the program are answered without waiting for others."""
+    """Requests that arrive while a round fails with a program error are answered without waiting for others."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new("a")]))
     service = Service(store)

@@ -1,4 +1,4 @@
-"""What claims ask of the store does not grow with what was acknowledged before."""
+"""The cost of claims in calls of the store does not grow with acknowledged messages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.contract.samples import make_queue, new
 from tests.interposed_store import InterposedStore
 
 ROUND = 1000
-"""Messages of one claim, the most that there may be."""
+"""Max messages of one claim."""
 
 
 class Counted(InterposedStore):
-    """Counts what is asked of a store for claims, and what it answers."""
+    """Counts calls of the store for claims, and the answers."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -46,19 +46,18 @@ class Counted(InterposedStore):
 
 
 def go_through(service: Service, access: QueueAccess, count: int) -> None:
-    """Posts so many messages, claims them, and acknowledges them."""
     for _ in range(count // ROUND):
         bridge.run(service.store.messages.append(access.queue, [new("x") for _ in range(ROUND)]))
         claimed = blocking(service.claims).claim(access, limit=ROUND, ttl=600)
         assert len(claimed) == ROUND
-        blocking(service.claims).acknowledge(access, [one.receipt for one in claimed])
+        blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
 
 
 @pytest.mark.needs("exact_horizon")
 @pytest.mark.parametrize("stuck", [False, True])
 @pytest.mark.parametrize("count", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_what_was_acknowledged_costs_nothing(store: Store, count: int, stuck: bool) -> None:  # noqa: FBT001
-    """A claim after so many acknowledged messages asks of the store what the first did, also if one never is."""
+    """After many acknowledged messages a claim makes as many calls as the first, also if one stays claimed."""
     counted = Counted(store)
     service = Service(counted.store)
     queue = make_queue(store)

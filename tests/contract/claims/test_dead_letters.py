@@ -1,4 +1,4 @@
-"""Dead letters of claims in queues that are not for them alone: none overwrites anything, and each is there once."""
+"""Dead letters in queues that also hold other messages: none overwrites another message, and each is stored once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.replacing import replace
 
 
 def test_letters_that_share_a_partition_are_there_once(store: Store, other: Store, clock: Clock) -> None:
-    """Two of one id stay beside what had that id; what a process has posted and not noted, the next does not repeat."""
+    """Two letters of one id stay beside the message that had it; letters whose post got no answer are not repeated."""
     shared, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1, dead_letter=shared.name)
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
@@ -40,7 +40,7 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
         *blocking(service.claims).claim(access, limit=1, ttl=10),
         *blocking(service.claims).claim(access, limit=1, ttl=10),
     ]
-    assert sorted(one.message.body for one in claimed) == ["one", "two"]
+    assert sorted(delivery.message.body for delivery in claimed) == ["one", "two"]
     clock.advance(100)
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: len(shown(store, shared)) == 3)

@@ -1,4 +1,4 @@
-"""Dedup queues: of messages with equal bodies that wait one is delivered."""
+"""Dedup queues: of waiting messages with equal bodies only one is delivered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ A, B = digest_of("a", None), digest_of("b", None)
 
 
 def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
-    """A dedup queue."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup", **fields))
     )
@@ -47,25 +46,25 @@ def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spe
 
 
 def test_one_of_equal_messages(store: Store, other: Store) -> None:
-    """Copies that wait when a message is claimed are not delivered; one that is posted afterwards is."""
+    """Copies that wait when a message is claimed are not delivered; a copy posted after the claim is."""
     queue = make_dedup(store)
     say(store, queue, "a", "b", "a", "a", "c", "b")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    first = blocking(one.claims).claim(access, limit=9, ttl=60)
+    (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    first = blocking(own_service.claims).claim(access, limit=9, ttl=60)
     assert texts(first) == ["a", "b", "c"]
-    assert blocking(two.claims).claim(there, limit=9, ttl=60) == []
+    assert blocking(peer.claims).claim(peer_access, limit=9, ttl=60) == []
     say(other, queue, "a")
-    again = blocking(two.claims).claim(there, limit=9, ttl=60)
+    again = blocking(peer.claims).claim(peer_access, limit=9, ttl=60)
     assert texts(again) == ["a"]
-    for service, way, given in ((two, there, first), (one, access, again)):
+    for service, way, given in ((peer, peer_access, first), (own_service, access, again)):
         blocking(service.claims).acknowledge(way, [claimed.receipt for claimed in given])
-    assert blocking(one.claims).claim(access, limit=9, ttl=60) == []
-    assert blocking(two.claims).claim(there, limit=9, ttl=60) == []
+    assert blocking(own_service.claims).claim(access, limit=9, ttl=60) == []
+    assert blocking(peer.claims).claim(peer_access, limit=9, ttl=60) == []
 
 
 @pytest.mark.parametrize("on_ack", ["keep", "delete"])
 def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) -> None:
-    """When a message is acknowledged its copies count no more; one that was posted while it was claimed does."""
+    """When a message is acknowledged its waiting copies are dropped; a copy posted during the claim stays."""
     queue = make_dedup(store, on_ack=on_ack)
     say(store, queue, "a", "a", "b", "a")
     clock.advance(3)
@@ -76,19 +75,19 @@ def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) 
     blocking(service.claims).acknowledge(access, [claimed.receipt])
     assert service.claims.size(access, 100).size == 2
     assert [message.body for message in service.claims.peek(access, 9)] == ["b", "a"]
-    given = blocking(service.claims).claim(access, limit=9, ttl=60)
-    assert texts(given) == ["b", "a"]
-    blocking(service.claims).acknowledge(access, [one.receipt for one in given])
+    deliveries = blocking(service.claims).claim(access, limit=9, ttl=60)
+    assert texts(deliveries) == ["b", "a"]
+    blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in deliveries])
     assert service.claims.size(access, 100).size == 0
 
 
 def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
-    """Once the read delay is over one more claim has the log pass the copies of what is done."""
+    """After the read delay one more claim makes the log pass the copies of finished messages."""
     queue = make_dedup(store, consistency=PROMPT)
     say(store, queue, "a", "a", "a")
     service, access = enter(store, queue)
-    while found := blocking(service.claims).claim(access, limit=1, ttl=60):
-        blocking(service.claims).acknowledge(access, [found[0].receipt])
+    while claimed := blocking(service.claims).claim(access, limit=1, ttl=60):
+        blocking(service.claims).acknowledge(access, [claimed[0].receipt])
     assert service.claims.size(access, 100).size == 0
     entries = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
 
@@ -107,7 +106,7 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
 
 
 def test_what_is_equal() -> None:
-    """White space between the parts of JSON does not count, nor do headers; the order of keys does."""
+    """White space in JSON and headers do not make bodies different; the order of keys does."""
     value = Meta(json=True)
     same = digest_of('{"a": [1, 2]}', value)
     assert digest_of(b'{ "a":[1,2] }', Meta("application/json", (("x", "1"),), json=True)) == same
@@ -118,7 +117,7 @@ def test_what_is_equal() -> None:
 
 
 def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
-    """Where a claim ends without an acknowledgement, the same message is delivered again, and no copy."""
+    """When a claim ends without an acknowledgement, the same message is delivered again, without copies."""
     queue = make_dedup(store)
     say(store, queue, "a", "a")
     service, access = enter(store, queue)
@@ -137,7 +136,7 @@ def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
 @pytest.mark.needs("exact_horizon")
 @pytest.mark.parametrize("deliveries", [0, 1])
 def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Clock, deliveries: int) -> None:
-    """Where a message is deleted by its id and its claim ends, a copy that was not passed yet is delivered."""
+    """If a claimed message is deleted by its id and its claim ends, a copy that was not passed yet is delivered."""
     queue = make_dedup(store, max_deliveries=deliveries)
     places = say(store, queue, "a", "b", "c", "a", "a")
     clock.advance(60)
@@ -147,19 +146,19 @@ def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Cloc
     blocking(service.claims).acknowledge(access, [first[1].receipt])
     bridge.run(store.messages.delete(queue, [(1, places[0])]))
     clock.advance(60)
-    given: list[str | bytes] = []
+    delivered_bodies: list[str | bytes] = []
 
     def is_given() -> bool:
-        given.extend(texts(blocking(service.claims).claim(access, limit=9, ttl=600)))
-        return len(given) >= 2
+        delivered_bodies.extend(texts(blocking(service.claims).claim(access, limit=9, ttl=600)))
+        return len(delivered_bodies) >= 2
 
     assert eventually(is_given)
-    assert given == ["c", "a"]
+    assert delivered_bodies == ["c", "a"]
     assert blocking(service.claims).claim(access, limit=9, ttl=600) == []
 
 
 def test_a_showing_hides_copies(store: Store) -> None:
-    """A poll with a ttl of 0 shows what a claim would give; a peek shows copies, too."""
+    """A poll with a ttl of 0 shows what a claim would give; a peek also shows copies."""
     queue = make_dedup(store)
     say(store, queue, "a", "a", "b")
     service, access = enter(store, queue)
@@ -170,7 +169,7 @@ def test_a_showing_hides_copies(store: Store) -> None:
 
 
 def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
-    """Also when a later copy was delivered and acknowledged, and until the claimed one is acknowledged, too."""
+    """A peek shows a claimed message until it is acknowledged, even if a later copy was acknowledged before."""
     queue = make_dedup(store)
     say(store, queue, "a")
     service, access = enter(store, queue)
@@ -186,28 +185,28 @@ def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
 
 
 def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, other: Store, clock: Clock) -> None:
-    """What was delivered is remembered for any backlog, by every process, and forgotten when it is not needed."""
+    """Every process remembers delivered bodies for a backlog of any size, and forgets them when they are not needed."""
     queue = make_dedup(store)
     bodies = [f"m{number % 40}" for number in range(200)]
-    for at in range(0, 200, 50):
-        say(store, queue, *bodies[at : at + 50])
+    for start in range(0, 200, 50):
+        say(store, queue, *bodies[start : start + 50])
     digests = [digest_of(body, None) for body in bodies]
     clock.advance(60)
-    # Where the horizon is far behind in these tests, no cursor moves, and nothing leaves the state.
+    # With the horizon far behind, as in these tests, no cursor moves and nothing leaves the state.
     moving = "exact_horizon" in backend.capabilities
-    given: list[str | bytes] = []
+    delivered_bodies: list[str | bytes] = []
     with replace_in(finding, MOST_COVERS, 7):
         ways = [enter(store, queue), enter(other, queue)]
         for turn in range(12):
             service, access = ways[turn % 2]
-            found = blocking(service.claims).claim(access, limit=4, ttl=600)
-            given += texts(found)
-            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
+            claimed = blocking(service.claims).claim(access, limit=4, ttl=600)
+            delivered_bodies += texts(claimed)
+            blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
             if turn == 0:
-                assert service.statistics()["claims_covers"] >= len(found)
+                assert service.statistics()["claims_covers"] >= len(claimed)
             if turn == 9:
                 assert (len(bridge.run(store.covers.read_covers(queue, 1, digests))) > 20) == moving
-        assert Counter(given) == Counter(set(bodies))
+        assert Counter(delivered_bodies) == Counter(set(bodies))
         say(store, queue, "m0", "m1")
         assert texts(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
         clock.advance(60)
@@ -222,18 +221,18 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
 
 
 def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
-    """What is given by a process whose read came before others delivered, and wrote down, what its copies are of."""
+    """Returns what a process delivers whose lookup came before others delivered and stored the covers."""
     queue = make_dedup(store)
     first, *_ = say(store, queue, "a", "b", "c", "a")
     between = InterposedStore(other)
-    (one, access), (two, there) = enter(store, queue), enter(between.store, queue)
-    set_apart(one)
+    (service, access), (peer, peer_access) = enter(store, queue), enter(between.store, queue)
+    set_apart(service)
     reads, appends = [None], [None]
 
     def read(at: Queue, parts: Sequence[Slice]) -> list[Page]:
         pages = bridge.run(other.messages.read(at, parts))
         if reads:
-            # As a store may do whose horizon is far behind: what is being written is not shown to everybody.
+            # Simulates a horizon far behind, where a cover that is being written is not visible to every process.
             reads.clear()
             for page in pages:
                 page.messages = [message for message in page.messages if message.position != first]
@@ -244,7 +243,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
         if appends:
             appends.clear()
             for body in ("a", "b"):
-                assert texts(blocking(one.claims).claim(access, limit=1, ttl=600)) == [body]
+                assert texts(blocking(service.claims).claim(access, limit=1, ttl=600)) == [body]
             stored.update(bridge.run(store.covers.read_covers(queue, 1, [A])))
 
     stored: dict[bytes, int] = {}
@@ -252,15 +251,15 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     between.instead(Messages.read, read)
     between.before(ClaimLogs.append_entry, meanwhile)
     with replace_in(finding, MOST_COVERS, 1):
-        given = texts(blocking(two.claims).claim(there, limit=9, ttl=600))
+        claimed = texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
     assert stored
-    return given
+    return claimed
 
 
 @pytest.mark.needs("exact_horizon")
 def test_lookups_that_are_out_of_date(store: Store, other: Store) -> None:
-    """Where covers went to the store meanwhile, messages are looked up anew; without that a copy is delivered."""
+    """If covers were stored meanwhile, messages are looked up again; otherwise a copy would be delivered."""
     assert claimed_by_old_lookups(store, other) == ["c"]
 
     def anyway(log: PartitionLog, state: State, found: Candidates | None) -> bool:
@@ -280,38 +279,38 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
         say(store, queue, *(f"m{number % 61}" for number in range(start, start + 500)))
     clock.advance(60)
     ways = [enter(store, queue), enter(other, queue)]
-    given: list[str | bytes] = []
+    delivered_bodies: list[str | bytes] = []
     lock = threading.Lock()
 
     def work(number: int) -> None:
         service, access = ways[number % 2]
-        while found := patiently(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
+        while claimed := patiently(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
             with lock:
-                given.extend(texts(found))
-            patiently(partial(blocking(service.claims).acknowledge, access, [one.receipt for one in found]))
+                delivered_bodies.extend(texts(claimed))
+            patiently(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
 
     with replace_in(finding, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert Counter(given) == Counter(f"m{number}" for number in range(61))
+    assert Counter(delivered_bodies) == Counter(f"m{number}" for number in range(61))
 
 
 def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]:
-    """Claims and acknowledges until nothing is left, as a process does; returns what it got."""
+    """Claims and acknowledges until nothing is left, as a process does; returns the messages."""
     with closing(location.open()) as store:
         service = Service(store)
         access = service.enter(bridge.run(store.catalogue.queue(APP, name)), lambda _queue: None)
-        given: Counter[str | bytes] = Counter()
-        while found := patiently(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
-            given.update(texts(found))
-            patiently(partial(blocking(service.claims).acknowledge, access, [one.receipt for one in found]))
-        return given
+        body_counts: Counter[str | bytes] = Counter()
+        while claimed := patiently(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
+            body_counts.update(texts(claimed))
+            patiently(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
+        return body_counts
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """Calls again whenever other processes were always quicker at the log; what was claimed then is released.
+    """Repeats a call that lost the race for the log; messages claimed by the failed call are released.
 
     Raises:
-        StoreUnavailable: They were for ``PATIENCE_SECONDS``.
+        StoreUnavailable: The call lost for ``PATIENCE_SECONDS``.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -326,7 +325,7 @@ def patiently(call: Callable[[], T]) -> T:
     ("copies", "others"), [(3_000, 1_000), pytest.param(100_000, 1_000_000, marks=pytest.mark.slow)]
 )
 def test_very_many_copies(location: StoreLocation, store: Store, copies: int, others: int) -> None:
-    """Four processes get each body once, however many copies of one wait among the others.
+    """Four processes get each body once, however many copies of one body wait among the others.
 
     On Cassandra the others are 200,000 at most. With both processors busy with other work, one node stored 3,000
     messages of the queue a second, and four processes claimed and acknowledged 320 a second: ten minutes for these.
@@ -336,33 +335,33 @@ def test_very_many_copies(location: StoreLocation, store: Store, copies: int, ot
     every = (copies + others) // copies + 1
     bodies = iter([f"m{number}" for number in range(others)])
     total = ["copy" if number % every == 0 else next(bodies, "copy") for number in range(copies + others)]
-    for at in range(0, len(total), 1000):
-        say(store, queue, *total[at : at + 1000], ttl=86_400)
+    for start in range(0, len(total), 1000):
+        say(store, queue, *total[start : start + 1000], ttl=86_400)
     if store.ids_follow_clocks:
         time.sleep(2.5)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(4, mp_context=context) as pool:
-        given = sum(pool.map(claim_everything, [location] * 4, [queue.name] * 4), Counter())
-    assert set(given.values()) == {1}
-    assert given.keys() == set(total)
+        body_counts = sum(pool.map(claim_everything, [location] * 4, [queue.name] * 4), Counter())
+    assert set(body_counts.values()) == {1}
+    assert body_counts.keys() == set(total)
 
 
 def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> None:
-    """Where acknowledged messages are deleted, copies are as well, when they are passed over."""
+    """Where acknowledged messages are deleted, their copies are deleted when they are passed."""
     queue = make_dedup(store, on_ack="delete")
     places = say(store, queue, "a", "a", "b", "a")
     clock.advance(60)
     service, access = enter(store, queue)
-    given = blocking(service.claims).claim(access, limit=9, ttl=600)
-    assert texts(given) == ["a", "b"]
-    blocking(service.claims).acknowledge(access, [one.receipt for one in given])
+    claimed = blocking(service.claims).claim(access, limit=9, ttl=600)
+    assert texts(claimed) == ["a", "b"]
+    blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
     assert blocking(service.claims).claim(access, limit=9, ttl=600) == []
     if "exact_horizon" in backend.capabilities:
         assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])
 
 
 def test_posting(store: Store) -> None:
-    """Equal bodies lie in one partition, which nobody else chooses, nor an id."""
+    """Equal bodies go to one partition; a request that chooses a partition or an id is refused."""
     queue = make_dedup(store, partitions=7)
     service, access = enter(store, queue)
     drafts = [Draft(f"m{number % 20}") for number in range(60)]
@@ -380,7 +379,7 @@ def test_posting(store: Store) -> None:
 
 
 def test_it_never_changes(store: Store) -> None:
-    """A queue's kind is chosen when it is created; a dedup queue keeps its partitions."""
+    """A queue's kind is fixed at creation; a dedup queue keeps its number of partitions."""
     queue = make_dedup(store, partitions=2)
     assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     assert make_queue(store).kind == "plain"
@@ -393,7 +392,7 @@ def test_it_never_changes(store: Store) -> None:
 
 
 def test_covers(store: Store, other: Store) -> None:
-    """The highest number of a digest counts, per partition, until it is forgotten or the queue is purged."""
+    """Per partition the highest number of a digest counts, until it is forgotten or the queue is purged."""
     queue = make_dedup(store, partitions=2)
     base = 1 << 59
     many = [(number.to_bytes(16), base + number) for number in range(1, 700)]

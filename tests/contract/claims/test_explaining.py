@@ -1,4 +1,4 @@
-"""Why a message is not read or claimed, on both stores; tests/web has each reason."""
+"""Explains why a message is not read or claimed, on both stores; tests/web covers each reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.interposed_store import InterposedStore
 
 
 def codes(service: Service, access: QueueAccess, place: Position, partition: int | None = None) -> list[str]:
-    """The reasons, as words."""
     return [reason.code for reason in service.explaining.explain(access, place, partition).reasons]
 
 
@@ -24,9 +23,9 @@ def test_from_post_to_delete(store: Store) -> None:
     [place] = say(store, queue, "a", partition=2)
     [late] = bridge.run(store.messages.append(queue, [new("b", partition=3, delay=1000)]))
     service, access = enter(store, queue)
-    found = service.explaining.explain(access, place, None)
-    assert (found.stored, found.readable) == (True, True)
-    assert [(reason.code, reason.partition) for reason in found.reasons] == [("readable", 2), ("expires", 2)]
+    explanation = service.explaining.explain(access, place, None)
+    assert (explanation.stored, explanation.readable) == (True, True)
+    assert [(reason.code, reason.partition) for reason in explanation.reasons] == [("readable", 2), ("expires", 2)]
     assert codes(service, access, late) == ["delayed", "expires"]
     assert codes(service, access, place, 1) == ["absent", "no_trace"]
     assert len(blocking(service.claims).claim(access, limit=1, ttl=60)) == 1
@@ -38,7 +37,7 @@ def test_from_post_to_delete(store: Store) -> None:
 
 
 def test_acts_of_operators(store: Store, clock: Clock) -> None:
-    """What was retried before it is due, and what was cancelled, is said to be so."""
+    """An explanation says whether a message was retried before it was due, or was cancelled."""
     queue = make_queue(store)
     service, access = enter(store, queue)
     claims = blocking(service.claims)
@@ -48,26 +47,26 @@ def test_acts_of_operators(store: Store, clock: Clock) -> None:
         return service.explaining.explain(access, late, None).reasons[-1].text
 
     claims.hasten(access, late)
-    assert last() == "No claim has got it yet, and one of the next claims gets it, even before it is due."
+    assert last() == "It has not been claimed yet; one of the next claims gets it, even before it is due."
     assert len(claims.claim(access, limit=1, ttl=30)) == 1
     claims.cancel(access, late)
-    assert last().endswith("It is cancelled: its worker is asked to stop, and no claim gets it again.")
+    assert last().endswith("It is cancelled: its worker was asked to stop, and no claim gets it again.")
     clock.advance(60)
-    assert last() == "It was delivered 1 time, and cancelled: no claim gets it again."
+    assert last() == "It was delivered 1 time and cancelled: no claim gets it again."
 
 
 def test_the_delay_of_reads(store: Store) -> None:
-    """Within the read delay a message is stored and not readable; the moment at which it will be is right."""
+    """Within the read delay a message is stored and not readable; the time at which it will be is right."""
     queue = make_queue(store, read_delay=1000.0)
     [place] = say(store, queue, "a")
     service, access = enter(store, queue)
-    found = service.explaining.explain(access, place, None)
-    assert (found.stored, found.readable, found.reasons[0].code) == (True, False, "read_delay")
-    assert found.reasons[0].at == ids.ticks_to_seconds(place[0]) + 1000
+    explanation = service.explaining.explain(access, place, None)
+    assert (explanation.stored, explanation.readable, explanation.reasons[0].code) == (True, False, "read_delay")
+    assert explanation.reasons[0].at == ids.ticks_to_seconds(place[0]) + 1000
 
 
 def test_reads_that_prove_nothing(store: Store) -> None:
-    """Where reads need not meet every write that is said, of a message that is there and of one that is not."""
+    """If reads need not meet every write, the explanation says so, for existing and for missing messages."""
     queue = make_queue(store)
     [place] = say(store, queue, "a")
     refusing = InterposedStore(store)

@@ -1,4 +1,4 @@
-"""Limits of claims: so many at once of a key, and of a queue, whichever process gives them."""
+"""Limits of simultaneous claims, per key and per queue, over all processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REAL_DECIDE = PartitionLog._decide
 
 
 def make_limited(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
-    """A queue with limits, whose messages can be claimed some seconds after they were stored."""
+    """Makes a queue with limits, whose messages can be claimed some seconds after they were stored."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**{"consistency": PROMPT} | fields))
     )
@@ -46,7 +46,7 @@ def make_limited(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a s
 
 
 def test_so_many_of_a_key(store: Store, other: Store) -> None:
-    """At most two messages of a key are claimed, by whichever process; other keys and messages without one go on."""
+    """At most two messages of a key are claimed, by any process; other messages are not held up."""
     queue = make_limited(store, max_claimed_per_key=2)
     here, there = enter(store, queue), enter(other, queue)
     post(*here, [Draft("none"), Draft("none")])
@@ -66,15 +66,15 @@ def test_so_many_of_a_key(store: Store, other: Store) -> None:
 
 
 def test_so_many_of_a_queue(store: Store, other: Store) -> None:
-    """The claims of a queue are divided among its partitions; whoever ends some may have as many in the same entry."""
+    """A queue's claims are divided among its partitions; one entry can end some and claim as many."""
     queue = make_limited(store, partitions=2, max_claimed=3)
     here, there = enter(store, queue), enter(other, queue)
     for number in (1, 2):
         post(*here, [Draft(f"{number}", partition=number) for _ in range(4)])
-    given = [*claim(here, gather=True), *claim(there, gather=True)]
-    assert Counter(texts(given)) == {"1": 2, "2": 1}
+    claimed = [*claim(here, gather=True), *claim(there, gather=True)]
+    assert Counter(texts(claimed)) == {"1": 2, "2": 1}
     assert claim(here) == claim(there) == []
-    ended = [one.receipt for one in given if one.message.body == "1"]
+    ended = [delivery.receipt for delivery in claimed if delivery.message.body == "1"]
     ack = PiggybackedAck(ended, [str(one) for one in ended])
     assert texts(claim(there, partitions=[1], ack=ack)) == ["1", "1"]
     assert claim(here) == []
@@ -83,19 +83,19 @@ def test_so_many_of_a_queue(store: Store, other: Store) -> None:
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
-    """A lower limit ends no claim, and adds none until there is room; a higher one adds some."""
+    """Lowering a limit ends no claim, and allows no new one until there is room; raising it allows more."""
     [(option, _)] = limit.items()
     two: dict[str, Any] = {option: 2}
     more: dict[str, Any] = {option: 3}
     queue = make_limited(store, **two)
     way = enter(store, queue)
     send(*way, "a1", "a2", "a3", "a4", "a5")
-    given = claim(way)
-    assert texts(given) == ["a1", "a2"]
+    claimed = claim(way)
+    assert texts(claimed) == ["a1", "a2"]
     lower = enter(store, bridge.run(store.catalogue.update_queue(queue, QueueSpec(**limit))))
-    acknowledge(lower, given[0])
+    acknowledge(lower, claimed[0])
     assert claim(lower) == []
-    acknowledge(lower, given[1])
+    acknowledge(lower, claimed[1])
     assert texts(claim(lower)) == ["a3"]
     higher = enter(store, bridge.run(store.catalogue.update_queue(lower[1].queue, QueueSpec(**more))))
     assert texts(claim(higher)) == ["a4", "a5"]
@@ -104,7 +104,7 @@ def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
-    """A claim that waits is woken when a place is free, whichever process has made it so, and how."""
+    """A waiting claim is woken when a slot is free, whichever process has freed it, and how."""
     queue = make_limited(store, **limit)
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2", "a3", "a4")
@@ -122,7 +122,7 @@ def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_an_expired_claim(store: Store, other: Store) -> None:
-    """Its place goes to another message; then it is not renewed, and its own message waits for a place."""
+    """An expired claim gives its slot to another message; it is not renewed, and its own message waits for a slot."""
     queue = make_limited(store, max_claimed_per_key=1)
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2")
@@ -143,7 +143,7 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
-    """A claim that finds no place is decided on once, and once more if the log had to be read; then it ends."""
+    """A claim without a free slot is decided once, or twice if the log had to be read; then it ends."""
     queue = make_limited(store, **limit)
     way = enter(store, queue)
     send(*way, *(f"a{number}" for number in range(9)))
@@ -164,29 +164,29 @@ def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("bound", [(MOST_WAITING, 5), (MOST_ABOVE, 2)])
 def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
-    """Where more waits than is remembered, what lies further on waits as well: nothing is an error, nor lost."""
+    """If more messages wait than are remembered, later ones wait as well, without errors or loss."""
     queue = make_limited(store, max_claimed_per_key=1)
     way = enter(store, queue)
     bodies = [*(f"a{number}" for number in range(8)), *(f"b{number}" for number in range(3))]
     send(*way, *bodies)
-    given: list[str | bytes] = []
+    delivered_bodies: list[str | bytes] = []
     with replace_in(scans, *bound), replace_in(scans, PAGE, 2):
         [first] = claim(way, limit=1)
         for _ in bodies:
             others = claim(way)
-            given += texts(others)
+            delivered_bodies += texts(others)
             acknowledge(way, *others)
         assert claim(way) == []
         acknowledge(way, first)
-        while found := claim(way):
-            given += texts(found)
-            acknowledge(way, *found)
-    assert sorted(map(str, [*given, first.message.body])) == bodies
+        while claimed := claim(way):
+            delivered_bodies += texts(claimed)
+            acknowledge(way, *claimed)
+    assert sorted(map(str, [*delivered_bodies, first.message.body])) == bodies
 
 
 @pytest.mark.slow_on("cassandra")
 def test_dead_letters(store: Store) -> None:
-    """A message that becomes a dead letter leaves its place, and keeps its key."""
+    """A message that becomes a dead letter frees its slot, and keeps its key."""
     queue = make_limited(store, max_claimed_per_key=1, max_deliveries=1)
     way = enter(store, queue)
     send(*way, "a1", "a2")
@@ -197,7 +197,7 @@ def test_dead_letters(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_posting(store: Store) -> None:
-    """The key chooses the partition, so nothing else does, and no message is put at an id."""
+    """The key chooses the partition, so a post with a partition is refused, and so is a put at an id."""
     queue = make_limited(store, max_claimed_per_key=2, partitions=5)
     service, access = enter(store, queue)
     places = post(service, access, [Draft("x", key=key) for key in "abc"]).locations
@@ -213,26 +213,26 @@ def test_posting(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_why_a_message_waits(store: Store) -> None:
-    """What is known of a message says which limit it waits for."""
+    """An explanation of a message says which limit it waits for."""
     queue = make_limited(store, max_claimed_per_key=1, max_claimed=2)
     service, access = enter(store, queue)
     places = send(service, access, "a1", "a2", "b1", "c1")
-    given = claim((service, access), limit=1)
+    claimed = claim((service, access), limit=1)
 
     def told(number: int) -> list[str]:
-        found = service.explaining.explain(access, places[number][1], 1)
-        return [one.text for one in found.reasons if one.code == "limits"]
+        explanation = service.explaining.explain(access, places[number][1], 1)
+        return [one.text for one in explanation.reasons if one.code == "limits"]
 
-    assert told(1) == ["It waits for its key, of which 1 are claimed: max_claimed_per_key is 1."]
+    assert told(1) == ["It waits for its key: 1 of its messages are claimed, max_claimed_per_key is 1."]
     assert told(0) == told(2) == []
-    given += claim((service, access))
-    assert [text.split(",")[0] for text in told(3)] == ["It waits for its partition"]
-    acknowledge((service, access), *given)
+    claimed += claim((service, access))
+    assert [text.split(":")[0] for text in told(3)] == ["It waits for its partition"]
+    acknowledge((service, access), *claimed)
     assert told(3) == []
 
 
 def test_many_callers(store: Store, other: Store) -> None:
-    """Whatever callers of two processes do at once, the log never has too many claims, and all is done in the end."""
+    """Whatever callers of two processes do, the log never exceeds the limits, and all messages are done in the end."""
     queue = make_limited(store, max_claimed_per_key=2, max_claimed=7)
     ways = [enter(store, queue), enter(other, queue)]
     bodies = [f"{'abcde'[number % 5]}{number}" for number in range(80)]
@@ -243,9 +243,9 @@ def test_many_callers(store: Store, other: Store) -> None:
         way, until, turn = ways[number % 2], time.monotonic() + 60, number
         while left._value and time.monotonic() < until:
             with suppress(StoreUnavailable):
-                found, turn = claim(way, limit=turn % 4 + 1), turn + 1
-                back = [one.receipt for one in found if (one.receipt.position[0] + turn) % 5 == 0]
-                ends = [one.receipt for one in found if one.receipt not in back]
+                claimed, turn = claim(way, limit=turn % 4 + 1), turn + 1
+                back = [delivery.receipt for delivery in claimed if (delivery.receipt.position[0] + turn) % 5 == 0]
+                ends = [delivery.receipt for delivery in claimed if delivery.receipt not in back]
                 if back:
                     blocking(way[0].claims).release(way[1], back)
                 if ends:
@@ -260,12 +260,12 @@ def test_many_callers(store: Store, other: Store) -> None:
 
 
 def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
-    """Goes through the whole log: after no entry there are more claims than allowed, and in the end there are none."""
+    """Checks the whole log: no entry exceeds the limits, and no claims are left in the end."""
     state = State()
     page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
     assert page.snapshot is None
-    for one in page.entries:
-        state.apply(one.number, decode_entry(one.body))
+    for entry in page.entries:
+        state.apply(entry.number, decode_entry(entry.body))
         assert state.live(1) <= total
         assert all(sum(state.is_live(each, 1) for each in there) <= per_key for there in state.busy.values())
     assert not state.outstanding
@@ -273,7 +273,7 @@ def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_a_bare_id_is_not_renewed(store: Store) -> None:
-    """A message that was not delivered gets no claim by its id where keys are limited: nothing says its key."""
+    """Where keys are limited, a message without a delivery gets no claim by its id, because its key is unknown."""
     queue = make_limited(store, max_claimed_per_key=1)
     service, access = enter(store, queue)
     [(number, position)] = send(service, access, "a1")

@@ -1,4 +1,4 @@
-"""Moves between queues, on both stores: all that is there arrives once and in order, wherever a process stops."""
+"""Moves between queues, on both stores: every message arrives once and in order, wherever a process stops."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ from tests.replacing import replace, replace_in
 SOON = MoveTiming(search=0.1, stale=0.5, beat=0.1)
 ANYTHING: Callable[[str], bool] = bool
 make_queue = partial(samples.make_queue, consistency=PROMPT)
-"""A queue of which a move knows within seconds that there is nothing more to come."""
+"""A queue whose moves finish within seconds once no more messages can appear."""
 
 
 class Mover:
-    """A process that carries moves out."""
+    """A process that carries out moves."""
 
     def __init__(self, store: Store) -> None:
         self.stopping = threading.Event()
@@ -67,50 +67,44 @@ class Mover:
         self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=SOON)
 
     def way(self, queue: Queue) -> QueueAccess:
-        """A way to a queue, for anybody."""
         return self.service.enter(queue, lambda _queue: None)
 
     def begin(self, source: Queue, target: Queue) -> MoveState:
-        """Begins a move."""
         return self.moves.begin(self.way(source), self.way(target))
 
     def show(self, report: MoveState) -> MoveState:
-        """Shows how a move stands."""
         return self.moves.show(APP, report.id, ANYTHING)
 
     def ended(self, report: MoveState) -> MoveState:
-        """Waits until a move has ended."""
-        found: list[MoveState] = []
+        """Waits until a move has ended, and returns it."""
+        states: list[MoveState] = []
 
         def over() -> bool:
-            found[:] = [self.show(report)]
-            return found[0].ended is not None
+            states[:] = [self.show(report)]
+            return states[0].ended is not None
 
-        assert eventually(over), found
-        return found[0]
+        assert eventually(over), states
+        return states[0]
 
 
 @pytest.fixture
 def mover(store: Store) -> Iterator[Mover]:
-    """A process."""
     mover = Mover(store)
     yield mover
     mover.stopping.set()
 
 
 def bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
-    """What lies in a partition now, in order."""
     return [message.body for message in messages(store, queue, partition)]
 
 
 def messages(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
-    """The messages of a partition, in order."""
     [page] = bridge.run(store.messages.read(queue, [whole(partition)]))
     return page.messages
 
 
 def test_everything_arrives(store: Store, mover: Mover) -> None:
-    """Messages keep partition, order, body, content type, headers and the rest of their lives; the source is empty."""
+    """Messages keep partition, order, body, content type, headers and the rest of their TTL; the source is empty."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=3)
     meta = Meta("application/json", (("colour", "blue"), ("x", "y")), json=True)
     bridge.run(store.messages.append(source, [new('{"a": 1}', meta=meta, ttl=500), new(b"\x00\xff", ttl=50_000)]))
@@ -121,9 +115,9 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     assert report.total is not None
     assert report.updated is not None
     for number, old in zip((1, 2, 3), before, strict=True):
-        found = messages(store, target, number)
-        assert [(one.body, one.meta) for one in found] == [(one.body, one.meta) for one in old]
-        assert all(abs(a.expires - b.expires) < 120e7 for a, b in zip(found, old, strict=True))
+        moved = messages(store, target, number)
+        assert [(one.body, one.meta) for one in moved] == [(one.body, one.meta) for one in old]
+        assert all(abs(a.expires - b.expires) < 120e7 for a, b in zip(moved, old, strict=True))
         assert bodies(store, source, number) == []
     assert blocking(mover.service.claims).claim(mover.way(source), limit=10, ttl=30) == []
     assert len(blocking(mover.service.claims).claim(mover.way(target), limit=1000, ttl=30, partitions=[3])) == 1000
@@ -133,7 +127,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_what_stays(store: Store, mover: Mover) -> None:
-    """Claimed messages stay with their callers, acknowledged ones are done, and what comes later is not moved."""
+    """Claimed messages stay with their callers, acknowledged ones are done, and later ones are not moved."""
     source, target = make_queue(store), make_queue(store)
     say(store, source, "acknowledged", "claimed", "released", "waiting")
     way = mover.way(source)
@@ -145,7 +139,7 @@ def test_what_stays(store: Store, mover: Mover) -> None:
     assert bodies(store, target) == ["released", "waiting"]
     say(store, source, "later")
     blocking(mover.service.claims).release(way, [held[1].receipt])
-    assert [one.message.body for one in blocking(mover.service.claims).claim(way, limit=9, ttl=30)] == [
+    assert [delivery.message.body for delivery in blocking(mover.service.claims).claim(way, limit=9, ttl=30)] == [
         "claimed",
         "later",
     ]
@@ -153,17 +147,16 @@ def test_what_stays(store: Store, mover: Mover) -> None:
 
 
 def make_kind(store: Store, kind: str, partitions: int) -> Queue:
-    """A plain queue or a dedup queue."""
     spec = QueueSpec(partitions=partitions, read_delay=0.0, consistency=PROMPT, kind=kind)
     return bridge.run(store.catalogue.create_queue(APP, samples.fresh_name(), spec))[0]
 
 
 def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
-    """Claims everything that a queue delivers; returns the bodies."""
-    found: Counter[str | bytes] = Counter()
+    """Claims all messages that a queue delivers; returns the bodies."""
+    body_counts: Counter[str | bytes] = Counter()
     while given := blocking(mover.service.claims).claim(mover.way(queue), limit=1000, ttl=600):
-        found.update(one.message.body for one in given)
-    return found
+        body_counts.update(delivery.message.body for delivery in given)
+    return body_counts
 
 
 KINDS = [pytest.param("dedup", "dedup", marks=pytest.mark.slow), ("dedup", "plain"), ("plain", "dedup")]
@@ -172,12 +165,12 @@ KINDS = [pytest.param("dedup", "dedup", marks=pytest.mark.slow), ("dedup", "plai
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize(("kind", "to"), KINDS)
 def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
-    """Copies of one body stay one, and so do those that wait in the target; what is posted later stays."""
+    """Copies of one body, also those that wait in the target, still count as one; later posts stay in the source."""
     source, target = make_kind(store, kind, 2), make_kind(store, to, 3)
     source_way = mover.way(source)
     bodies = [f"m{number % 700}" for number in range(1600)]
-    for at in range(0, len(bodies), 400):
-        post(mover.service, source_way, [Draft(body) for body in bodies[at : at + 400]])
+    for start in range(0, len(bodies), 400):
+        post(mover.service, source_way, [Draft(body) for body in bodies[start : start + 400]])
     waiting = ["m3", "only here"]
     post(mover.service, mover.way(target), [Draft(body) for body in waiting])
     report = mover.ended(mover.begin(source, target))
@@ -192,7 +185,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
-    """Copies of a claimed message are not moved: it stays, and when its claim ends it is delivered again, alone."""
+    """Copies of a claimed message are not moved: it stays, and is delivered again alone when its claim ends."""
     source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
     say(store, source, "a", "b", "a")
     way = mover.way(source)
@@ -207,20 +200,20 @@ def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_fewer_partitions(store: Store, mover: Mover) -> None:
-    """If the target has fewer partitions, the source's share them, each in its order."""
+    """If the target has fewer partitions, source partitions share them, each in its order."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=2)
     for number in (1, 2, 3):
         say(store, source, f"{number}a", f"{number}b", partition=number)
     assert mover.ended(mover.begin(source, target)).moved == 6
-    found = bodies(store, target, 1)
-    assert [body for body in found if body in {"1a", "1b"}] == ["1a", "1b"]
-    assert [body for body in found if body in {"3a", "3b"}] == ["3a", "3b"]
+    stored_bodies = bodies(store, target, 1)
+    assert [body for body in stored_bodies if body in {"1a", "1b"}] == ["1a", "1b"]
+    assert [body for body in stored_bodies if body in {"3a", "3b"}] == ["3a", "3b"]
     assert bodies(store, target, 2) == ["2a", "2b"]
 
 
 @pytest.mark.slow_on("cassandra")
 def test_what_cannot_be(store: Store, mover: Mover) -> None:
-    """A queue is not moved to itself, to two queues at once, or without claims; the same move twice is one."""
+    """Moves to the same queue, to two queues, or without claims are refused; a repeated move is the same one."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
     with pytest.raises(InvalidRequest, match="another"):
         mover.begin(source, source)
@@ -250,20 +243,20 @@ def test_what_cannot_be(store: Store, mover: Mover) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_cancelled(store: Store, mover: Mover) -> None:
-    """A move that is cancelled ends; what it has moved is in the target, all the rest in the source, once."""
+    """A cancelled move ends; moved messages are in the target, the others in the source, each once."""
     source, target = make_queue(store), make_queue(store)
     interposed = InterposedStore(store)
     slow = Mover(interposed.store)
     everything = [f"{number}" for number in range(2500)]
-    for at in range(0, 2500, 500):
-        say(store, source, *everything[at : at + 500])
+    for start in range(0, 2500, 500):
+        say(store, source, *everything[start : start + 500])
     reports: list[MoveState] = []
 
     def cancel(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of append_once
         if not reports:
             [report] = slow.moves.list(APP, ANYTHING)
             reports.append(slow.moves.cancel(APP, report.id, ANYTHING))
-        # So that the record is read again before everything is moved.
+        # The record is read again before all messages are moved.
         time.sleep(2 * SOON.beat)
         return bridge.run(store.keyed_posts.append_once(*args, **kwargs))
 
@@ -282,7 +275,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
 @pytest.mark.slow_on("cassandra")
 @pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)
 def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any]) -> None:
-    """If the target is purged or deleted during a move, that fails, and what has not arrived is in the source still."""
+    """If the target is purged or deleted, the move fails, and the other messages are still in the source."""
     source, target = make_queue(store), make_queue(store)
     places = say(store, source, "a", "b", "c")
     interposed = InterposedStore(store)
@@ -298,13 +291,13 @@ def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any])
     assert report.state == "failed"
     assert target.name in (report.error or "")
     refuse_made_up_receipts(store, mover.way(source), *places)
-    given = blocking(mover.service.claims).claim(mover.way(source), limit=9, ttl=30)
-    assert [one.message.body for one in given] == ["a", "b", "c"]
+    claimed = blocking(mover.service.claims).claim(mover.way(source), limit=9, ttl=30)
+    assert [delivery.message.body for delivery in claimed] == ["a", "b", "c"]
 
 
 @pytest.mark.slow_on("cassandra")
 def test_the_source_goes(store: Store, mover: Mover) -> None:
-    """If the source is deleted during a move, that fails."""
+    """If the source is deleted during a move, the move fails."""
     source, target = make_queue(store), make_queue(store)
     say(store, source, "a")
     mover.stopping.set()
@@ -322,11 +315,11 @@ def test_the_source_goes(store: Store, mover: Mover) -> None:
 
 
 def test_another_process_goes_on(store: Store, other: Store) -> None:
-    """A process that finds a move that stands still goes on with it; one that ends hands its moves back."""
+    """A process continues a move that has stalled; a process that ends hands its moves back."""
     source, target = make_queue(store), make_queue(store)
     everything = [f"{number}" for number in range(1500)]
-    for at in range(0, 1500, 500):
-        say(store, source, *everything[at : at + 500])
+    for start in range(0, 1500, 500):
+        say(store, source, *everything[start : start + 500])
     interposed = InterposedStore(store)
     first, second = Mover(interposed.store), Mover(other)
 
@@ -350,11 +343,11 @@ class Killed(Exception):
 
 
 CHANGES = (KeyedPosts.append_once, Messages.delete, ClaimLogs.append_entry)
-"""The calls by which a move changes something."""
+"""The calls by which a move changes data."""
 
 
 def dies(store: Store, at: int) -> InterposedStore:
-    """A store whose user is killed before (even numbers) or after (odd ones) a change."""
+    """Returns a store whose user is killed before (even numbers) or after (odd ones) a change."""
     interposed = InterposedStore(store)
     count = [0]
 
@@ -368,10 +361,10 @@ def dies(store: Store, at: int) -> InterposedStore:
             if count[0] - 2 == at:
                 count[0] = at + 1
                 raise Killed
-            found = await real(*args, **kwargs)
+            result = await real(*args, **kwargs)
             if count[0] - 1 == at:
                 raise Killed
-            return found
+            return result
 
         interposed.instead(method, call)
 
@@ -391,10 +384,10 @@ def carry_out(store: Store, move: Move) -> None:
 
 @pytest.mark.needs("exact_horizon")
 def test_kills_at_every_step(store: Store, other: Store) -> None:
-    """Wherever the process stops, the next one goes on, and all messages are there once, in their order."""
+    """Wherever the process stops, the next one continues, and every message is there once, in order."""
     records = MoveRecords(store)
     everything = [f"{number}" for number in range(2100)]
-    for at in range(10):
+    for start in range(10):
         source, target = make_queue(store), make_queue(store)
         for first in range(0, 2100, 1000):
             say(store, source, *everything[first : first + 1000])
@@ -402,10 +395,10 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         assert new_one
         move = decode(record.value).move
         with suppress(Killed):
-            carry_out(dies(store, at).store, move)
+            carry_out(dies(store, start).store, move)
         carry_out(other, move)
         bridge.run(records.end(record, Progress("done")))
-        assert bodies(store, target) == everything, at
+        assert bodies(store, target) == everything, start
         assert bodies(store, source) == []
 
 
@@ -427,12 +420,12 @@ def test_two_at_once(store: Store, other: Store) -> None:
 
 
 def enter(store: Store, work: str, piece: int, value: object, before: bytes | None = None) -> bytes:
-    """Notes something down as version 0.1.0 does."""
+    """Records something as version 0.1.0 does."""
     return bridge.run(store.ledger.enter(work, piece, msgspec.msgpack.encode(value), expected=before))
 
 
 def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
-    """It is shown, it is the source's only move, and once its record stands still a process goes on with it."""
+    """A move of 0.1.0 is shown, is its source's only move, and is continued once its record stalls."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
     say(store, source, "a", "b")
     number = bridge.run(store.ledger.now())
@@ -451,7 +444,7 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     assert (report.state, report.moved, report.total) == ("done", 2, 2)
     assert bodies(store, target) == ["a", "b"]
     assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
-    for record in bridge.run(store.records.records("ended move", APP)):  # As if many others had ended since.
+    for record in bridge.run(store.records.records("ended move", APP)):  # as if many had ended since
         bridge.run(store.records.remove_record(record))
     for _ in range(3):
         bridge.run(idle.moves._records.adopt())
@@ -463,7 +456,7 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
 
 
 def test_a_move_of_0_1_0_that_is_alive_is_left_to_its_process(store: Store) -> None:
-    """As long as its record changes, no process of this version takes it up."""
+    """While the record of a 0.1.0 move changes, no process of this version continues it."""
     source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
     number = bridge.run(store.ledger.now())
     move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
@@ -480,7 +473,7 @@ def test_a_move_of_0_1_0_that_is_alive_is_left_to_its_process(store: Store) -> N
 
 @pytest.mark.slow_on("cassandra")
 def test_two_moves_of_one_source(store: Store, other: Store) -> None:
-    """A process of 0.1.0 does not see that a source is being moved: two moves of it do no harm to each other."""
+    """A process of 0.1.0 does not see an existing move of the source; two moves of it do no harm to each other."""
     source, targets = make_queue(store), [make_queue(store), make_queue(store)]
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
@@ -499,7 +492,7 @@ def test_two_moves_of_one_source(store: Store, other: Store) -> None:
 
 
 def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mover) -> None:
-    """Another one that asks for it, as after a failure of its own, takes it only once it was handed back."""
+    """Another process that asks for a move, for example after its own failure, gets it only once it was handed back."""
     claims, records = mover.service.claims, MoveRecords(store)
     first, second = (MoveCarrier(store, claims, records, MoveTiming()) for _ in range(2))
     source = make_queue(store)
@@ -517,7 +510,7 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
 
 
 def test_a_move_of_0_1_0_that_no_process_has_worked_on_is_shown(store: Store, mover: Mover) -> None:
-    """It stands in the directory alone; it is cancelled as any other."""
+    """A 0.1.0 move that no process has started exists in the directory alone; it can be cancelled like any other."""
     mover.stopping.set()
     source, target = make_queue(store), make_queue(store)
     number = bridge.run(store.ledger.now())
@@ -531,7 +524,7 @@ def test_a_move_of_0_1_0_that_no_process_has_worked_on_is_shown(store: Store, mo
 
 
 def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Store, mover: Mover) -> None:
-    """The runner hears of a record when it is new."""
+    """A request for a running move notifies the runner only if the record is new."""
     noted: list[Record] = []
     source, target = make_queue(store), make_queue(store)
     with replace(DueRunner.know, lambda _runner, record: noted.append(record)):
@@ -541,7 +534,7 @@ def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Stor
 
 
 def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover) -> None:
-    """The process that works on it goes on with it, and takes nothing more."""
+    """The process that works on a cancelled move notices at its next save, and takes no more messages."""
     mover.stopping.set()
     run, records = mover.service.core.run, MoveRecords(store)
     carrier = MoveCarrier(store, mover.service.claims, records, MoveTiming(beat=0.0))
@@ -561,7 +554,7 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
 
 
 def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover: Mover) -> None:
-    """Between the two writes it is in both kinds of record: all show it as over, and it cannot be cancelled."""
+    """Between the two writes of its end a move is in both kinds of record: it is shown as done, not cancellable."""
     record, _ = bridge.run(MoveRecords(store).begin(make_queue(store), make_queue(store)))
     bridge.run(MoveRecords(store).end(record, Progress(state="done", ended=1.0)))
     bridge.run(store.records.set_record(msgspec.structs.replace(record, version=0)))
@@ -573,7 +566,7 @@ def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover
 
 
 def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mover) -> None:
-    """Another one does not wait until the clock gets there."""
+    """Another process does not wait until the clock reaches the time that a fast clock has recorded."""
     source, target = make_queue(store), make_queue(store)
     say(store, source, "a")
     records = MoveRecords(store)
@@ -585,7 +578,7 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
 
 
 def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
-    """What has ended long ago makes room."""
+    """Records of moves that ended long ago are removed for newer ones."""
     mover.stopping.set()
     records, source, target = MoveRecords(store), make_queue(store), make_queue(store)
     ended = []

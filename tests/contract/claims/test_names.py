@@ -24,91 +24,89 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
 LONG = 60.0
-"""Seconds that a test waits for what is bound to happen."""
+"""Timeout for events that must happen, in seconds."""
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, BlockingNames]:
-    """A service on a store, a way to a queue, and what there is to do with its names."""
+    """Opens a service on a store, access to a queue, and the use cases of its names."""
     service = Service(store)
     return service, service.enter(queue, lambda _queue: None), BlockingNames(service)
 
 
 def body_of(names: BlockingNames, access: QueueAccess, name: str = "n") -> str | bytes | None:
-    """The body of what a name stands for."""
     message = names.fetch(access, name)
     return None if message is None else message.body
 
 
 def claimed_bodies(service: Service, access: QueueAccess) -> list[str | bytes]:
-    """The bodies of what can be claimed, which is claimed."""
     return sorted((one.message.body for one in blocking(service.claims).claim(access, limit=9, ttl=60)), key=str)
 
 
 def test_created_once(store: Store, other: Store) -> None:
-    """The same message under a name is stored once, anywhere; another one is refused as long as that is not done."""
+    """A message is stored once under a name, by any process; a different one is refused until the first is done."""
     queue = make_queue(store, partitions=4)
-    (one, access, names), (_, there, elsewhere) = enter(store, queue), enter(other, queue)
+    (service, access, names), (_, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
     first = names.create(access, "n", Draft("a"))
     assert first.stored
-    again = elsewhere.create(there, "n", Draft("a"))
+    again = elsewhere.create(peer_access, "n", Draft("a"))
     assert (again.location, again.stored) == (first.location, False)
     with pytest.raises(NameTaken):
-        elsewhere.create(there, "n", Draft("b"))
-    assert body_of(elsewhere, there) == "a"
-    assert claimed_bodies(one, access) == ["a"]
-    assert claimed_bodies(one, access) == []
+        elsewhere.create(peer_access, "n", Draft("b"))
+    assert body_of(elsewhere, peer_access) == "a"
+    assert claimed_bodies(service, access) == ["a"]
+    assert claimed_bodies(service, access) == []
 
 
 def test_newest_value_wins(store: Store, other: Store) -> None:
-    """A value takes the place of the one before, for readers by name, by time and for claims."""
+    """A newer value replaces the previous one, for readers by name, by time and for claims."""
     queue = make_queue(store)
     say(store, queue, "unnamed")
-    (_, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
-    for number, (way, those) in enumerate([(access, names), (there, elsewhere), (access, names)]):
+    (_, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
+    for number, (way, those) in enumerate([(access, names), (peer_access, elsewhere), (access, names)]):
         assert those.replace(way, "n", Draft(f"v{number}")).stored
-        assert body_of(elsewhere, there) == f"v{number}"
+        assert body_of(elsewhere, peer_access) == f"v{number}"
         assert eventually(lambda number=number: shown_bodies(store, queue) == ["unnamed", f"v{number}"])  # type: ignore[misc]
-    assert claimed_bodies(two, there) == ["unnamed", "v2"]
+    assert claimed_bodies(peer, peer_access) == ["unnamed", "v2"]
 
 
 @pytest.mark.parametrize("delete", [False, True])
 def test_holder_of_the_old_value(store: Store, other: Store, delete: bool) -> None:  # noqa: FBT001 - parametrized
-    """Who has claimed a value that was replaced or deleted is told at acknowledging, renewing and releasing it."""
+    """A worker whose value was replaced or deleted is told so when it acknowledges, renews or releases it."""
     queue = make_queue(store)
-    (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    (own_service, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("old"))
-    [held] = blocking(two.claims).claim(there, limit=9, ttl=60)
+    [held] = blocking(peer.claims).claim(peer_access, limit=9, ttl=60)
     if delete:
-        elsewhere.delete(there, "n")
+        elsewhere.delete(peer_access, "n")
         assert body_of(names, access) is None
     else:
         names.replace(access, "n", Draft("new"))
-    for service, way in ((one, access), (two, there)):
+    for service, way in ((own_service, access), (peer, peer_access)):
         receipts = [held.receipt]
         settled = blocking(service.claims).acknowledge(way, receipts) + blocking(service.claims).renew(
             way, receipts, 60
         )
         settled += blocking(service.claims).release(way, receipts)
-        assert [each.status for each in settled] == [ReceiptStatus.SUPERSEDED] * 3
-    assert claimed_bodies(two, there) == ([] if delete else ["new"])
+        assert [settlement.status for settlement in settled] == [ReceiptStatus.SUPERSEDED] * 3
+    assert claimed_bodies(peer, peer_access) == ([] if delete else ["new"])
 
 
 def test_acknowledged(store: Store, other: Store) -> None:
-    """A name is free again once its message was acknowledged; who acknowledges that again is not told otherwise."""
+    """A name is free once its message was acknowledged; acknowledging again gives the same answer."""
     queue = make_queue(store)
-    (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    (one, access, names), (peer, there, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("a"))
     [held] = blocking(one.claims).claim(access, limit=9, ttl=60)
     assert [each.status for each in blocking(one.claims).acknowledge(access, [held.receipt])] == [ReceiptStatus.DONE]
     assert body_of(elsewhere, there) is None
     assert elsewhere.create(there, "n", Draft("b")).stored
-    assert [each.status for each in blocking(two.claims).acknowledge(there, [held.receipt])] == [ReceiptStatus.FINAL]
+    assert [each.status for each in blocking(peer.claims).acknowledge(there, [held.receipt])] == [ReceiptStatus.FINAL]
     assert body_of(names, access) == "b"
     assert eventually(lambda: shown_bodies(store, queue) == ["b"])
 
 
 def test_free_in_other_ways(store: Store) -> None:
-    """A name is free, too, when its message was deleted by id or by name, or the queue was purged."""
+    """A name is also free once its message was deleted by id or by name, or the queue was purged."""
     queue = make_queue(store)
     service, access, names = enter(store, queue)
     created = names.create(access, "n", Draft("a"))
@@ -153,7 +151,7 @@ def test_dead_letter(store: Store, clock: Clock) -> None:
 
 
 def test_any_name(store: Store) -> None:
-    """Names are compared character by character; those of another queue are others."""
+    """Names are compared character by character, within one queue."""
     queues = [make_queue(store, partitions=3) for _ in range(2)]
     texts = ["a", "A", "é", "e\u0301", " ", "a b", "100%", "👾" * LONGEST_NAME, "x" * LONGEST_NAME, "\x00", "'"]
     for queue in queues:
@@ -165,17 +163,17 @@ def test_any_name(store: Store) -> None:
 
 
 def test_broken_off(store: Store, other: Store) -> None:
-    """If a process stops once the value is written, the next look at the name does what it has left to do."""
+    """If a process stops after it has written the value, the next access to the name completes the change."""
     queue = make_queue(store)
-    (_, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    (_, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("old"))
-    [held] = blocking(two.claims).claim(there, limit=9, ttl=60)
+    [held] = blocking(peer.claims).claim(peer_access, limit=9, ttl=60)
     seen = bridge.run(store.names.find_named(queue, "n"))
     assert seen is not None
     now = bridge.run(store.names.write_named(queue, "n", new("new"), b"hash", seen))
     assert now.replaced == seen.location
-    assert body_of(elsewhere, there) == "new"
-    assert [each.status for each in blocking(two.claims).acknowledge(there, [held.receipt])] == [
+    assert body_of(elsewhere, peer_access) == "new"
+    assert [settlement.status for settlement in blocking(peer.claims).acknowledge(peer_access, [held.receipt])] == [
         ReceiptStatus.SUPERSEDED
     ]
     settled = bridge.run(other.names.find_named(queue, "n"))
@@ -197,7 +195,7 @@ def test_a_value_that_has_ended_is_replaced(store: Store, other: Store, clock: C
 
 
 def test_outdated(store: Store, other: Store) -> None:
-    """A value is written only in the place of what was seen; otherwise nothing is stored."""
+    """A value replaces only the version that its writer saw; otherwise nothing is stored."""
     queue = make_queue(store)
     for seen in (None, bridge.run(other.names.write_named(queue, "n", new("a"), b"", None))):
         if seen is not None:
@@ -214,14 +212,14 @@ def test_outdated(store: Store, other: Store) -> None:
 
 
 def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
-    """A claim that has read a value just before it is replaced does not give it to its caller afterwards."""
+    """A claim that reads a value just before it is replaced does not deliver it afterwards."""
     queue = make_queue(store)
     between = InterposedStore(other)
-    (one, access, names), (two, there, _) = enter(store, queue), enter(between.store, queue)
-    set_apart(one)
+    (service, access, names), (peer, peer_access, _) = enter(store, queue), enter(between.store, queue)
+    set_apart(service)
     names.create(access, "n", Draft("old"))
     say(store, queue, "unnamed")
-    blocking(two.claims).claim(there, limit=1, ttl=0)
+    blocking(peer.claims).claim(peer_access, limit=1, ttl=0)
     once = [None]
 
     def first() -> None:
@@ -230,11 +228,11 @@ def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
             names.replace(access, "n", Draft("new"))
 
     between.before(ClaimLogs.append_entry, first)
-    assert "old" not in claimed_bodies(two, there)
+    assert "old" not in claimed_bodies(peer, peer_access)
 
 
 def test_all_at_once(store: Store, other: Store) -> None:
-    """Of values that are written at once in two processes one stays, and nobody is given any other."""
+    """One of the values written simultaneously in two processes stays, and no other is delivered."""
     queue = make_queue(store)
     ways = [enter(store, queue), enter(other, queue)]
 
@@ -259,7 +257,7 @@ def test_all_at_once(store: Store, other: Store) -> None:
 
 
 def test_many_who_wait(store: Store) -> None:
-    """Callers who wait for others to change a name hold half of the threads at most; other names need not wait."""
+    """Callers that wait for concurrent changes of a name use at most half of the threads; other names need not wait."""
     held, go_on = threading.Event(), threading.Event()
     between = InterposedStore(store)
 
@@ -308,9 +306,9 @@ def test_where_claims_are_refused(store: Store) -> None:
 
 
 def test_senders_race_with_a_worker(store: Store, other: Store) -> None:
-    """Two processes post under a name while a worker claims: no two messages at once, and none is lost or doubled."""
+    """While two processes post under a name and a worker claims, one message exists at a time, and none is lost."""
     queue = make_queue(store, partitions=2)
-    (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    (service, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
     stored: list[Position] = []
     delivered: list[Position] = []
     ended = threading.Event()
@@ -318,22 +316,22 @@ def test_senders_race_with_a_worker(store: Store, other: Store) -> None:
     def send(way: QueueAccess, those: BlockingNames, who: str) -> None:
         for number in range(20):
             with suppress(NameTaken, StoreBusy):
-                found = those.create(way, "n", Draft(f"{who} {number}"))
-                if found.stored and found.location is not None:
-                    stored.append(found.location[1])
+                created = those.create(way, "n", Draft(f"{who} {number}"))
+                if created.stored and created.location is not None:
+                    stored.append(created.location[1])
 
     def work() -> None:
         while not ended.is_set() or set(stored) - set(delivered):
-            held = blocking(one.claims).claim(access, limit=10, ttl=60, gather=True)
+            held = blocking(service.claims).claim(access, limit=10, ttl=60, gather=True)
             if held:
-                held += blocking(two.claims).claim(there, limit=10, ttl=60, gather=True)
+                held += blocking(peer.claims).claim(peer_access, limit=10, ttl=60, gather=True)
                 assert len(held) == 1, "two messages of a name at once"
-                delivered.extend(each.message.position for each in held)
-                blocking(one.claims).acknowledge(access, [each.receipt for each in held])
+                delivered.extend(delivery.message.position for delivery in held)
+                blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in held])
 
     with ThreadPoolExecutor(3) as threads:
         worker = threads.submit(work)
-        senders = [threads.submit(send, access, names, "ann"), threads.submit(send, there, elsewhere, "bob")]
+        senders = [threads.submit(send, access, names, "ann"), threads.submit(send, peer_access, elsewhere, "bob")]
         try:
             for sender in senders:
                 sender.result(60)

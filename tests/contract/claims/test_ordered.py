@@ -37,7 +37,7 @@ from tests.replacing import replace_in
 
 
 def make_ordered(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
-    """An ordered queue, whose messages can be claimed some seconds after they were stored."""
+    """Makes an ordered queue, whose messages can be claimed some seconds after they were stored."""
     spec = QueueSpec(**{"consistency": PROMPT, "kind": "ordered"} | fields)
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     return queue
@@ -53,28 +53,26 @@ def send(service: Service, access: QueueAccess, *texts: str, ttl: int = 3600) ->
 
 
 def claim(way: tuple[Service, QueueAccess], limit: int = 9, ttl: float = 600, **asked: Any) -> list[ClaimDelivery]:  # noqa: ANN401
-    """Claims messages."""
     service, access = way
     return blocking(service.claims).claim(access, limit=limit, ttl=ttl, **asked)
 
 
 def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[ClaimDelivery]:
-    """Claims messages, as soon as there are any."""
+    """Claims messages, and retries until it gets some."""
     until = time.monotonic() + 60
-    while not (found := claim(way, limit)) and time.monotonic() < until:
+    while not (claimed := claim(way, limit)) and time.monotonic() < until:
         time.sleep(0.01)
-    return found
+    return claimed
 
 
 def acknowledge(way: tuple[Service, QueueAccess], *claimed: ClaimDelivery) -> None:
-    """Acknowledges messages."""
     service, access = way
-    settled = blocking(service.claims).acknowledge(access, [one.receipt for one in claimed])
+    settled = blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
     assert statuses(settled) == [ReceiptStatus.DONE] * len(claimed)
 
 
 def test_what_is_posted_later_comes_later(store: Store) -> None:
-    """A post is answered when no other clock can make an id below its message's, a delayed one's included."""
+    """A post is answered once no other clock can make an id below its message's, also if that is delayed."""
     queue = make_ordered(store)
     way = enter(store, queue)
     for delay in (0.0, 60.0):
@@ -85,7 +83,7 @@ def test_what_is_posted_later_comes_later(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_one_batch_of_a_key(store: Store, other: Store) -> None:
-    """While messages of a key are claimed no process gives others of it; other keys go on."""
+    """While messages of a key are claimed no process delivers others of it; other keys are not held up."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2", "a3", "b1", "a4", "b2", "c1")
@@ -108,7 +106,7 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
-    """A message whose claim is released or has expired is given again before the later ones of its key."""
+    """A message whose claim is released or has expired is delivered again before the later ones of its key."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2", "a3")
@@ -119,10 +117,10 @@ def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
     again = claim(there, limit=1, ttl=1)
     assert [(one.message.body, one.deliveries) for one in again] == [("a1", 2)]
     assert claim(here) == []
-    found = claim_soon(here, limit=1)
-    assert [(one.message.body, one.deliveries) for one in found] == [("a1", 3)]
-    acknowledge(here, *found)
-    assert [(one.message.body, one.deliveries) for one in claim(there)] == [("a2", 2), ("a3", 1)]
+    claimed = claim_soon(here, limit=1)
+    assert [(delivery.message.body, delivery.deliveries) for delivery in claimed] == [("a1", 3)]
+    acknowledge(here, *claimed)
+    assert [(delivery.message.body, delivery.deliveries) for delivery in claim(there)] == [("a2", 2), ("a3", 1)]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -138,7 +136,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
 
 
 def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
-    """It finds what waits by reading, however much lies behind it that is done."""
+    """A new process finds waiting messages by reading, however many finished ones lie between."""
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", *(f"b{number}" for number in range(40)), "a3")
@@ -153,7 +151,7 @@ def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
 
 
 def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
-    """What is outstanding, with bare ids as receipts."""
+    """Returns what is outstanding, with bare ids as receipts."""
     service, access = enter(store, queue)
     return [
         ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
@@ -164,7 +162,7 @@ def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
 
 @pytest.mark.slow_on("cassandra")
 def test_dead_letters(store: Store) -> None:
-    """A dead letter frees its key and keeps it, so that an ordered queue of dead letters is in order, too."""
+    """A dead letter frees its key and keeps it, so an ordered queue of dead letters is in order, too."""
     letters = make_ordered(store, partitions=3)
     queue = make_ordered(store, max_deliveries=1, dead_letter=letters.name)
     here, dead = enter(store, queue), enter(store, letters)
@@ -174,12 +172,12 @@ def test_dead_letters(store: Store) -> None:
         assert given.message.body == f"a{number}"
         blocking(here[0].claims).release(here[1], [given.receipt], retry=number == 1)
     assert texts(claim(here)) == ["b1"]
-    found = claim_soon(dead, limit=1)
-    assert texts(found) == ["a1"]
+    claimed = claim_soon(dead, limit=1)
+    assert texts(claimed) == ["a1"]
     assert claim(dead) == []
-    acknowledge(dead, *found)
-    found = claim_soon(dead, limit=1)
-    [one] = found
+    acknowledge(dead, *claimed)
+    claimed = claim_soon(dead, limit=1)
+    [one] = claimed
     assert (one.message.body, one.message.partition, one.message.meta and one.message.meta.key) == (
         "a2",
         by_key("a", 3),
@@ -193,22 +191,22 @@ def test_dead_letters(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_letters_of_a_plain_queue(store: Store) -> None:
-    """In an ordered queue of dead letters those that had no key count as of one key."""
+    """In an ordered queue of dead letters, letters without a key count as one key."""
     letters = make_ordered(store)
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, dead_letter=letters.name))
     )
     here, dead = enter(store, queue), enter(store, letters)
     bridge.run(store.messages.append(queue, [NewMessage(text, 1, 3600) for text in ("a", "b")]))
-    given = claim(here)
-    blocking(here[0].claims).release(here[1], [one.receipt for one in given], retry=False)
+    claimed = claim(here)
+    blocking(here[0].claims).release(here[1], [delivery.receipt for delivery in claimed], retry=False)
     assert len(claim_soon(dead, limit=1)) == 1
     assert claim(dead) == []
 
 
 @pytest.mark.slow_on("cassandra")
 def test_what_is_gone(store: Store, other: Store) -> None:
-    """A message that is deleted by its id while it waits, or while it is claimed, holds nothing up."""
+    """A message that is deleted by its id, while it waits or is claimed, holds nothing up."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
     places = send(*here, "a1", "a2", "a3", "a4", "b1")
@@ -219,22 +217,22 @@ def test_what_is_gone(store: Store, other: Store) -> None:
     assert texts(claim(there, limit=1, ttl=1)) == ["a4"]
     bridge.run(store.messages.delete(queue, places[3:4]))
     send(*here, "a5")
-    found = claim_soon(here)
-    assert texts(found) == ["a5"]
+    claimed = claim_soon(here)
+    assert texts(claimed) == ["a5"]
 
 
 @pytest.mark.slow_on("cassandra")
 def test_what_expires(store: Store, other: Store) -> None:
-    """A message that expires while it waits is passed over by every process."""
+    """Every process skips a message that expires while it waits."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
     ttl = 12 if store.ids_follow_clocks else 3
     places = post(here[0], here[1], [Draft("a1", key="a"), Draft("a2", key="a", ttl=ttl), Draft("a3", key="a")])
-    found = claim_soon(here, limit=1)
-    assert texts(found) == ["a1"]
+    claimed = claim_soon(here, limit=1)
+    assert texts(claimed) == ["a1"]
     assert claim(there) == []
     assert eventually(lambda: bridge.run(store.messages.fetch(queue, places.locations[1:2])) == [])
-    acknowledge(here, *found)
+    acknowledge(here, *claimed)
     assert texts(claim(there)) == ["a3"]
 
 
@@ -250,12 +248,12 @@ def test_showing(store: Store) -> None:
         assert texts(claim(here, ttl=0)) == ["b1"]
     acknowledge(here, first)
     assert texts(claim(here, ttl=0)) == ["a2", "b1"]
-    assert [one.body for one in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
+    assert [message.body for message in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
 
 
 @pytest.mark.slow_on("cassandra")
 def test_waiting(store: Store, other: Store) -> None:
-    """A claim that waits is woken when the message is done that was in the way, whichever process ended it."""
+    """A waiting claim is woken when the blocking message is done, whichever process ended it."""
     queue = make_ordered(store)
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2", "a3")
@@ -270,7 +268,7 @@ def test_waiting(store: Store, other: Store) -> None:
 
 
 def test_waiting_for_what_is_new(store: Store) -> None:
-    """A claim that waits gets a message that is posted, as soon as it can be claimed."""
+    """A waiting claim gets a new message as soon as it can be claimed."""
     queue = make_ordered(store)
     here = enter(store, queue)
     waiter = Woken(here[0].reader.watchers)
@@ -281,21 +279,21 @@ def test_waiting_for_what_is_new(store: Store) -> None:
 
 
 def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[ClaimDelivery]:
-    """Claims a message, each time when the waiter is woken."""
-    found: list[ClaimDelivery] = []
+    """Claims a message, retrying each time the waiter is woken."""
+    claimed: list[ClaimDelivery] = []
     until = time.monotonic() + 60
-    while not found and time.monotonic() < until:
+    while not claimed and time.monotonic() < until:
         assert waiter.woken.wait(60)
         waiter.woken.clear()
-        found = claim(way, limit=1, waiter=waiter)
-        if not found:
+        claimed = claim(way, limit=1, waiter=waiter)
+        if not claimed:
             waiter.found_nothing()
-    return found
+    return claimed
 
 
 @pytest.mark.slow_on("cassandra")
 def test_very_much_waits(store: Store) -> None:
-    """Where too much waits, a claim is refused and does not say that there is nothing; it goes on later."""
+    """If too many messages wait, a claim is refused instead of coming back empty; it works again later."""
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, *(f"a{number}" for number in range(8)), "b1")
@@ -304,14 +302,14 @@ def test_very_much_waits(store: Store) -> None:
         with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
             claim(here)
         acknowledge(here, *first)
-        given = claim(here, limit=5)
-        assert texts(given) == ["a1", "a2", "a3", "a4", "a5"]
+        claimed = claim(here, limit=5)
+        assert texts(claimed) == ["a1", "a2", "a3", "a4", "a5"]
         assert texts(claim(here)) == ["b1"]
 
 
 @pytest.mark.slow_on("cassandra")
 def test_very_much_is_done_behind_what_waits(store: Store) -> None:
-    """Where too much is done above the cursor, what lies further on is not given; what waits is."""
+    """If too many messages above the cursor are done, later messages are not delivered, but waiting ones are."""
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", "b1", "c1", "d1", "e1")
@@ -327,7 +325,7 @@ def test_very_much_is_done_behind_what_waits(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_posting(store: Store) -> None:
-    """The key chooses the partition and is kept; nobody else chooses a partition, an id or a name."""
+    """The key chooses the partition and is kept; posts that choose a partition, an id or a name are refused."""
     queue = make_ordered(store, partitions=7)
     service, access = enter(store, queue)
     places = post(service, access, [Draft(f"m{number}", key=f"k{number % 20}") for number in range(60)]).locations
@@ -354,7 +352,7 @@ def test_posting(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_it_never_changes(store: Store) -> None:
-    """Neither the kind changes nor the number of partitions."""
+    """Neither the kind nor the number of partitions can change."""
     queue = make_ordered(store, partitions=2)
     assert bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) == queue
     with pytest.raises(QueueExists, match="kind"):
@@ -366,7 +364,7 @@ def test_it_never_changes(store: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_a_bare_id_is_not_renewed(store: Store) -> None:
-    """A message that was not delivered gets no claim by its id; acknowledged by its id it is done."""
+    """A message without a delivery gets no claim by its id; acknowledged by its id it is done."""
     queue = make_ordered(store)
     service, access = enter(store, queue)
     places = send(service, access, "a1", "a2")
@@ -377,7 +375,7 @@ def test_a_bare_id_is_not_renewed(store: Store) -> None:
 
 
 class Checker:
-    """Says what an entry of the log of an ordered queue may not do."""
+    """Checks the entries in the log of an ordered queue."""
 
     def __init__(self, messages: Sequence[tuple[Position, str]]) -> None:
         self.keys = dict(messages)
@@ -386,14 +384,13 @@ class Checker:
             self.of[key].append(position)
 
     def check(self, store: Store, queue: Queue) -> None:
-        """Goes through the whole log."""
         done: set[Position] = set()
         given: dict[Position, int] = {}
         released: set[Position] = set()
         page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
         assert page.snapshot is None
-        for one in page.entries:
-            entry = decode_entry(one.body)
+        for entry_of_page in page.entries:
+            entry = decode_entry(entry_of_page.body)
             done.update(entry.finals)
             released |= set(entry.releases)
             for (_, positions), keys in zip(entry.claims, entry.keys, strict=True):
@@ -406,12 +403,12 @@ class Checker:
                         each in done or each in positions or each in released for each in before if each in given
                     )
                 released -= set(positions)
-                given.update(dict.fromkeys(positions, one.number))
+                given.update(dict.fromkeys(positions, entry_of_page.number))
         assert done == self.keys.keys()
 
 
 def test_many_callers(store: Store, other: Store) -> None:
-    """Whatever callers of two processes do at once, the log has each key in order, and all messages are done."""
+    """Whatever callers of two processes do, each key is in order in the log, and all messages are done."""
     queue = make_ordered(store)
     ways = [enter(store, queue), enter(other, queue)]
     bodies = [f"{random.Random(number).choice('abcde')}{number}" for number in range(120)]
@@ -421,14 +418,14 @@ def test_many_callers(store: Store, other: Store) -> None:
     def work(number: int) -> None:
         rng, way = random.Random(number), ways[number % 2]
         if number == 0:
-            for at in range(0, len(bodies), 20):
-                places.extend(post(*way, [Draft(body, key=body[0]) for body in bodies[at : at + 20]]).locations)
+            for start in range(0, len(bodies), 20):
+                places.extend(post(*way, [Draft(body, key=body[0]) for body in bodies[start : start + 20]]).locations)
         until = time.monotonic() + 60
         while left._value and time.monotonic() < until:
             with suppress(StoreUnavailable):
-                found = claim(way, limit=rng.randint(1, 4))
-                ends = [one for one in found if rng.random() < 0.8]
-                back = [one.receipt for one in found if one not in ends]
+                claimed = claim(way, limit=rng.randint(1, 4))
+                ends = [delivery for delivery in claimed if rng.random() < 0.8]
+                back = [delivery.receipt for delivery in claimed if delivery not in ends]
                 if back:
                     blocking(way[0].claims).release(way[1], back)
                 if ends:

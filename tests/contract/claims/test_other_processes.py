@@ -1,4 +1,4 @@
-"""A process answers no claim and no receipt by a log that another process has written further."""
+"""A process answers no claim and no receipt from an outdated log."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tests.contract.samples import make_queue, say
 
 
 def test_a_showing_knows_what_others_did(store: Store, other: Store) -> None:
-    """A poll with a ttl of 0 shows no message that another process has given out or acknowledged."""
+    """A poll with a ttl of 0 shows no message that another process has delivered or acknowledged."""
     queue = make_queue(store)
     say(store, queue, "a", "b", "c")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    assert texts(blocking(one.claims).claim(access, limit=9, ttl=0)) == ["a", "b", "c"]
-    [first, second] = blocking(two.claims).claim(there, limit=2, ttl=60)
-    assert texts(blocking(one.claims).claim(access, limit=9, ttl=0)) == ["c"]
-    blocking(two.claims).acknowledge(there, [first.receipt])
-    blocking(two.claims).release(there, [second.receipt])
-    assert texts(blocking(one.claims).claim(access, limit=9, ttl=0)) == ["b", "c"]
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b", "c"]
+    [first, second] = blocking(peer.claims).claim(peer_access, limit=2, ttl=60)
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["c"]
+    blocking(peer.claims).acknowledge(peer_access, [first.receipt])
+    blocking(peer.claims).release(peer_access, [second.receipt])
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["b", "c"]
 
 
 def test_a_receipt_is_refused_by_the_whole_log(store: Store, other: Store, clock: Clock) -> None:
-    """A receipt whose message another process has acknowledged meanwhile is answered as that process answers it."""
+    """A receipt that another process has acknowledged gets the same answer in this process."""
     queue = make_queue(store)
     say(store, queue, "a")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [old] = blocking(one.claims).claim(access, limit=1, ttl=10)
+    (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [old] = blocking(own_service.claims).claim(access, limit=1, ttl=10)
     clock.advance(20)
-    [newer] = blocking(one.claims).claim(access, limit=1, ttl=60)
-    assert statuses(blocking(two.claims).acknowledge(there, [old.receipt])) == [ReceiptStatus.SUPERSEDED]
-    assert statuses(blocking(one.claims).acknowledge(access, [newer.receipt])) == [ReceiptStatus.DONE]
-    for service, way in ((one, access), (two, there)):
+    [newer] = blocking(own_service.claims).claim(access, limit=1, ttl=60)
+    assert statuses(blocking(peer.claims).acknowledge(peer_access, [old.receipt])) == [ReceiptStatus.SUPERSEDED]
+    assert statuses(blocking(own_service.claims).acknowledge(access, [newer.receipt])) == [ReceiptStatus.DONE]
+    for service, way in ((own_service, access), (peer, peer_access)):
         assert statuses(blocking(service.claims).acknowledge(way, [old.receipt])) == [ReceiptStatus.FINAL]
         assert statuses(blocking(service.claims).renew(way, [old.receipt], 60)) == [ReceiptStatus.FINAL]

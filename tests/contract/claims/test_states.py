@@ -1,4 +1,4 @@
-"""What workers say of messages that they have: who may say it, who sees it, and when it is gone."""
+"""States that workers set on their messages: who may set them, who sees them, and when they are gone."""
 
 from __future__ import annotations
 
@@ -19,62 +19,61 @@ from tests.contract.samples import make_queue, say
 
 
 def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
-    """The states of what is claimed, in the order of messages."""
+    """Returns the states of claimed messages, in the order of messages."""
     found = sorted(service.claims.outstanding(access, 9, states=True), key=lambda one: ids.parse_id(one.message_id))
     return [None if one.state is None else bytes(one.state) for one in found]
 
 
 def explained(service: Service, access: QueueAccess, place: Position) -> list[str]:
-    """What explanations of a message say of its state."""
+    """Returns the state that explanations of a message show."""
     reasons = service.explaining.explain(access, place, 1).reasons
     return [reason.text.partition(": ")[2] for reason in reasons if reason.code == "state"]
 
 
 def put(service: Service, access: QueueAccess, receipt: ClaimReceipt, state: bytes) -> ReceiptStatus:
-    """Sets a state; returns what became of that."""
     [settled] = blocking(service.claims).set_states(access, {receipt: state})
     return settled.status
 
 
 def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
-    """A state is shown by every process, until another one is set or the message is done; most jobs have none."""
+    """Every process shows a state until another one is set or the message is done; most jobs have none."""
     queue = make_queue(store)
     first, _ = say(store, queue, "a", "b")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    a, b = blocking(one.claims).claim(access, limit=2, ttl=60)
-    assert put(one, access, a.receipt, b'{"done":1}') is ReceiptStatus.DONE
-    assert shown(two, there) == [b'{"done":1}', None]
-    assert put(two, there, a.receipt, b'{"done":2}') is ReceiptStatus.DONE
-    assert shown(one, access) == [b'{"done":2}', None]
-    assert explained(one, access, first) == ['{"done":2}']
-    assert [each.state for each in one.claims.outstanding(access, 9)] == [UNSET, UNSET]
-    blocking(one.claims).acknowledge(access, [a.receipt, b.receipt])
-    assert shown(two, there) == []
-    assert explained(two, there, first) == []
-    assert put(two, there, a.receipt, b"3") is ReceiptStatus.FINAL
-    assert explained(two, there, first) == []
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    a, b = blocking(service.claims).claim(access, limit=2, ttl=60)
+    assert put(service, access, a.receipt, b'{"done":1}') is ReceiptStatus.DONE
+    assert shown(peer, peer_access) == [b'{"done":1}', None]
+    assert put(peer, peer_access, a.receipt, b'{"done":2}') is ReceiptStatus.DONE
+    assert shown(service, access) == [b'{"done":2}', None]
+    assert explained(service, access, first) == ['{"done":2}']
+    assert [each.state for each in service.claims.outstanding(access, 9)] == [UNSET, UNSET]
+    blocking(service.claims).acknowledge(access, [a.receipt, b.receipt])
+    assert shown(peer, peer_access) == []
+    assert explained(peer, peer_access, first) == []
+    assert put(peer, peer_access, a.receipt, b"3") is ReceiptStatus.FINAL
+    assert explained(peer, peer_access, first) == []
 
 
 def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: Clock) -> None:
-    """A claim that was followed by another one sets nothing, in a process that does not know of that either."""
+    """A worker whose claim was followed by another one cannot set a state, also in a process that has not seen that."""
     queue = make_queue(store)
     [place] = say(store, queue, "a")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [old] = blocking(one.claims).claim(access, limit=1, ttl=10)
-    assert put(one, access, old.receipt, b'"old"') is ReceiptStatus.DONE
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [old] = blocking(service.claims).claim(access, limit=1, ttl=10)
+    assert put(service, access, old.receipt, b'"old"') is ReceiptStatus.DONE
     clock.advance(60)
-    assert shown(two, there) == [b'"old"']
-    [new] = blocking(two.claims).claim(there, limit=1, ttl=60)
-    assert put(one, access, old.receipt, b'"late"') is ReceiptStatus.SUPERSEDED
-    assert shown(one, access) == [None]
-    assert put(two, there, new.receipt, b'"new"') is ReceiptStatus.DONE
+    assert shown(peer, peer_access) == [b'"old"']
+    [new] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60)
+    assert put(service, access, old.receipt, b'"late"') is ReceiptStatus.SUPERSEDED
+    assert shown(service, access) == [None]
+    assert put(peer, peer_access, new.receipt, b'"new"') is ReceiptStatus.DONE
     late = JobState(old.receipt.number, 0.0, b'"checked before, written late"')
     bridge.run(Attempts(store.ledger).set_state(queue, 1, place, late))
-    assert shown(one, access) == [b'"new"']
+    assert shown(service, access) == [b'"new"']
 
 
 def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
-    """What was said before an attempt failed is explained beside its reason, and is not that of the next delivery."""
+    """The state of a failed attempt is shown beside its reason, and not as the state of the next delivery."""
     queue = queue_of(store, 5)
     [place] = say(store, queue, "a")
     service, access = enter(store, queue)
@@ -88,7 +87,7 @@ def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
 
 
 def test_a_state_is_no_entry_of_the_log(store: Store) -> None:
-    """Setting states leaves the claim log as long as it was, and the claim's end where it was."""
+    """Setting states changes neither the length of the claim log nor the end of the claim."""
     queue = make_queue(store)
     say(store, queue, "a")
     service, access = enter(store, queue)

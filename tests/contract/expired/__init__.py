@@ -1,1 +1,1 @@
-"""Messages that become dead letters when they expire."""
+"""Tests of messages that become dead letters when they expire."""

@@ -1,4 +1,4 @@
-"""Queues with ``on_expiry = dead-letter``: what is not done by the end of its TTL becomes a dead letter, once."""
+"""Queues with ``on_expiry = dead-letter``: a message not done by the end of its TTL becomes a dead letter, once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAY = 86_400
 
 
 class Process:
-    """A process of the service, whose steps are taken by hand."""
+    """A process of the service whose steps the test takes."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -44,54 +44,48 @@ class Process:
         self.service.messages._rely = self.records.rely
 
     def enter(self, queue: Queue) -> QueueAccess:
-        """Opens a queue."""
         return self.service.enter(queue, lambda _queue: None)
 
     def post(self, queue: Queue, *bodies: str, **named: Any) -> None:  # noqa: ANN401 - as a draft has it
-        """Posts messages."""
         post(self.service, self.enter(queue), [Draft(body, partition=1, **named) for body in bodies])
 
     def claim(self, queue: Queue, ttl: float = 10, limit: int = 100) -> list[ClaimDelivery]:
-        """Claims messages."""
         return self.claims.claim(self.enter(queue), limit=limit, ttl=ttl)
 
     def record(self, queue: Queue) -> Record | None:
-        """Returns the record of a queue."""
         return bridge.run(self.store.records.record(KIND, APP, f"{queue.qid:x}"))
 
     def step(self, queue: Queue) -> None:
-        """Takes the next step of a queue's record."""
         record = self.record(queue)
         assert record is not None
         self.service.core.run(self.records.step(record))
 
 
 def make(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has them
-    """Creates a queue with the option."""
     options = {"ttl": TTL, "read_delay": 0.0} | options
     spec = QueueSpec(on_expiry="dead-letter", on_ack="delete", **options)
     return bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))[0]
 
 
 def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
-    """Returns the dead letters of a queue with what they say, by body."""
+    """Returns the headers of a queue's dead letters, by body."""
     try:
         dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
     except QueueNotFound:
         return {}
-    found = read_one(store, dead, replace(whole(), delayed=False)).messages
-    assert len({one.body for one in found}) == len(found)
-    said = {one.body: dict(one.meta.headers) for one in found if one.meta}
+    messages = read_one(store, dead, replace(whole(), delayed=False)).messages
+    assert len({message.body for message in messages}) == len(messages)
+    said = {message.body: dict(message.meta.headers) for message in messages if message.meta}
     return {body: {key.removeprefix(PREFIX): text for key, text in told.items()} for body, told in said.items()}
 
 
 def arrive(store: Store, queue: Queue, *bodies: str) -> bool:
-    """Waits for dead letters; these and no others."""
+    """Waits for exactly these dead letters."""
     return eventually(lambda: set(letters(store, queue)) == set(bodies))
 
 
 def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Clock) -> None:
-    """The step of the record gives it up, whoever claims; the record goes when nothing is left."""
+    """The record's step makes an expired message a dead letter without a claim; the record is removed in the end."""
     process, queue = Process(store), make(store)
     process.post(queue, "one", "two")
     clock.advance(TTL - 1)
@@ -110,19 +104,19 @@ def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Cloc
 
 
 def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
-    """A claim gets no expired message, and makes dead letters of those that were and were not delivered."""
+    """A claim gets no expired message, and makes dead letters of expired ones, delivered or not."""
     process, queue = Process(store), make(store)
     process.post(queue, "failed", "new")
     [failed] = process.claim(queue, limit=1)
     process.claims.release(process.enter(queue), [failed.receipt], 5.0, ReleaseReason("ValueError", "no wages"))
     clock.advance(TTL + 5)
     process.post(queue, "later")
-    assert [one.message.body for one in process.claim(queue)] == ["later"]
+    assert [delivery.message.body for delivery in process.claim(queue)] == ["later"]
     assert letters(store, queue) == {}
     clock.advance(10)
     assert process.claim(queue) == []
     assert eventually(lambda: "failed" in letters(store, queue))
-    process.step(queue)  # Where ids are certain late, the claim has not gone back to the other one.
+    process.step(queue)  # If ids become certain late, the claim has not gone back to the other one.
     assert arrive(store, queue, "failed", "new")
     told = letters(store, queue)
     assert (told["failed"]["error"], told["failed"]["attempts"]) == ("Expired", "1")
@@ -130,10 +124,10 @@ def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
 
 
 def test_a_live_claim_is_left_to_its_worker(store: Store, clock: Clock) -> None:
-    """An acknowledgement after the end holds; a claim that is renewed for half a day after the end is taken away."""
+    """An acknowledgement after the TTL counts; a claim that is renewed for half a day after the TTL is taken away."""
     process, queue = Process(store), make(store)
     process.post(queue, "done", "lost", "kept")
-    claims = {one.message.body: one.receipt for one in process.claim(queue, ttl=200)}
+    claims = {delivery.message.body: delivery.receipt for delivery in process.claim(queue, ttl=200)}
     clock.advance(TTL + 20)
     process.step(queue)
     assert letters(store, queue) == {}
@@ -154,9 +148,9 @@ def test_a_live_claim_is_left_to_its_worker(store: Store, clock: Clock) -> None:
 
 
 def test_only_kept_messages_become_dead_letters(store: Store, clock: Clock) -> None:
-    """One with a TTL of its own is dropped. Delayed ones end after their delay; copies outlive the one delivered."""
+    """A message with its own TTL is dropped. Delayed ones end after their delay; copies outlive the delivered one."""
     process, queue = Process(store), make(store, kind="dedup")
-    if store.messages.exact_horizon:  # Elsewhere rows go by a clock that no test moves.
+    if store.messages.exact_horizon:  # Other stores expire rows by a clock that no test moves.
         post(process.service, process.enter(queue), [Draft("dropped", ttl=TTL)])
     post(process.service, process.enter(queue), [Draft("delayed", delay=50.0)])
     post(process.service, process.enter(queue), [Draft("twice")])
@@ -166,14 +160,14 @@ def test_only_kept_messages_become_dead_letters(store: Store, clock: Clock) -> N
     clock.advance(55)
     process.step(queue)
     assert arrive(store, queue, "twice")
-    assert {one.message.body for one in process.claim(queue, ttl=5)} == {"twice", "delayed"}
+    assert {delivery.message.body for delivery in process.claim(queue, ttl=5)} == {"twice", "delayed"}
     clock.advance(50)
     process.step(queue)
     assert arrive(store, queue, "twice", "delayed")
 
 
 def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -> None:
-    """While a message may have ended by some clock, those behind it wait; then they are delivered."""
+    """While a message may have expired by some clock, later ones of its key wait; then they are delivered."""
     process, queue = Process(store), make(store, kind="ordered")
     post(process.service, process.enter(queue), [Draft("first", key="k")])
     clock.advance(60)
@@ -183,27 +177,27 @@ def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -
     clock.advance(10)
     process.step(queue)
     assert arrive(store, queue, "first")
-    if store.messages.exact_horizon:  # Nothing is below the horizon of a store whose clock is moved by hand.
-        assert [one.message.body for one in process.claim(queue)] == ["second"]
+    if store.messages.exact_horizon:  # Elsewhere nothing is below the horizon while a test moves the clock.
+        assert [delivery.message.body for delivery in process.claim(queue)] == ["second"]
 
 
 def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: Store, clock: Clock) -> None:
-    """A post makes the record first, and again if it stood still for so long that the record was removed."""
+    """A post makes the record first, and makes it again if it paused so long that the record was removed."""
     process, queue, other = Process(store), make(store), Process(store)
-    there: list[Record | None] = []
+    records: list[Record | None] = []
 
     async def stand_still(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
         await process.records.rely(queue, items, is_stored=is_stored)
         if not is_stored:
-            there.append(other.record(queue))
+            records.append(other.record(queue))
             clock.advance(2 * DAY)
-            assert there[0] is not None
-            assert await other.records.step(there[0]) is None
-            there.append(other.record(queue))
+            assert records[0] is not None
+            assert await other.records.step(records[0]) is None
+            records.append(other.record(queue))
 
     process.service.messages._rely = stand_still
     process.post(queue, "late")
-    assert there[1:] == [None]
+    assert records[1:] == [None]
     assert other.record(queue) is not None
     clock.advance(TTL + 20)
     other.step(queue)
@@ -211,12 +205,12 @@ def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: 
 
 
 def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, clock: Clock) -> None:
-    """A post that relies on the record anew while it is searched keeps it."""
+    """A record that a post has relied on anew during the search is kept."""
     doubted = InterposedStore(store)
     process, queue, other = Process(doubted.store), make(store), Process(store)
     process.post(queue, "one")
-    [one] = process.claim(queue)
-    process.claims.acknowledge(process.enter(queue), [one.receipt])
+    [delivery] = process.claim(queue)
+    process.claims.acknowledge(process.enter(queue), [delivery.receipt])
     clock.advance(2 * DAY)
 
     def post_first(record: Record) -> None:
@@ -234,7 +228,7 @@ def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, cloc
 
 
 def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Clock) -> None:
-    """While the letters cannot be stored, the record is due again; another process publishes them."""
+    """While dead letters cannot be stored, the record stays due; another process publishes them."""
     doubted = InterposedStore(store)
     process, queue, other = Process(doubted.store), make(store), Process(store)
     process.post(queue, "one")
@@ -268,7 +262,7 @@ def test_another_process_searches(store: Store, clock: Clock) -> None:
 
 
 def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
-    """What has expired becomes a dead letter of the source; what has not is taken."""
+    """A move leaves expired messages, which become dead letters of the source, and takes the others."""
     process, queue = Process(store), make(store)
     process.post(queue, "expired")
     clock.advance(60)
@@ -276,14 +270,14 @@ def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
     clock.advance(55)
     order = MoveOrder(move=1, below=(clock.ticks, 0), exact=store.messages.exact_horizon)
     turn = process.service.core.run(process.service.claims.turn(queue, 1, order))
-    if store.messages.exact_horizon:  # Elsewhere nothing is certain yet, by this clock.
+    if store.messages.exact_horizon:  # Other stores are not certain of anything yet, by this clock.
         assert [message.body for message in turn.messages or ()] == ["moved"]
         assert arrive(store, queue, "expired")
     assert not turn.ended
 
 
 def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) -> None:
-    """A message that was posted with the option becomes a dead letter also when the option is taken back."""
+    """A message that was posted with the option becomes a dead letter also after the option was removed."""
     process = Process(store)
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(ttl=TTL, on_ack="delete", read_delay=0.0))
@@ -299,7 +293,7 @@ def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) ->
 
 
 def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
-    """Purged messages become no dead letters; the next message has a record and a marked log of its own."""
+    """Purged messages become no dead letters; the next message gets a new record and a marked log."""
     process, queue = Process(store), make(store)
     process.post(queue, "purged")
     purged = bridge.run(store.catalogue.purge_queue(queue))
@@ -312,8 +306,7 @@ def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
 
 
 def finish_all(process: Process, queue: Queue) -> None:
-    """Acknowledges all messages."""
-    receipts = [one.receipt for one in process.claim(queue)]
+    receipts = [delivery.receipt for delivery in process.claim(queue)]
     process.claims.acknowledge(process.enter(queue), receipts)
 
 
@@ -325,7 +318,7 @@ def due_in(process: Process, queue: Queue, clock: Clock) -> float:
 
 
 def test_a_clock_that_was_ahead_hides_no_message(store: Store, clock: Clock) -> None:
-    """A record of such a time is not relied on: a later message is searched in time, and nothing keeps the record."""
+    """A record from a clock that was ahead is not relied on: later messages are searched in time, and it is removed."""
     process, queue = Process(store), make(store)
     clock.advance(3 * DAY)
     process.post(queue, "one")
@@ -343,7 +336,7 @@ def test_a_clock_that_was_ahead_hides_no_message(store: Store, clock: Clock) -> 
 
 
 def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock) -> None:
-    """Posts do not rely on a record that was removed before, also by another process."""
+    """Posts, also of another process, do not rely on a record that was removed before the clock was set back."""
     boottime = clock.ticks / TICKS_PER_SECOND
     with replaced(Core.boottime, lambda _core: boottime):
         process, queue = Process(store), make(store)
@@ -359,7 +352,7 @@ def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock) -
 
 
 def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
-    """Also while posts still rely on a record of a longer one, and nothing was there at the last search."""
+    """Messages with a shorter TTL are searched in time, also while posts rely on the record of a longer one."""
     process, queue = Process(store), make(store, ttl=DAY)
     process.post(queue, "long")
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=TTL)))
@@ -373,10 +366,10 @@ def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
 
 
 def test_a_store_without_posts_is_searched_no_more_often(store: Store, clock: Clock) -> None:
-    """A message that goes on living is no reason to search every second."""
+    """A long-lived message does not make the store search every second."""
     process, queue = Process(store), make(store)
     process.post(queue, "delayed", delay=10.0 * DAY)
     clock.advance(DAY)
     process.step(queue)
-    if store.messages.exact_horizon:  # Elsewhere the horizon follows a clock that no test moves.
+    if store.messages.exact_horizon:  # The horizon of other stores follows a clock that no test moves.
         assert due_in(process, queue, clock) >= TTL

@@ -1,1 +1,1 @@
-"""Consumer groups on every store: what members are promised, and state, sessions and owners in the store."""
+"""Tests of consumer groups on every store: promises to members, and state, sessions and owners in the store."""

@@ -1,4 +1,4 @@
-"""Groups on each store, served by two processes."""
+"""Fixtures of groups on each store, served by two processes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from tests.contract.groups.in_service import HandCore, ServiceGroup
 from tests.contract.samples import fresh_name, make_queue
 
 Make = Callable[[int], str]
-"""Creates a queue with so many partitions; returns its name."""
+"""Creates a queue with that many partitions; returns its name."""
 
 
 @pytest.fixture
 def services(store: Store, other: Store, clock: Clock) -> Iterator[list[Service]]:
-    """Two processes."""
-    found = [Service(each, core=HandCore(clock)) for each in (store, other)]
-    yield found
-    for service in found:
+    opened = [Service(each, core=HandCore(clock)) for each in (store, other)]
+    yield opened
+    for service in opened:
         service.core.run(service.groups.end())
 
 
 @pytest.fixture
 def group(services: list[Service], clock: Clock) -> ServiceGroup:
-    """A group without members."""
     return ServiceGroup(services, clock, fresh_name())
 
 
 @pytest.fixture
 def make(store: Store) -> Make:
-    """Creates queues."""
     return lambda partitions: make_queue(store, partitions=partitions).name

@@ -1,4 +1,4 @@
-"""A group as its members see it: what the suite asks of whatever divides partitions among them."""
+"""The interface of a consumer group, as the suite uses it on each implementation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from queuey import ids
 Place = tuple[str, int]
 """A queue's name and a partition."""
 SESSION = 10.0
-"""Seconds of a session, unless a test says otherwise."""
+"""Default session, in seconds."""
 STEP = 1.0
-"""Seconds between two heartbeats of a member that is asked for them."""
+"""Seconds between two heartbeats of a member."""
 ROUNDS = 400
-"""Rounds of heartbeats in which a group is to settle; only a failure needs so many."""
+"""Max rounds of heartbeats in which a group must settle."""
 
 
 class Taken(NamedTuple):
     """What a member is told of a partition that it owns now.
 
     Attributes:
-        offset: The id of the last message handled; None: none is recorded.
+        offset: The id of the last message handled, or None if no offset is recorded.
         came: ``new``, ``given back`` or ``lost``.
     """
 
@@ -34,10 +34,10 @@ class Taken(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a heartbeat was answered.
+    """The answer to a heartbeat.
 
     Attributes:
-        give_back: With the epochs under which they are owned.
+        give_back: Partitions to give back, with the epochs under which they are owned.
     """
 
     take: dict[Place, Taken]
@@ -46,12 +46,12 @@ class Answer(NamedTuple):
 
 
 class Member(ABC):
-    """A member, which remembers what it owns, under which epoch, and how each partition came.
+    """A member that records what it owns, under which epoch, and how each partition came.
 
     Attributes:
-        number: By which others know it.
+        number: The number by which others know the member.
         owned: The epoch of each partition that it owns, as far as it knows.
-        taken: What it was told of each partition when it got it last.
+        taken: What it was told of each partition when it last got it.
     """
 
     number: int
@@ -65,8 +65,8 @@ class Member(ABC):
         """Sends a heartbeat with all of ``owned``, and changes ``owned`` by the answer.
 
         Args:
-            give_back: Partitions, with the epochs under which they were owned; they are not owned any more.
-            leaving: It wants no partitions any more.
+            give_back: Partitions that it gives back, with the epochs under which it owned them.
+            leaving: Whether it wants no more partitions.
         """
 
     @abstractmethod
@@ -78,22 +78,21 @@ class Member(ABC):
         note: bytes | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
     ) -> None:
-        """Commits, for partitions of one queue, under the epochs of ``owned`` unless others are given."""
+        """Commits offsets of one queue, under the epochs of ``owned`` unless others are given."""
 
     @abstractmethod
     def leave(self, *, returns: bool = False) -> None:
-        """Leaves; with ``returns`` as an instance that comes back."""
+        """Leaves; with ``returns`` as an instance that will come back."""
 
     @abstractmethod
     def impersonated(self) -> Member:
-        """Returns somebody who knows all that this member knows, and has another credential."""
+        """Returns a member that knows all that this one knows, and has another credential."""
 
     def epochs(self, places: Collection[Place]) -> dict[Place, int]:
-        """The epochs of some partitions that it owns."""
         return {place: self.owned[place] for place in places}
 
     def obey(self) -> Answer:
-        """Sends a heartbeat and then gives back at once what it is asked for."""
+        """Sends a heartbeat, and at once gives back the partitions that the answer asks for."""
         answer = self.beat()
         if answer.give_back:
             self.beat(answer.give_back)
@@ -101,10 +100,10 @@ class Member(ABC):
 
 
 class Group(ABC):
-    """A group with nobody in it, and what happens around it.
+    """A group without members, and the events around it.
 
     Attributes:
-        slack: Seconds by which clocks may differ: a session is over that much later for others.
+        slack: Seconds by which clocks may differ: for others a session ends that much later.
     """
 
     slack: float
@@ -128,30 +127,30 @@ class Group(ABC):
 
     @abstractmethod
     def pass_time(self, seconds: float) -> None:
-        """Lets time go by for all clocks."""
+        """Advances all clocks."""
 
     @abstractmethod
     def narrow(self, key: str, *queues: str) -> None:
-        """Lets a credential read and claim these queues alone, from now on."""
+        """Limits a credential to reading and claiming these queues, from now on."""
 
     @abstractmethod
     def offset(self, place: Place) -> str | None:
-        """The recorded offset of a partition, as anybody may read it."""
+        """Returns the recorded offset of a partition."""
 
     @abstractmethod
     def commit_plainly(self, place: Place, offset: str) -> None:
-        """Commits as nobody who is a member."""
+        """Commits without being a member."""
 
     @abstractmethod
     def forget_offsets(self, queue: str) -> None:
-        """Forgets what is recorded for a queue."""
+        """Deletes the recorded offsets of a queue."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Forgets the group, and not its offsets."""
+        """Forgets the group, but not its offsets."""
 
     def pass_beating(self, seconds: float, *members: Member) -> None:
-        """Lets time go by in which these members send heartbeats, and give back what they are asked for."""
+        """Advances time while these members send heartbeats, and give back the partitions they are asked for."""
         while seconds > 0:
             step = min(STEP, seconds)
             seconds -= step
@@ -160,7 +159,7 @@ class Group(ABC):
                 member.obey()
 
     def until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
-        """Has members send heartbeats, and give back what they are asked for, until something holds."""
+        """Lets members send heartbeats, and give back partitions, until a condition holds."""
         for _ in range(ROUNDS):
             for member in members:
                 member.obey()
@@ -170,7 +169,7 @@ class Group(ABC):
         raise AssertionError([member.owned for member in members])
 
     def settle(self, places: Collection[Place], *members: Member) -> None:
-        """Has members send heartbeats until they have shared out exactly these partitions, evenly."""
+        """Lets members send heartbeats until they share exactly these partitions evenly."""
 
         def settled() -> bool:
             shares = [len(member.owned) for member in members]
@@ -180,15 +179,14 @@ class Group(ABC):
         self.until(settled, *members)
 
     def end_session(self, member: Member, *others: Member, session: float = SESSION) -> None:
-        """Lets a member be silent until its session is over for everybody; others go on."""
+        """Keeps a member silent until its session has ended for everybody; others send heartbeats."""
         self.pass_beating(session + self.slack + STEP, *others)
 
 
 def places_of(queue: str, partitions: int) -> list[Place]:
-    """All partitions of a queue."""
     return [(queue, number) for number in range(1, partitions + 1)]
 
 
 def message(number: int) -> str:
-    """The id of a message; a higher number is a later one."""
+    """Returns the id of a message; a higher number is a later one."""
     return ids.to_hex((number, 0))

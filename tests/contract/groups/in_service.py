@@ -1,4 +1,4 @@
-"""Groups of the service: members whose every request goes to the next of its processes."""
+"""Groups of the service; each request of a member goes to the next process."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from tests.contract.groups.group import SESSION, Answer, Group, Member, Place, T
 
 
 class HandClock(Protocol):
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __call__(self) -> int:
-        """Gives the time in ticks."""
+        """Returns the time in ticks."""
 
     def advance(self, seconds: float) -> None:
-        """Moves it."""
+        """Moves the time forward."""
 
 
 class HandCore(Core):
-    """A core whose clocks are moved by hand, as its store's are."""
+    """A core whose clocks the test moves, like those of its store."""
 
     def __init__(self, clock: HandClock) -> None:
         super().__init__()
         self._clock = clock
 
     def boottime(self) -> float:
-        """See the base class."""
         return ids.ticks_to_seconds(self._clock())
 
 
@@ -48,9 +47,9 @@ class ServiceGroup(Group):
 
     Args:
         services: The processes that serve it.
-        clock: Theirs.
-        name: Of the group.
-        application: Whose group it is.
+        clock: The clock of the processes.
+        name: The name of the group.
+        application: The application of the group.
     """
 
     def __init__(self, services: Sequence[Service], clock: HandClock, name: str, application: str = APP) -> None:
@@ -67,7 +66,7 @@ class ServiceGroup(Group):
     def beside(self) -> ServiceGroup:
         other = ServiceGroup(self.services, self.clock, f"{self.name}:beside", self.application)
         other.callers |= self.callers
-        self.callers = other.callers  # Both are asked for the rights of all.
+        self.callers = other.callers  # Both groups look up all rights.
         return other
 
     def _rights(self, credential: Credential) -> Credential | None:
@@ -75,16 +74,14 @@ class ServiceGroup(Group):
         return None if caller is None else Credential(credential.id, caller)
 
     def ask(self, call: Callable[[Service], Any]) -> Any:  # noqa: ANN401 - what the use case returns
-        """Has the next process carry out a use case."""
         service = next(self._turns)
         return service.core.run(call(service))
 
     def access(self, service: Service, queue: str) -> QueueAccess:
-        """A way to a queue."""
         return service.enter(service.find(self.application, queue), lambda _queue: None)
 
     def credential(self, key: str) -> Credential:
-        """The credential that a key is, with its rights as they are now."""
+        """Returns the credential of a key, with its present rights."""
         self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{self.application}"})))
         return Credential(key.encode(), self.callers[key.encode()])
 
@@ -141,7 +138,7 @@ class ServiceGroup(Group):
 
 
 class ServiceMember(Member):
-    """A member by its id."""
+    """A member of a service's group, by its id."""
 
     def __init__(self, group: ServiceGroup, member: str, number: int, key: str) -> None:
         super().__init__()
@@ -166,10 +163,10 @@ class ServiceMember(Member):
         lost = frozenset((queue, number) for queue, some in answer.lost.items() for number in some)
         for place in lost:
             self.owned.pop(place, None)
-        asked = {
+        to_give_back = {
             (queue, number): each.epoch for queue, some in answer.give_back.items() for number, each in some.items()
         }
-        return Answer(take, asked, lost)
+        return Answer(take, to_give_back, lost)
 
     def commit(
         self,
@@ -206,10 +203,10 @@ class ServiceMember(Member):
 
 
 def _by_queue(places: Mapping[Place, int]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    by_queue: dict[str, dict[int, int]] = {}
     for (queue, number), epoch in places.items():
-        found.setdefault(queue, {})[number] = epoch
-    return found
+        by_queue.setdefault(queue, {})[number] = epoch
+    return by_queue
 
 
 def _bytes(note: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What happens around a group: plain commits, queues that change, credentials that are narrowed."""
+"""Events around a group: plain commits, queues that change, credentials that are narrowed."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Make = Callable[[int], str]
 
 
 def test_plain_commits(group: Group, make: Make) -> None:
-    """While a group has members nobody else commits or forgets; afterwards anybody, and no former member."""
+    """While a group has members only they commit, and offsets cannot be forgotten; afterwards former members cannot."""
     queue = make(2)
-    one, two = places_of(queue, 2)
-    group.commit_plainly(one, message(1))
+    first_place, second_place = places_of(queue, 2)
+    group.commit_plainly(first_place, message(1))
     member = group.join(queue)
-    group.settle([one, two], member)
-    assert member.taken == {one: Taken(message(1), "new"), two: NEW}
+    group.settle([first_place, second_place], member)
+    assert member.taken == {first_place: Taken(message(1), "new"), second_place: NEW}
     with pytest.raises(GroupActive):
-        group.commit_plainly(one, message(9))
+        group.commit_plainly(first_place, message(9))
     with pytest.raises(GroupActive):
         group.forget_offsets(queue)
-    member.commit({one: message(2), two: message(1)})
+    member.commit({first_place: message(2), second_place: message(1)})
     group.end_session(member)
-    group.commit_plainly(one, message(1))
-    assert [group.offset(one), group.offset(two)] == [message(1)] * 2
-    for place in (one, two):
+    group.commit_plainly(first_place, message(1))
+    assert [group.offset(first_place), group.offset(second_place)] == [message(1)] * 2
+    for place in (first_place, second_place):
         refused(member, place, message(3), member.owned[place])
     group.forget_offsets(queue)
     with pytest.raises(GroupNotFound):
         group.forget_offsets(queue)
-    refused(member, one, message(3), member.owned[one])
+    refused(member, first_place, message(3), member.owned[first_place])
     again = group.join(queue)
-    group.settle([one, two], again)
+    group.settle([first_place, second_place], again)
     assert [taken.offset for taken in again.taken.values()] == [None, None]
 
 
 def test_other_groups(group: Group, make: Make) -> None:
-    """Members of one group do not concern another one of the same queue."""
+    """Two groups of one queue do not affect each other."""
     queue = make(1)
     [place] = places_of(queue, 1)
     member, other = group.join(queue), group.beside()
@@ -65,9 +65,9 @@ def test_purged(group: Group, make: Make, store: Store) -> None:
     group.settle(places_of(queue, 2), member)
     before = dict(member.owned)
     member.commit({(queue, 1): message(1)})
-    found = bridge.run(store.catalogue.queue(APP, queue))
-    assert found is not None
-    bridge.run(store.catalogue.purge_queue(found))
+    row = bridge.run(store.catalogue.queue(APP, queue))
+    assert row is not None
+    bridge.run(store.catalogue.purge_queue(row))
     group.pass_beating(40, member)
     assert member.owned == before
     member.commit({(queue, 1): message(2)})
@@ -75,15 +75,15 @@ def test_purged(group: Group, make: Make, store: Store) -> None:
 
 
 def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
-    """A deleted queue is lost; one that is made again under its name is a new one, also for late commits."""
+    """A deleted queue is lost to members; one made again under its name is a new queue, also for late commits."""
     queue, stays = make(2), make(1)
     member = group.join(queue, stays)
     group.settle([*places_of(queue, 2), (stays, 1)], member)
     under = dict(member.owned)
     member.commit({(queue, 1): message(1)})
-    found = bridge.run(store.catalogue.queue(APP, queue))
-    assert found is not None
-    bridge.run(store.catalogue.delete_queue(found))
+    row = bridge.run(store.catalogue.queue(APP, queue))
+    assert row is not None
+    bridge.run(store.catalogue.delete_queue(row))
     group.until(lambda: list(member.owned) == [(stays, 1)], member)
     make_queue(store, queue, partitions=2)
     refused(member, (queue, 1), message(2), under[queue, 1])
@@ -94,20 +94,20 @@ def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
 
 
 def test_widened(group: Group, make: Make, store: Store) -> None:
-    """New partitions of a queue are shared out like the others."""
+    """New partitions of a queue are assigned like the others."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, 2), first, second)
     before = first.owned | second.owned
-    found = bridge.run(store.catalogue.queue(APP, queue))
-    assert found is not None
-    bridge.run(store.catalogue.update_queue(found, QueueSpec(partitions=4)))
+    row = bridge.run(store.catalogue.queue(APP, queue))
+    assert row is not None
+    bridge.run(store.catalogue.update_queue(row, QueueSpec(partitions=4)))
     group.settle(places_of(queue, 4), first, second)
     assert before.items() <= (first.owned | second.owned).items()
 
 
 def test_patterns(group: Group, store: Store) -> None:
-    """Queues that a pattern newly matches come to its members, and queues that are named when they are there."""
+    """Members get queues that newly match a pattern, and named queues as soon as they exist."""
     prefix, later = fresh_name(), fresh_name()
     old = make_queue(store, f"{prefix}-a").name
     member = group.join(later, patterns=[f"{prefix}-*"])
@@ -121,7 +121,7 @@ def test_patterns(group: Group, store: Store) -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_narrowed(group: Group, make: Make, *, silent: bool) -> None:
-    """A member whose credential may read fewer queues is gone, and others have what it had."""
+    """A member that may not read a queue any more is removed, and others get its partitions."""
     one, two = make(2), make(2)
     first, second = group.join(one, two, key="first"), group.join(one, two, key="second")
     group.settle(places_of(one, 2) + places_of(two, 2), first, second)
@@ -138,7 +138,7 @@ def test_narrowed(group: Group, make: Make, *, silent: bool) -> None:
 
 
 def test_forgotten_and_made_again(group: Group, make: Make) -> None:
-    """A group is forgotten when it has no members; its offsets stay, and its former members commit nothing."""
+    """A group can be forgotten when it has no members; its offsets stay, and its former members cannot commit."""
     queue = make(1)
     [place] = places_of(queue, 1)
     with pytest.raises(GroupNotFound):

@@ -1,4 +1,4 @@
-"""The contract of a group: who is given what when, and whose commits count."""
+"""The contract of a group: which member gets which partition when, and which commits count."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.waiting import until
 Make = Callable[[int], str]
 NEW = Taken(None, "new")
 FORMER = (MemberGone, NotOwner)
-"""What a commit is refused with whose member has lost the partition: as a courtesy with the former."""
+"""The errors of a commit whose member has lost the partition."""
 
 
 def place_of(member: Member) -> Place:
-    """Any partition that a member owns."""
+    """Returns any partition that a member owns."""
     return min(member.owned)
 
 
@@ -31,7 +31,7 @@ def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Me
 
 
 def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
-    """A member that owns the two partitions of a queue, and one that has joined since and owns nothing yet."""
+    """A member that owns both partitions of a queue, and one that has joined since and owns nothing yet."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, 2), first)
@@ -39,16 +39,16 @@ def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
 
 
 def refused(member: Member, place: Place, offset: str, epoch: int) -> None:
-    """Commits under an epoch that is over."""
+    """Checks that a commit under an epoch that is over is refused."""
     with pytest.raises(FORMER):
         member.commit({place: offset}, epochs={place: epoch})
 
 
-# Joined, take, give back
+# Joining, taking and giving back
 
 
 def test_the_first_member(group: Group, make: Make) -> None:
-    """Who joins owns nothing; the first heartbeat gives everything, as new."""
+    """The first member owns nothing when it joins; its first heartbeat assigns it all partitions as new."""
     queue = make(3)
     member = group.join(queue)
     assert member.number == 1
@@ -61,7 +61,7 @@ def test_the_first_member(group: Group, make: Make) -> None:
 
 
 def test_a_join_without_a_heartbeat(group: Group, make: Make) -> None:
-    """Nobody waits for a member whose first heartbeat never comes."""
+    """Other members do not wait for a member whose first heartbeat never comes."""
     queue = make(2)
     group.join(queue)
     member = group.join(queue)
@@ -69,7 +69,7 @@ def test_a_join_without_a_heartbeat(group: Group, make: Make) -> None:
 
 
 def test_shared_out(group: Group, make: Make) -> None:
-    """Partitions are shared evenly, and only those move that have to."""
+    """Partitions are shared evenly, with the fewest moves."""
     queue = make(6)
     first, second, third = (group.join(queue) for _ in range(3))
     group.settle(places_of(queue, 6), first)
@@ -83,25 +83,25 @@ def test_shared_out(group: Group, make: Make) -> None:
 
 def test_several_queues(group: Group, make: Make) -> None:
     """Members get partitions of the queues that they ask for, and of no others."""
-    one, two, both = make(2), make(2), make(4)
-    first, second = group.join(one, both), group.join(two, both)
-    group.settle([*places_of(one, 2), *places_of(two, 2), *places_of(both, 4)], first, second)
-    assert {queue for queue, _ in first.owned} == {one, both}
-    assert {queue for queue, _ in second.owned} == {two, both}
+    first_queue, second_queue, both = make(2), make(2), make(4)
+    first, second = group.join(first_queue, both), group.join(second_queue, both)
+    group.settle([*places_of(first_queue, 2), *places_of(second_queue, 2), *places_of(both, 4)], first, second)
+    assert {queue for queue, _ in first.owned} == {first_queue, both}
+    assert {queue for queue, _ in second.owned} == {second_queue, both}
 
 
 def test_taken_when_given_back(group: Group, make: Make) -> None:
-    """A partition has its owner until that gives it back; the next one gets what the last commit recorded."""
+    """A partition stays with its owner until that gives it back; the next owner gets the last committed offset."""
     queue, first, second = owner_and_follower(group, make)
     second.beat()
-    asked = asked_for(group, first, second)
-    [place] = asked
+    requested = asked_for(group, first, second)
+    [place] = requested
     for number in range(1, 4):
         first.commit({place: message(number)}, note=b"half done")
-        assert first.beat().give_back == asked
+        assert first.beat().give_back == requested
         assert second.beat().take == {}
     under = first.owned[place]
-    first.beat(asked)
+    first.beat(requested)
     group.settle(places_of(queue, 2), first, second)
     assert second.taken == {place: Taken(message(3), "given back", b"half done")}
     refused(first, place, message(4), under)
@@ -111,17 +111,17 @@ def test_taken_when_given_back(group: Group, make: Make) -> None:
 
 
 def asked_for(group: Group, first: Member, second: Member) -> dict[Place, int]:
-    """What a member is asked to give back; it does not yet."""
+    """Returns the partitions that a member is asked to give back, without giving them back."""
     for _ in range(100):
-        if asked := first.beat().give_back:
-            return asked
+        if requested := first.beat().give_back:
+            return requested
         group.pass_time(0.2)
         second.beat()
     raise AssertionError(first.owned)
 
 
 def test_answers_that_are_lost(group: Group, make: Make) -> None:
-    """What a member takes, and is to give back, is said again until it has named, or given back, it."""
+    """A partition to take or to give back is repeated in each answer until the member confirms it."""
     queue = make(2)
     first = group.join(queue)
     group.settle(places_of(queue, 2), first)
@@ -131,26 +131,26 @@ def test_answers_that_are_lost(group: Group, make: Make) -> None:
     assert first.owned == before
     second = group.join(queue)
     second.beat()
-    asked = asked_for(group, first, second)
-    # As if the answer to its join, and to all heartbeats, had been lost: nothing is given back by silence.
+    requested = asked_for(group, first, second)
+    # As if the answer to its join and all heartbeats had been lost: silence gives nothing back.
     first.owned = {}
     group.pass_beating(5, second)
     assert second.owned == {}
     answer = first.beat()
-    assert answer.give_back == asked
-    assert answer.take.keys() == before.keys() - asked.keys()
-    first.beat(asked)
+    assert answer.give_back == requested
+    assert answer.take.keys() == before.keys() - requested.keys()
+    first.beat(requested)
     group.settle(places_of(queue, 2), first, second)
 
 
 def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
-    """A partition of which its owner was never told is given back by it when another one is to have it."""
+    """An owner that was never told of its partition gives it back when another member is to have it."""
     queues = make(1), make(1)
     first, second = group.join(*queues), group.join(*queues)
     group.settle([(queue, 1) for queue in queues], first)
     second.beat()
     [place] = asked_for(group, first, second)
-    del first.owned[place]  # As if no answer that told of it had come; nothing else of that queue is planned for it.
+    del first.owned[place]  # As if no answer that named it had arrived; nothing else of that queue is assigned to it.
 
     def settled() -> bool:
         group.pass_time(0.5)
@@ -162,7 +162,7 @@ def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
 
 
 def test_late_heartbeats(group: Group, make: Make) -> None:
-    """A give-back that arrives again does not touch a later ownership; nor does a heartbeat that names less."""
+    """Neither a repeated give-back nor a heartbeat that names fewer partitions affects a later ownership."""
     queue, first, second = owner_and_follower(group, make)
     former = dict(first.owned)
     group.settle(places_of(queue, 2), first, second)
@@ -185,33 +185,33 @@ def test_late_heartbeats(group: Group, make: Make) -> None:
 
 
 def test_commits(group: Group, make: Make) -> None:
-    """An owner's commits are recorded, and go forward."""
+    """An owner's commits are recorded, and only move forward."""
     queue = make(2)
     member = group.join(queue)
-    one, two = places_of(queue, 2)
-    group.settle([one, two], member)
-    member.commit({one: message(5), two: message(7)})
-    member.commit({one: message(4)})
-    assert [group.offset(one), group.offset(two)] == [message(5), message(7)]
+    first_place, second_place = places_of(queue, 2)
+    group.settle([first_place, second_place], member)
+    member.commit({first_place: message(5), second_place: message(7)})
+    member.commit({first_place: message(4)})
+    assert [group.offset(first_place), group.offset(second_place)] == [message(5), message(7)]
 
 
 @pytest.mark.service_only("Commits in a tree go back as their consumer says, and compare the version of the offset.")
 def test_commits_that_compare(group: Group, make: Make) -> None:
-    """By a comparison an owner's commit may go back."""
+    """With a comparison an owner's commit may move back."""
     queue = make(1)
-    [one] = places_of(queue, 1)
+    [place] = places_of(queue, 1)
     member = group.join(queue)
-    group.settle([one], member)
-    member.commit({one: message(5)})
-    member.commit({one: message(3)}, expected=message(5))
-    assert group.offset(one) == message(3)
+    group.settle([place], member)
+    member.commit({place: message(5)})
+    member.commit({place: message(3)}, expected=message(5))
+    assert group.offset(place) == message(3)
     with pytest.raises(OffsetConflict):
-        member.commit({one: message(9)}, expected=message(5))
-    assert group.offset(one) == message(3)
+        member.commit({place: message(9)}, expected=message(5))
+    assert group.offset(place) == message(3)
 
 
 def test_commits_of_others(group: Group, make: Make) -> None:
-    """Of a commit for several partitions those that are owned are recorded; the error names the others."""
+    """A commit for several partitions records the owned ones; the error names the others."""
     _queue, first, second = pair(group, make)
     (mine,), (other,) = first.owned, second.owned
     with pytest.raises(NotOwner) as error:
@@ -224,7 +224,7 @@ def test_commits_of_others(group: Group, make: Make) -> None:
 
 
 def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
-    """A member that has a partition again records nothing that it read when it had it before."""
+    """A member that has a partition again cannot commit what it read in its former ownership."""
     queue, first, second = owner_and_follower(group, make)
     former = dict(first.owned)
     group.settle(places_of(queue, 2), first, second)
@@ -241,7 +241,7 @@ def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
 
 @pytest.mark.service_only("A member at a tree gives back only what it is asked for.")
 def test_given_back_unasked(group: Group, make: Make) -> None:
-    """What a member gives back that is to have it, it gets again under another epoch."""
+    """A partition that a member gives back although the plan gives it to the member comes again under another epoch."""
     queue = make(1)
     [place] = places_of(queue, 1)
     member = group.join(queue)
@@ -256,7 +256,7 @@ def test_given_back_unasked(group: Group, make: Make) -> None:
 
 
 def test_notes(group: Group, make: Make) -> None:
-    """A note stays with its partition until another one replaces or removes it, whoever owns it."""
+    """A note stays with its partition until it is replaced or removed, whoever owns the partition."""
     queue = make(1)
     [place] = places_of(queue, 1)
     note: bytes | None = None
@@ -267,27 +267,27 @@ def test_notes(group: Group, make: Make) -> None:
         if change is ...:
             member.commit({place: message(2)})
         else:
-            # Who has nothing to commit yet commits the id of zeros, which goes back nowhere.
+            # A member without an offset to commit commits the id of zeros, which moves no offset back.
             member.commit({place: ids.to_hex(ids.FIRST)}, note=change)
             note = change
         member.leave()
     assert group.offset(place) == message(2)
 
 
-# Ends
+# Ends of members
 
 
 def test_session_over(group: Group, make: Make) -> None:
-    """Who is silent for a session, and for the difference of clocks, has lost its partitions; not before."""
+    """A member that is silent for a session and the clock difference has lost its partitions, but not earlier."""
     queue, first, second = pair(group, make)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)}, note=b"at 2")
     group.pass_beating(SESSION / 2, second)
-    first.beat()  # A third of a session has passed, so that this one is recorded.
+    first.beat()  # A third of a session has passed, so this heartbeat is recorded.
     group.pass_beating(SESSION - 0.5, second)
     first.commit({place: message(2)})
     group.pass_beating(0.5 + group.slack / 10, second)
-    group.join(queue)  # Sessions that are over are ended now, and what is planned is done soon.
+    group.join(queue)  # Expired sessions are ended now, and the plan is carried out soon.
     for _ in range(4):
         group.pass_time(group.slack / 5)
         second.obey()
@@ -304,7 +304,7 @@ def test_session_over(group: Group, make: Make) -> None:
 
 
 def test_a_commit_after_the_session(group: Group, make: Make) -> None:
-    """Work of a member whose session is over may be recorded until another one is the owner, and never afterwards."""
+    """A commit of a member whose session is over may be recorded until another member owns the partition."""
     queue = make(1)
     [place] = places_of(queue, 1)
     member = group.join(queue)
@@ -326,7 +326,7 @@ def test_a_commit_after_the_session(group: Group, make: Make) -> None:
 
 
 def test_heartbeats_renew(group: Group, make: Make) -> None:
-    """A member that sends heartbeats keeps what it has, for as long as it likes."""
+    """A member that sends heartbeats keeps its partitions for any length of time."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue, session=60)
     group.settle(places_of(queue, 2), first, second)
@@ -339,7 +339,7 @@ def test_heartbeats_renew(group: Group, make: Make) -> None:
 
 @pytest.mark.service_only("At a tree the member itself releases what is not given back in time.")
 def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
-    """Who does not give back within the time for it is not renewed any more; only then others have its partitions."""
+    """A member that does not give back in time is not renewed any more; only then others get its partitions."""
     queue = make(2)
     first, second = group.join(queue, revoke=5), group.join(queue)
     group.settle(places_of(queue, 2), first)
@@ -361,7 +361,7 @@ def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
 
 
 def test_leaving(group: Group, make: Make) -> None:
-    """What a member had that leaves is given back, at once; afterwards it is nobody."""
+    """A member that leaves gives back its partitions at once, and is not a member any more."""
     queue, first, second = pair(group, make)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)})
@@ -374,7 +374,7 @@ def test_leaving(group: Group, make: Make) -> None:
 
 
 def test_draining(group: Group, make: Make) -> None:
-    """A member that is leaving gives back one partition after another, and gets none again."""
+    """A draining member gives back one partition after another, and gets none again."""
     queue, first, second = pair(group, make, 4)
     first.beat(leaving=True)
     group.until(lambda: first.beat().give_back == first.owned, second)
@@ -388,7 +388,7 @@ def test_draining(group: Group, make: Make) -> None:
 
 @pytest.mark.service_only("Members at a tree have no credentials.")
 def test_another_credential(group: Group, make: Make) -> None:
-    """Who knows the id of a member, and has another credential, can do nothing with it."""
+    """A caller with a member's id and another credential can do nothing with it."""
     queue = make(1)
     [place] = places_of(queue, 1)
     member = group.join(queue)
@@ -408,14 +408,14 @@ def test_another_credential(group: Group, make: Make) -> None:
 
 
 def test_an_instance_is_replaced(group: Group, make: Make) -> None:
-    """Who joins with an instance name that has partitions gets them; nothing else moves."""
+    """A member that joins with the instance name of another gets its partitions; no other partition moves."""
     queue = make(4)
     first, second = group.join(queue, instance="a"), group.join(queue, instance="b")
     group.settle(places_of(queue, 4), first, second)
     others, mine = dict(second.owned), dict(first.owned)
     first.commit({place_of(first): message(1)})
     next_one = group.join(queue, instance="a")
-    first.beat()  # It is so until its successor has shown that it has got the answer.
+    first.beat()  # It is a member until its successor has shown that it got the answer.
     group.until(lambda: next_one.owned.keys() == mine.keys(), next_one, second)
     assert second.owned == others
     assert next_one.taken[min(mine)] == Taken(message(1), "lost")
@@ -445,7 +445,7 @@ def test_an_instance_returns(group: Group, make: Make, word: str) -> None:
 
 
 def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
-    """When the grace is over, others have the partitions."""
+    """When the grace is over, others get the partitions."""
     queue = make(4)
     first, second = group.join(queue, instance="a", grace=60), group.join(queue)
     group.settle(places_of(queue, 4), first, second)
@@ -456,7 +456,7 @@ def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
 
 @pytest.mark.service_only("Members at a tree have no credentials.")
 def test_an_instance_of_somebody_else(group: Group, make: Make) -> None:
-    """A name of an instance is free for another credential when its member is gone, and not before."""
+    """The name of an instance is free for another credential only when its member is gone."""
     queue = make(1)
     first = group.join(queue, instance="a")
     with pytest.raises(InstanceTaken):

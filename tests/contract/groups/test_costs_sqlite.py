@@ -1,4 +1,4 @@
-"""What groups cost on SQLite: statements and write transactions, counted where SQLite carries them out."""
+"""The cost of groups on SQLite in statements and write transactions, counted where SQLite runs them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,17 @@ WRITES = ("BEGIN IMMEDIATE",)
 
 @pytest.fixture
 def statements() -> list[str]:
-    """What was carried out."""
     return []
 
 
 @pytest.fixture
 def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
-    """A store whose statements are written down."""
     with counted_store(tmp_path, statements, Clock()) as store:
         yield store
 
 
 @pytest.fixture
 def group(store: SqliteStore) -> Iterator[ServiceGroup]:
-    """A group of one process."""
     clock = store._db.clock
     assert isinstance(clock, Clock)
     service = Service(store, core=HandCore(clock))
@@ -46,7 +43,7 @@ def group(store: SqliteStore) -> Iterator[ServiceGroup]:
 
 
 def test_a_queue_without_members(store: SqliteStore, statements: list[str]) -> None:
-    """Commits, reads of offsets, and forgets are as many statements as they were before there were groups (O8)."""
+    """Commits, offset reads and forgets of a queue without members cost the same as before groups existed (O8)."""
     queue = make_queue(store, partitions=3)
     changes = [OffsetChange(number, (number, 0)) for number in (1, 2)]
     calls: tuple[tuple[Callable[[], object], int], ...] = (
@@ -63,7 +60,7 @@ def test_a_queue_without_members(store: SqliteStore, statements: list[str]) -> N
 
 
 def test_a_member(store: SqliteStore, group: ServiceGroup, statements: list[str]) -> None:
-    """Each act is so many write transactions; heartbeats are one each third of a session."""
+    """Each call has a fixed number of write transactions; heartbeats have one each third of a session."""
     queue = make_queue(store, partitions=4).name
 
     def writes(call: Callable[[], object]) -> int:
@@ -73,19 +70,19 @@ def test_a_member(store: SqliteStore, group: ServiceGroup, statements: list[str]
 
     first = group.join(queue)
     group.settle(places_of(queue, 4), first)
-    others = [group.join(queue) for _ in range(3)]
-    group.settle(places_of(queue, 4), first, *others)
-    # Nine in three sessions, and a search each 15 s.
+    members = [group.join(queue) for _ in range(3)]
+    group.settle(places_of(queue, 4), first, *members)
+    # Nine in three sessions, and a search every 15 s.
     assert writes(lambda: beat(group, 3 * SESSION, first)) <= 9 + 1 + 3
     places = list(first.owned)
     assert writes(lambda: first.commit({places[0]: message(1)})) == 1
     assert writes(lambda: group.join(queue)) <= 3  # with the name in the index, and its session
-    # The state, the plan, and what it had in one queue.
+    # The state, the plan, and its partitions in one queue.
     assert writes(first.leave) <= 3
 
 
 def beat(group: ServiceGroup, seconds: float, *members: Any) -> None:  # noqa: ANN401 - members
-    """Has members send heartbeats, five in each third of a session."""
+    """Lets members send five heartbeats in each third of a session."""
     for _ in range(round(seconds / SESSION * 15)):
         group.pass_time(SESSION / 15)
         for member in members:

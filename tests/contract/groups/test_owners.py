@@ -19,13 +19,13 @@ from tests.replacing import replace as replaced
 
 GROUP = "group"
 NONE = (0, 0)
-"""The id of zeros, which stands for no offset."""
+"""The id of zeros, which stands for a missing offset."""
 A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
 EPOCH = 1_796_000_000_123
 
 
 def owned(store: Store, queue: Queue) -> dict[int, OwnedOffset]:
-    """The rows of the group, with notes, without the times at which offsets were recorded."""
+    """Returns the rows of the group, with notes, without the times of offsets."""
     rows = bridge.run(store.offsets.owned_offsets(queue, GROUP, range(1, 257))).rows
     return {n: replace(row, updated=0.0) for n, row in rows.items()}
 
@@ -46,7 +46,6 @@ def commit(
     epoch: int = EPOCH,
     notes: dict[int, bytes | None] | None = None,
 ) -> list[Offset]:
-    """Commits as a member."""
     changes = [OffsetChange(n, position) for n, position in offsets.items()]
     return bridge.run(
         store.offsets.set_offsets(
@@ -56,12 +55,12 @@ def commit(
 
 
 def places(store: Store, queue: Queue) -> dict[int, Position]:
-    """The group's offsets, as nodes without groups read them."""
+    """Returns the group's offsets, as nodes without groups read them."""
     return {offset.partition: offset.position for offset in bridge.run(store.offsets.group_offsets(queue, GROUP))}
 
 
 def test_who_owns_commits(store: Store, other: Store) -> None:
-    """A commit counts for partitions that the member owns under this epoch; all others stay as they are."""
+    """A commit counts for partitions that the member owns under this epoch; all others stay."""
     queue = make_queue(store, partitions=4)
     hand_over(store, queue, {1: 1, 2: 1, 3: 2})
     assert [offset.position for offset in commit(other, queue, {1: A, 2: B})] == [A, B]
@@ -79,7 +78,7 @@ def test_who_owns_commits(store: Store, other: Store) -> None:
 
 
 def test_a_member_that_has_it_again_commits_what_it_read_since(store: Store) -> None:
-    """What the member read in its former ownership is refused, although it owns the partition."""
+    """A commit for an earlier ownership is refused, although the member owns the partition again."""
     queue = make_queue(store)
     hand_over(store, queue, {1: 1})
     hand_over(store, queue, {1: 1}, EPOCH + 1, "given back")
@@ -90,7 +89,7 @@ def test_a_member_that_has_it_again_commits_what_it_read_since(store: Store) -> 
 
 
 def test_commits_go_forward(store: Store) -> None:
-    """Of two commits that change places the higher stays; with a comparison the offset may go back, or be removed."""
+    """The higher offset of two commits stays; with a comparison the offset may move back, or be removed."""
     queue = make_queue(store)
     hand_over(store, queue, {1: 1})
     commit(store, queue, {1: B})
@@ -107,7 +106,7 @@ def test_commits_go_forward(store: Store) -> None:
 
 
 def test_notes(store: Store, other: Store) -> None:
-    """A note stays until it is replaced or removed, also beside an offset that does not move, and is read by name."""
+    """A note stays until it is replaced or removed, also without an offset change, and is read by name."""
     queue = make_queue(store, partitions=2)
     hand_over(store, queue, {1: 1, 2: 1})
     commit(store, queue, {1: NONE, 2: A}, notes={1: b"one", 2: b"two"})
@@ -126,7 +125,7 @@ def test_notes(store: Store, other: Store) -> None:
 
 
 def test_rows_that_changed_are_not_handed_over(store: Store, other: Store) -> None:
-    """A hand-over is refused if anything was recorded since the rows were read: a commit, a note, another hand-over."""
+    """A hand-over is refused if a commit, a note or another hand-over came after the rows were read."""
     queue = make_queue(store, partitions=2)
     owner = [OwnedOffset(1, None, 0.0, 2, EPOCH + 9, "lost")]
     changes: list[Callable[[], object]] = [
@@ -152,7 +151,7 @@ def test_rows_that_changed_are_not_handed_over(store: Store, other: Store) -> No
 
 
 def test_without_an_offset(store: Store) -> None:
-    """A partition that is owned and has no offset shows none, and its group can be forgotten."""
+    """An owned partition without an offset shows none, and its group can be forgotten."""
     queue = make_queue(store, partitions=2)
     bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(2, ids.FIRST)]))
     hand_over(store, queue, {1: 1})
@@ -169,7 +168,7 @@ def test_without_an_offset(store: Store) -> None:
 
 
 def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
-    """A change of nobody needs the version at which the group was found to have no members; then nobody owns."""
+    """A commit without a member needs the version at which the group had no members; it removes the owners."""
     queue = make_queue(store, partitions=3)
     hand_over(store, queue, {1: 1, 2: 1})
     hand_over(store, queue, {2: 0}, EPOCH, "given back")
@@ -194,7 +193,7 @@ def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
 
 
 def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
-    """Members of one group too many own nothing, until another is forgotten; those that are there go on."""
+    """Members of a group beyond the limit own nothing, until another group is forgotten; existing groups go on."""
     queue, real = make_queue(store), check_group_count
     owner = [OwnedOffset(1, None, 0.0, 1, EPOCH)]
     with replaced(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 1)):

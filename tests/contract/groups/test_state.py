@@ -1,4 +1,4 @@
-"""State and sessions of groups."""
+"""Tests of the stored state and sessions of groups."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ HEAD = Head(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6)
 
 @pytest.fixture
 def group() -> str:
-    """Name of a group that no test has used before: sessions stay."""
+    """Returns a group name that no test has used before, because sessions stay."""
     return fresh_name()
 
 
 def made(store: Store, name: str, application: str = APP) -> Head:
-    """A new group."""
     head = bridge.run(store.groups.change_group(application, name, 0, GroupChange(HEAD, ROWS)))
     assert head is not None
     return head
@@ -44,7 +43,7 @@ def test_state_is_what_was_written(store: Store, other: Store, group: str) -> No
 
 
 def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
-    """A change is made if the state is the one that it was decided by; another one writes nothing."""
+    """A change is applied only to the state that it was decided by; otherwise nothing is written."""
     head = made(store, group)
     for version in (0, head.version + 1):
         assert (
@@ -77,7 +76,7 @@ def test_large_state(store: Store, group: str) -> None:
 
 
 def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
-    """A group that is removed leaves no rows to the next one of its name, and no version comes back."""
+    """A removed group leaves no rows to the next one of its name, and no version repeats."""
     head = made(store, group)
     assert bridge.run(other.groups.remove_group(APP, group, head.version))
     assert bridge.run(store.groups.group_head(APP, group)) is None
@@ -91,7 +90,7 @@ def test_removed_and_made_again(store: Store, other: Store, group: str) -> None:
 
 
 def test_names(store: Store, other: Store) -> None:
-    """Groups are listed by name, from a name on; those of other applications and removed ones are not."""
+    """Groups are listed by name from a start name, without removed groups and those of other applications."""
     for name in ("b", "a", "c", "d"):
         made(store, name)
     made(store, "e", "globex")
@@ -105,20 +104,20 @@ def test_names(store: Store, other: Store) -> None:
 
 
 def test_sessions(store: Store, other: Store, group: str) -> None:
-    """A member is seen at the time of the call by the clock of claims; who reads afterwards knows that."""
+    """A member is seen at the time of the call by the clock of claims, and later readers see that."""
     before = store.claim_logs.claim_now()
     seen = bridge.run(store.groups.renew_session(APP, group, 1, 3000))
     later = bridge.run(other.groups.renew_session(APP, group, 2, 3000))
-    found = bridge.run(other.groups.group_sessions(APP, group))
+    sessions = bridge.run(other.groups.group_sessions(APP, group))
     slack = 2000 * store.clock_difference
-    assert before <= seen <= later + slack <= found.clock + 2 * slack
-    assert {number: member.seen for number, member in found.members.items()} == {1: seen, 2: later}
-    assert found.searched == 0
+    assert before <= seen <= later + slack <= sessions.clock + 2 * slack
+    assert {number: member.seen for number, member in sessions.members.items()} == {1: seen, 2: later}
+    assert sessions.searched == 0
     assert bridge.run(store.groups.group_sessions(APP, "another")).members == {}
 
 
 def test_asked(store: Store, other: Store, group: str) -> None:
-    """Queues that a member is asked about are beside its session, or without one; the search has its time."""
+    """The queues that a member is asked about are beside its session, or without one; the search has its own time."""
     bridge.run(store.groups.ask_member(APP, group, 1, 70, 60_000))
     seen = bridge.run(store.groups.renew_session(APP, group, 1, 60_000))
     bridge.run(other.groups.ask_member(APP, group, 1, 71, 60_000))
@@ -126,12 +125,12 @@ def test_asked(store: Store, other: Store, group: str) -> None:
     now = store.claim_logs.claim_now()
     for when in (now - 4, now, now - 2):
         bridge.run(other.groups.note_search(APP, group, when))
-    found = bridge.run(store.groups.group_sessions(APP, group))
-    assert {n: (member.seen, set(member.asked)) for n, member in found.members.items()} == {
+    sessions = bridge.run(store.groups.group_sessions(APP, group))
+    assert {n: (member.seen, set(member.asked)) for n, member in sessions.members.items()} == {
         1: (seen, {70, 71}),
         2: (0, {70}),
     }
-    assert found.searched == now
+    assert sessions.searched == now
 
 
 def test_clock_is_confirmed(store: Store) -> None:
@@ -144,7 +143,7 @@ def test_clock_is_confirmed(store: Store) -> None:
 
 @pytest.mark.needs("clock")
 def test_the_highest_time_stays(store: Store, other: Store, clock: Clock, group: str) -> None:
-    """Whoever was slow, or has a clock that is behind, does not take back that a member was seen."""
+    """A slow process, or one whose clock is behind, does not lower the time at which a member was seen."""
     seen = bridge.run(store.groups.renew_session(APP, group, 1, 3000))
     clock.advance(-1)
     assert bridge.run(other.groups.renew_session(APP, group, 1, 3000)) == seen - 1000

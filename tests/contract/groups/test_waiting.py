@@ -1,4 +1,4 @@
-"""Heartbeats that wait: what wakes them, and when they are answered."""
+"""Heartbeats that wait: which events wake them, and when they are answered."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ Make = Callable[[int], str]
 
 
 class Waiting(Waiter):
-    """A request that waits."""
-
     __slots__ = ("woken",)
 
     def __init__(self, service: Service) -> None:
@@ -30,7 +28,7 @@ class Waiting(Waiter):
 
 
 def attempt(group: ServiceGroup, member: ServiceMember, waiter: Waiter | None = None) -> HeartbeatAnswer | None:
-    """One attempt of a member's heartbeat, at the first process."""
+    """Makes one attempt of a member's heartbeat, at the first process."""
     service = group.services[0]
     beat = Heartbeat({queue: {number: epoch} for (queue, number), epoch in member.owned.items()}, wait=100)
     call = service.groups.heartbeat(group.application, group.name, member._id, group.credential("key"), beat, waiter)
@@ -39,7 +37,7 @@ def attempt(group: ServiceGroup, member: ServiceMember, waiter: Waiter | None = 
 
 
 def test_news_wakes(group: ServiceGroup, make: Make) -> None:
-    """A heartbeat with nothing to do waits until the member is to give something back, and is not hasty then."""
+    """A waiting heartbeat is answered when the member is to give a partition back, and not before."""
     queues = make(1), make(1)
     first = group.join(*queues)
     group.until(lambda: len(first.owned) == len(queues), first)
@@ -84,7 +82,7 @@ def test_bounds(group: ServiceGroup, make: Make) -> None:
 
 
 def test_a_group_that_is_shown_again_and_again(group: ServiceGroup, make: Make) -> None:
-    """Whoever looks at a group, as a dashboard does, puts off no end of a session."""
+    """Showing a group again and again, as a dashboard does, does not delay the end of a session."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, 2), first, second)

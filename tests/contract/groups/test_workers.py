@@ -1,4 +1,4 @@
-"""Members whose heartbeats wait at different workers of a service, which poll for nothing."""
+"""Members whose heartbeats wait at different workers of a service, which do not poll."""
 
 from __future__ import annotations
 
@@ -33,18 +33,15 @@ class Poll(Waiter):
         self.woken = threading.Event()
 
     def wake(self, qid: int | None = None) -> None:
-        """See the base class."""
         self.woken.set()
 
 
 def end(service: Service) -> None:
-    """Ends the work of a worker in the background."""
     service.core.run(service.groups.end())
 
 
 @pytest.fixture
 def workers(store: Store, other: Store) -> Iterator[list[Service]]:
-    """Two workers of a service."""
     identity = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
         for name in (local_group.POLL, local_group.QUICK_POLL):
@@ -60,7 +57,7 @@ def workers(store: Store, other: Store) -> Iterator[list[Service]]:
 
 
 def test_news_of_another_worker(workers: list[Service], make: Make) -> None:
-    """A member is told to give back, and another one what it gets, as soon as another worker has seen to it."""
+    """A member is told to give back, and another to take, as soon as another worker has changed the plan."""
     first, second = workers
     queue = make(2)
 

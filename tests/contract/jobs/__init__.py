@@ -1,1 +1,1 @@
-"""Jobs as operators and senders see them, on every store."""
+"""Tests of jobs as operators and senders see them, on every store."""

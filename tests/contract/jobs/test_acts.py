@@ -1,4 +1,4 @@
-"""Acts of operators on jobs: what is cancelled is not delivered any more, and what is retried comes at once."""
+"""Operators' acts on jobs: a cancelled job is not delivered any more, and a retried one is delivered at once."""
 
 from __future__ import annotations
 
@@ -28,90 +28,90 @@ FAILED = ReleaseReason("ValueError", "no egg")
 
 
 def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
-    """Waiting, delayed and resting jobs are delivered to nobody, by no process; the record says who ended them."""
+    """Cancelled jobs that wait, are delayed or rest are never delivered; their attempts show who ended them."""
     queue = make_queue(store, partitions=2)
     [waits, rests] = say(store, queue, "waits", "rests")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [(_, later)] = post(one, access, [Draft("later", partition=2, delay=60)]).locations
-    claimed = blocking(one.claims).claim(access, limit=2, ttl=60)
-    blocking(one.claims).release(access, [claimed[0].receipt])
-    blocking(one.claims).release(access, [claimed[1].receipt], 60, FAILED)
-    cancel = blocking(two.claims).cancel
-    assert [cancel(there, waits), cancel(there, rests), cancel(there, later, None)] == ["removed"] * 3
-    assert [cancel(there, waits), cancel(there, rests)] == ["done"] * 2
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [(_, later)] = post(service, access, [Draft("later", partition=2, delay=60)]).locations
+    claimed = blocking(service.claims).claim(access, limit=2, ttl=60)
+    blocking(service.claims).release(access, [claimed[0].receipt])
+    blocking(service.claims).release(access, [claimed[1].receipt], 60, FAILED)
+    cancel = blocking(peer.claims).cancel
+    assert [cancel(peer_access, waits), cancel(peer_access, rests), cancel(peer_access, later, None)] == ["removed"] * 3
+    assert [cancel(peer_access, waits), cancel(peer_access, rests)] == ["done"] * 2
     for place in (later, (5, 5)):
         with pytest.raises(MessageNotFound, match=ids.to_hex(place)):
-            cancel(there, place, None)
-    assert blocking(one.claims).claim(access, limit=9, ttl=60) == []
-    assert one.claims.size(access, 9).size == 0
-    known = bridge.run(Attempts(store.ledger).of(queue, 1, [rests]))
-    assert [each.error for each in known[rests].attempts] == ["ValueError", CANCELLED]
+            cancel(peer_access, place, None)
+    assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
+    assert service.claims.size(access, 9).size == 0
+    attempts = bridge.run(Attempts(store.ledger).of(queue, 1, [rests]))
+    assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED]
 
 
 @pytest.mark.parametrize("end", ["fails", "fails for good", "dies", "is given back"])
 def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clock, end: str) -> None:
-    """Its next renewal says so, in any process; however that attempt ends, it is the last. Its neighbour is spared."""
+    """The worker of a cancelled job is told at its next renewal, in any process; that attempt is the last one."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=9)))
     place, _ = say(store, queue, "job", "neighbour")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    job, neighbour = blocking(one.claims).claim(access, limit=2, ttl=60)
-    assert blocking(two.claims).cancel(there, place) == "claimed"
-    assert blocking(two.claims).cancel(there, place) == "claimed"
-    renewed = blocking(one.claims).renew(access, [job.receipt, neighbour.receipt], 60)
-    assert [(each.status, each.cancelled) for each in renewed] == [
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    job, neighbour = blocking(service.claims).claim(access, limit=2, ttl=60)
+    assert blocking(peer.claims).cancel(peer_access, place) == "claimed"
+    assert blocking(peer.claims).cancel(peer_access, place) == "claimed"
+    renewed = blocking(service.claims).renew(access, [job.receipt, neighbour.receipt], 60)
+    assert [(settlement.status, settlement.cancelled) for settlement in renewed] == [
         (ReceiptStatus.DONE, True),
         (ReceiptStatus.DONE, False),
     ]
     receipts = [job.receipt, neighbour.receipt]
     match end:
         case "fails":
-            blocking(one.claims).release(access, receipts, 0.0, FAILED)
+            blocking(service.claims).release(access, receipts, 0.0, FAILED)
         case "fails for good":
-            blocking(one.claims).release(access, [job.receipt], reason=FAILED, retry=False)
-            blocking(one.claims).release(access, [neighbour.receipt])
+            blocking(service.claims).release(access, [job.receipt], reason=FAILED, retry=False)
+            blocking(service.claims).release(access, [neighbour.receipt])
         case "is given back":
-            blocking(two.claims).release_all(there)
+            blocking(peer.claims).release_all(peer_access)
         case _:
             clock.advance(70)
-    assert texts(blocking(two.claims).claim(there, limit=9, ttl=60)) == ["neighbour"]
-    assert blocking(two.claims).is_done(queue, (1, place))
+    assert texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["neighbour"]
+    assert blocking(peer.claims).is_done(queue, (1, place))
     assert [found.name for found in bridge.run(store.catalogue.list_queues(APP, start=queue.name, limit=2))][1:] != [
         f"{queue.name}.dead"
     ]
 
 
 def test_a_mark_comes_too_late(store: Store, other: Store) -> None:
-    """A worker who has stopped for no one may finish; then there is nothing to cancel."""
+    """A cancelled job whose worker finishes before it is told is done; then nothing is left to cancel."""
     queue = make_queue(store)
     [place] = say(store, queue, "job")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [job] = blocking(one.claims).claim(access, limit=1, ttl=60)
-    assert blocking(two.claims).cancel(there, place) == "claimed"
-    [settled] = blocking(one.claims).acknowledge(access, [job.receipt])
+    (service, access), (peer, there) = enter(store, queue), enter(other, queue)
+    [job] = blocking(service.claims).claim(access, limit=1, ttl=60)
+    assert blocking(peer.claims).cancel(there, place) == "claimed"
+    [settled] = blocking(service.claims).acknowledge(access, [job.receipt])
     assert settled.status is ReceiptStatus.DONE
-    assert blocking(two.claims).cancel(there, place) == blocking(two.claims).hasten(there, place) == "done"
+    assert blocking(peer.claims).cancel(there, place) == blocking(peer.claims).hasten(there, place) == "done"
 
 
 def test_what_rests_or_is_delayed_comes_at_once(store: Store, other: Store) -> None:
-    """Any process delivers it then, once; a job that a worker has stays there."""
+    """A retried job that rests or is delayed is delivered at once, once, by any process; a claimed job is unchanged."""
     queue = make_queue(store)
     [place] = say(store, queue, "rests")
-    (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [(_, later)] = post(one, access, [Draft("later", delay=60)]).locations
-    [job] = blocking(one.claims).claim(access, limit=9, ttl=60)
-    assert blocking(two.claims).hasten(there, place) == "claimed"
-    blocking(one.claims).release(access, [job.receipt], 60, FAILED)
-    assert blocking(one.claims).claim(access, limit=9, ttl=60) == []
-    assert [blocking(two.claims).hasten(there, one) for one in (place, later, later)] == ["waiting"] * 3
-    found = blocking(one.claims).claim(access, limit=9, ttl=60)
-    assert sorted((str(each.message.body), each.deliveries) for each in found) == [("later", 1), ("rests", 2)]
-    assert blocking(two.claims).claim(there, limit=9, ttl=60) == []
-    blocking(one.claims).acknowledge(access, [each.receipt for each in found])
-    assert [blocking(two.claims).cancel(there, one) for one in (place, later)] == ["done"] * 2
+    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
+    [(_, later)] = post(service, access, [Draft("later", delay=60)]).locations
+    [job] = blocking(service.claims).claim(access, limit=9, ttl=60)
+    assert blocking(peer.claims).hasten(peer_access, place) == "claimed"
+    blocking(service.claims).release(access, [job.receipt], 60, FAILED)
+    assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
+    assert [blocking(peer.claims).hasten(peer_access, one) for one in (place, later, later)] == ["waiting"] * 3
+    claimed = blocking(service.claims).claim(access, limit=9, ttl=60)
+    assert sorted((str(each.message.body), each.deliveries) for each in claimed) == [("later", 1), ("rests", 2)]
+    assert blocking(peer.claims).claim(peer_access, limit=9, ttl=60) == []
+    blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
+    assert [blocking(peer.claims).cancel(peer_access, one) for one in (place, later)] == ["done"] * 2
 
 
 def test_what_was_retried_early_is_counted_once(store: Store) -> None:
-    """It is not delayed any more: it waits without a failure, is claimed, and is done, each at its time."""
+    """A job retried before it is due counts as waiting, then claimed, then done, and not as delayed or failed."""
     queue = make_queue(store)
     service, access = enter(store, queue)
     [(_, later), (_, latest)] = post(service, access, [Draft("a", delay=60), Draft("b", delay=90)]).locations
@@ -130,16 +130,16 @@ def test_what_was_retried_early_is_counted_once(store: Store) -> None:
 
 
 def test_dedup_queues(store: Store) -> None:
-    """A delayed job is not made due: while it is not done, its copies would hold the cursor, even for months."""
+    """A delayed job of a dedup queue cannot be retried: until it is done, its copies would hold the cursor."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup")))
     service, access = enter(store, queue)
     [(_, later)] = post(service, access, [Draft("x", delay=60)]).locations
-    with pytest.raises(InvalidRequest, match="delivers equal messages once: it waits until it is due"):
+    with pytest.raises(InvalidRequest, match="delivers equal messages once, so it waits until it is due"):
         blocking(service.claims).hasten(access, later)
 
 
 def test_ordered_queues(store: Store) -> None:
-    """A cancelled job frees its key; a delayed one is not made due, because nobody knows its key yet."""
+    """A cancelled job of an ordered queue frees its key; a delayed one cannot be retried, as its key is unknown."""
     queue = make_ordered(store)
     service, access = way = enter(store, queue)
     [(_, first), _] = send(service, access, "k first", "k second")
@@ -157,7 +157,7 @@ def test_ordered_queues(store: Store) -> None:
 )
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_a_process_dies_during_an_act(store: Store, other: Store, step: Callable[..., Any], *, done: bool) -> None:
-    """Whichever step was the last, the job is there for all or for nobody, and the act can be repeated."""
+    """Wherever a process dies during an act, the job exists for all or for none, and the act can be repeated."""
     queue = make_queue(store)
     between = InterposedStore(store)
     service, access = enter(between.store, queue)

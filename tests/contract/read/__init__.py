@@ -1,1 +1,1 @@
-"""Reads."""
+"""Tests of the contract of reads."""

@@ -1,4 +1,4 @@
-"""Reads that do not wait for the read delay."""
+"""Tests of reads that do not wait for the read delay."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ AHEAD = structs.replace(whole(), ahead=True)
 
 
 def test_delayed_messages_are_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
-    """What is due later is not shown, and is shown when it is due, though nobody writes in between."""
+    """A delayed message is shown only when it is due, even if no message is written in between."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new("now"), new("late", delay=10.0)]))
     clock.advance(1)
-    for one in (store, other):
-        assert bodies(read_one(one, queue, AHEAD).messages) == ["now"]
+    for handle in (store, other):
+        assert bodies(read_one(handle, queue, AHEAD).messages) == ["now"]
     clock.advance(8)
     assert bodies(read_one(other, queue, AHEAD).messages) == ["now"]
     clock.advance(2)
-    for one in (store, other):
-        assert bodies(read_one(one, queue, AHEAD).messages) == ["now", "late"]
+    for handle in (store, other):
+        assert bodies(read_one(handle, queue, AHEAD).messages) == ["now", "late"]
 
 
 def begun_read(store: Store, queue: Queue, part: Slice) -> Page:
-    """What a read on an event loop gives."""
     [page] = begin(store.messages.read(queue, [part])).result(60)
     return page
 
@@ -40,7 +39,7 @@ def test_on_a_loop(store: Store) -> None:
 
 
 def test_only_ids(store: Store) -> None:
-    """Messages that are read for their ids are the same ones, with the same ends and the same pages."""
+    """A read of ids only has the same messages, ends and pages."""
     queue = make_queue(store, read_delay=None)
     say(store, queue, *(f"{number}" for number in range(7)))
     say(store, queue, "short-lived", ttl=60)
@@ -50,6 +49,6 @@ def test_only_ids(store: Store) -> None:
         for one in (read_one(store, queue, without), begun_read(store, queue, without)):
             assert one.more == page.more
             assert one.next == page.next or not page.more
-            assert [(each.position, each.expires) for each in one.messages] == [
-                (each.position, each.expires) for each in page.messages
+            assert [(message.position, message.expires) for message in one.messages] == [
+                (message.position, message.expires) for message in page.messages
             ]

@@ -1,4 +1,4 @@
-"""Whole ranges as Arrow columns."""
+"""Tests of whole ranges as Arrow columns."""
 
 from __future__ import annotations
 
@@ -24,30 +24,29 @@ BODIES = ("a", "ü\0€", b"\xff\0", "x" * 3000, b"y" * 70_000, b"valid UTF-8")
 
 
 def stored(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> list[Message]:
-    """Messages of the last hours, the newest last, all alive for another day."""
+    """Stores messages of the last hours, the newest last, all alive for another day."""
     now = ids.now_ticks()
     return [Message(now - (count - n) * step, n, 1, now + 24 * HOUR, body, Meta()) for n in range(count)]
 
 
 def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]:
-    """The messages that batches stand for."""
-    found = []
+    messages = []
     for batch in batches:
         for row in batch.to_pylist():
             text, meta = columns.meta_from(row["meta"])
             body = row["body"].decode() if text else row["body"]
-            found.append(Message(row["ticks"], row["low"], partition, row["expires"], body, meta))
-    return found
+            messages.append(Message(row["ticks"], row["low"], partition, row["expires"], body, meta))
+    return messages
 
 
 def scanned(store: Store, queue: Queue, part: Slice) -> list[Message]:
-    """What a scan gives, with the metadata of those that have none written out."""
-    found = [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
-    return [structs.replace(message, meta=message.meta or Meta()) for message in found]
+    """Returns the messages of a scan, with missing metadata as None."""
+    messages = [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
+    return [structs.replace(message, meta=message.meta or Meta()) for message in messages]
 
 
 def test_bodies_and_metadata(store: Store) -> None:
-    """Every kind of body and of metadata leaves the store in columns as it does in messages."""
+    """Every kind of body and of metadata is the same in columns as in messages."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new(body, meta=meta) for body in BODIES for meta in METAS]))
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole())))
@@ -65,7 +64,7 @@ def test_bodies_and_metadata(store: Store) -> None:
 def test_any_messages(
     store: Store, given_messages: list[tuple[str | bytes, Meta | None]], limit: int, size: int
 ) -> None:
-    """Columns hold what messages hold, in their order, however small the batches are."""
+    """Columns hold the messages in order, however small the batches are."""
     queue = make_queue(store)
     if given_messages:
         bridge.run(store.messages.append(queue, [new(body, meta=meta) for body, meta in given_messages]))
@@ -90,13 +89,13 @@ def test_batches_are_bounded(store: Store, *, bodies: bool) -> None:
 
 
 def test_without_bodies(store: Store) -> None:
-    """Without bodies the places and ends are the same, and the columns of bodies are not there."""
+    """Without bodies the positions and ends are the same, and the columns of bodies are missing."""
     queue = make_queue(store)
     bridge.run(store.bulk.load(queue, stored(50, body=b"x" * 5000)))
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=20), bodies=False)))
     assert {batch.schema for batch in batches} == {columns.PLACES}
-    found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-    assert found == [(message.ticks, message.low, message.expires) for message in shown(store, queue)]
+    rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    assert rows == [(message.ticks, message.low, message.expires) for message in shown(store, queue)]
 
 
 @pytest.mark.parametrize("bodies", [True, False])
@@ -109,8 +108,8 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
     messages = shown(store, queue)
     part = Slice(1, messages[5].position, messages[25].position, limit=7)
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, part, bodies=bodies)))
-    found = [(row["ticks"], row["low"]) for batch in batches for row in batch.to_pylist()]
-    assert found == positions(messages[5:25])
+    places = [(row["ticks"], row["low"]) for batch in batches for row in batch.to_pylist()]
+    assert places == positions(messages[5:25])
 
 
 def test_nothing_to_scan(store: Store) -> None:
@@ -124,7 +123,7 @@ def test_nothing_to_scan(store: Store) -> None:
 
 
 def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
-    """Columns show neither what has expired nor what lies at or above the horizon."""
+    """Columns leave out expired messages and those at or above the horizon."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new("short", ttl=5), new("long"), new("late", delay=60.0)]))
     clock.advance(1)
@@ -143,7 +142,7 @@ def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
 
 
 def test_read_delay(store: Store, clock: Clock) -> None:
-    """Columns keep below the queue's read delay."""
+    """Columns stay below the queue's read delay."""
     queue = make_queue(store, read_delay=10.0)
     say(store, queue, "a")
     clock.advance(5)
@@ -158,14 +157,14 @@ def test_partitions_are_apart(store: Store) -> None:
     for number in (1, 2, 3):
         say(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
     for number in (1, 2, 3):
-        found = unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole(number)))), number)
-        assert found == scanned(store, queue, whole(number))
-        assert [message.body for message in found] == [f"{number}-{n}" for n in range(5)]
+        messages = unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole(number)))), number)
+        assert messages == scanned(store, queue, whole(number))
+        assert [message.body for message in messages] == [f"{number}-{n}" for n in range(5)]
 
 
 @pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)
 def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> None:
-    """A scan ends with an error when its queue is purged or deleted under way: what it gave is not the whole."""
+    """A scan fails if its queue is purged or deleted meanwhile, because its columns are incomplete."""
     queue = make_queue(store)
     bridge.run(store.bulk.load(queue, stored(300)))
     batches = bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=10)))
@@ -176,7 +175,7 @@ def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> Non
 
 
 def test_many_rows(store: Store) -> None:
-    """Thousands of rows of one moment come out whole and in order."""
+    """Thousands of rows of one moment are read completely and in order."""
     queue = make_queue(store)
     bridge.run(store.bulk.load(queue, stored(6000, step=1000)))
     table = pa.Table.from_batches(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=2500))))

@@ -1,4 +1,4 @@
-"""Whole ranges out of a store and into it."""
+"""Tests of scanning and loading whole ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR = 3600 * ids.TICKS_PER_SECOND
 
 
 def old_messages(count: int, *, partition: int = 1, step: int = HOUR // 10) -> list[Message]:
-    """Messages of the last hours, the newest last, all alive for another day."""
+    """Returns messages of the last hours, the newest last, all alive for another day."""
     now = ids.now_ticks()
     return [
         Message(now - (count - n) * step, n, partition, now + 24 * HOUR, f"{partition}-{n}", Meta("text/plain"))
@@ -28,44 +28,43 @@ def old_messages(count: int, *, partition: int = 1, step: int = HOUR // 10) -> l
 def slices(
     store: Store, queue: Queue, lower: Position = ids.FIRST, upper: Position = ids.LAST, *, pieces: int = 1
 ) -> list[Slice]:
-    """What lies between two positions and below the horizon, divided."""
+    """Returns slices that divide the range between two positions, below the horizon."""
     horizon, partitions = bridge.run(store.messages.inspect(queue))
     return divided(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
 
 
 def scanned(store: Store, queue: Queue, parts: list[Slice]) -> list[Message]:
-    """Everything that slices give."""
     return [message for part in parts for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 40])
 def test_slices_cover_everything_once(store: Store, pieces: int) -> None:
-    """However finely a queue is divided, its slices together give each message once, in order in its partition."""
+    """However finely a queue is divided, its slices together give each message once, in order within a partition."""
     queue = make_queue(store, partitions=3)
-    given = old_messages(60) + old_messages(25, partition=3, step=HOUR // 3600)
-    assert bridge.run(store.bulk.load(queue, given)) == 85
-    assert scanned(store, queue, slices(store, queue, pieces=pieces)) == given
+    messages = old_messages(60) + old_messages(25, partition=3, step=HOUR // 3600)
+    assert bridge.run(store.bulk.load(queue, messages)) == 85
+    assert scanned(store, queue, slices(store, queue, pieces=pieces)) == messages
 
 
 def test_slices_end_at_the_horizon(store: Store) -> None:
-    """What is not due yet belongs to no slice."""
+    """A message that is not due yet belongs to no slice."""
     queue = make_queue(store)
-    found = say(store, queue, "a", "b")
+    positions = say(store, queue, "a", "b")
     bridge.run(store.messages.append(queue, [new("late", delay=3600.0)]))
     horizon, partitions = bridge.run(store.messages.inspect(queue))
-    assert horizon > found[-1][0]
+    assert horizon > positions[-1][0]
     parts = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
     assert all(part.upper <= (horizon, ids.LOW_MIN) for part in parts)
     assert bodies(scanned(store, queue, parts)) == ["a", "b"]
 
 
 def test_slices_keep_to_their_bounds(store: Store) -> None:
-    """Only what lies in the bounds belongs to a slice; the upper one is exclusive."""
+    """Slices contain only messages within the bounds; the upper one is exclusive."""
     queue = make_queue(store)
-    given = old_messages(20)
-    bridge.run(store.bulk.load(queue, given))
-    parts = slices(store, queue, given[5].position, given[9].position, pieces=3)
-    assert scanned(store, queue, parts) == given[5:9]
+    messages = old_messages(20)
+    bridge.run(store.bulk.load(queue, messages))
+    parts = slices(store, queue, messages[5].position, messages[9].position, pieces=3)
+    assert scanned(store, queue, parts) == messages[5:9]
 
 
 def test_nothing_to_divide(store: Store) -> None:
@@ -76,64 +75,64 @@ def test_nothing_to_divide(store: Store) -> None:
 def test_a_scan_comes_in_portions(store: Store) -> None:
     """A scan gives lists no longer than the slice's limit, in either direction."""
     queue = make_queue(store)
-    given = old_messages(23)
-    bridge.run(store.bulk.load(queue, given))
+    messages = old_messages(23)
+    bridge.run(store.bulk.load(queue, messages))
     for descending in (False, True):
         part = structs.replace(whole(), limit=5, descending=descending)
         portions = list(bridge.iterate(store.bulk.scan(queue, part)))
         assert max(len(some) for some in portions) <= 5
-        found = [message for some in portions for message in some]
-        assert found == (given[::-1] if descending else given)
+        read_messages = [message for some in portions for message in some]
+        assert read_messages == (messages[::-1] if descending else messages)
 
 
 def test_loading_again_changes_nothing(store: Store, other: Store) -> None:
-    """A load may be repeated by anybody, in part or as a whole: each message is there once."""
+    """A load may be repeated by any process, in part or as a whole: each message is stored once."""
     queue = make_queue(store)
-    given = old_messages(30)
-    bridge.run(store.bulk.load(queue, given))
-    bridge.run(other.bulk.load(queue, given[10:20]))
-    bridge.run(store.bulk.load(queue, given))
-    assert shown(store, queue) == given
-    assert shown(other, queue) == given
+    messages = old_messages(30)
+    bridge.run(store.bulk.load(queue, messages))
+    bridge.run(other.bulk.load(queue, messages[10:20]))
+    bridge.run(store.bulk.load(queue, messages))
+    assert shown(store, queue) == messages
+    assert shown(other, queue) == messages
 
 
 def test_loaded_messages_are_like_others(store: Store) -> None:
-    """They are read by range beside new ones, found, counted, overwritten and deleted by id."""
+    """Loaded messages are read by range beside new ones, found, counted, overwritten and deleted by id."""
     queue = make_queue(store)
-    given = old_messages(6)
+    messages = old_messages(6)
     say(store, queue, "new")
-    bridge.run(store.bulk.load(queue, given))
-    assert bodies(shown(store, queue)) == [*[message.body for message in given], "new"]
-    assert bridge.run(store.messages.fetch(queue, [(1, given[3].position)])) == [given[3]]
+    bridge.run(store.bulk.load(queue, messages))
+    assert bodies(shown(store, queue)) == [*[message.body for message in messages], "new"]
+    assert bridge.run(store.messages.fetch(queue, [(1, messages[3].position)])) == [messages[3]]
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 7
-    bridge.run(store.messages.put(queue, [(1, given[0].position)], new("put")))
-    bridge.run(store.messages.delete(queue, [(1, given[1].position)]))
-    assert bodies(shown(store, queue)) == ["put", *[message.body for message in given[2:]], "new"]
+    bridge.run(store.messages.put(queue, [(1, messages[0].position)], new("put")))
+    bridge.run(store.messages.delete(queue, [(1, messages[1].position)]))
+    assert bodies(shown(store, queue)) == ["put", *[message.body for message in messages[2:]], "new"]
     assert next(bodies(page.messages) for page in pages(store, queue, structs.replace(whole(), limit=4))) == [
         "put",
-        *[message.body for message in given[2:5]],
+        *[message.body for message in messages[2:5]],
     ]
 
 
 def test_expired_messages_are_left_out(store: Store) -> None:
-    """What has ended already is not written and not counted."""
+    """Expired messages are not written and not counted."""
     queue = make_queue(store)
-    given = old_messages(4)
-    ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in given[:2]]
-    assert bridge.run(store.bulk.load(queue, [*ended, *given[2:]])) == 2
-    assert positions(shown(store, queue)) == positions(given[2:])
+    messages = old_messages(4)
+    ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in messages[:2]]
+    assert bridge.run(store.bulk.load(queue, [*ended, *messages[2:]])) == 2
+    assert positions(shown(store, queue)) == positions(messages[2:])
 
 
 def test_many_messages_of_a_moment(store: Store) -> None:
     """Thousands of messages within a second are loaded and read as well as thousands over days."""
     queue = make_queue(store)
-    given = old_messages(6000, step=1000)
-    assert bridge.run(store.bulk.load(queue, iter(given))) == 6000
-    assert scanned(store, queue, slices(store, queue, pieces=3)) == given
+    messages = old_messages(6000, step=1000)
+    assert bridge.run(store.bulk.load(queue, iter(messages))) == 6000
+    assert scanned(store, queue, slices(store, queue, pieces=3)) == messages
 
 
 def test_refused_loads(store: Store) -> None:
-    """A partition that the queue does not have and a row that is out of date are refused."""
+    """Loads into a missing partition, or with an outdated row, are refused."""
     queue = make_queue(store)
     with pytest.raises(InvalidRequest):
         bridge.run(store.bulk.load(queue, old_messages(3, partition=2)))

@@ -1,4 +1,4 @@
-"""Early reads and streams: what lies above the horizon as well, marked, with the cursor at the horizon."""
+"""Early reads and streams: they also give messages above the horizon, marked, with the cursor at the horizon."""
 
 from __future__ import annotations
 
@@ -21,29 +21,26 @@ from tests.contract.read.test_watch import Watcher
 from tests.contract.samples import eventually, make_queue, new, say
 
 BEHIND = 3600.0
-"""Seconds of a read delay that no test waits for."""
+"""A read delay so long that no test waits for it, in seconds."""
 
 
 class Early(test_streams.Reading):
-    """Somebody who reads a stream early."""
+    """A reader of an early stream."""
 
     early = True
 
 
 def read(service: Service, queue: Queue, **how: Any) -> Reading:  # noqa: ANN401 - fields of a range
-    """Reads a range early."""
     access = service.enter(queue, lambda _: None)
     return service.reader.read(access, Range(early=True, **how))
 
 
 def bodies(messages: Any) -> list[str]:  # noqa: ANN401 - messages or events
-    """The bodies of messages."""
-    return [str(getattr(each, "message", each).body) for each in messages]
+    return [str(getattr(message, "message", message).body) for message in messages]
 
 
 @pytest.fixture
 def stream_of(store: Store) -> Iterator[Callable[..., Early]]:
-    """Begins streams."""
     begun: list[Early] = []
 
     def begin(*queues: Queue, limit: int = 100, cursor: str = "", page_bytes: int = 1 << 20) -> Early:
@@ -51,12 +48,12 @@ def stream_of(store: Store) -> Iterator[Callable[..., Early]]:
         return begun[-1]
 
     yield begin
-    for each in begun:
-        each.close()
+    for stream in begun:
+        stream.close()
 
 
 def test_the_part_above_the_horizon(store: Store) -> None:
-    """A delayed page ends at the horizon, and an early slice gives what lies above it, but nothing that is not due."""
+    """A delayed page ends at the horizon, and an early slice gives the due messages above it."""
     queue = make_queue(store, read_delay=BEHIND)
     say(store, queue, "a", "b")
     bridge.run(store.messages.append(queue, [new("not due", delay=60.0)]))
@@ -67,7 +64,7 @@ def test_the_part_above_the_horizon(store: Store) -> None:
 
 
 def test_a_read(store: Store) -> None:
-    """Early messages stand beside the others; the cursor stays at the horizon, however often is read from it."""
+    """Early messages are in their own list; the cursor stays at the horizon, however often it is read from."""
     service, queue = service_of(store), make_queue(store, read_delay=BEHIND)
     say(store, queue, "a", "b")
     reading = read(service, queue)
@@ -79,7 +76,7 @@ def test_a_read(store: Store) -> None:
 
 
 def test_without_a_read_delay_nothing_is_early(store: Store) -> None:
-    """Where reads show all that is stored, an early read is an ordinary one."""
+    """Without a read delay an early read is an ordinary one."""
     service, queue = service_of(store), make_queue(store)
     say(store, queue, "a")
     reading: list[Reading] = []
@@ -93,7 +90,7 @@ def test_without_a_read_delay_nothing_is_early(store: Store) -> None:
 
 
 def test_above_what_was_given(store: Store) -> None:
-    """A reader that names what it was given early gets what lies above that, partition by partition."""
+    """A reader that names the early messages it has gets those above them, partition by partition."""
     service, queue = service_of(store), make_queue(store, partitions=2, read_delay=BEHIND)
     [first] = say(store, queue, "a1")
     say(store, queue, "a2", partition=2)
@@ -104,14 +101,14 @@ def test_above_what_was_given(store: Store) -> None:
 
 @pytest.mark.parametrize("merge", [False, True])
 def test_limits(store: Store, merge: bool) -> None:  # noqa: FBT001 - a parameter
-    """Both parts together have no more messages, and no more bytes, than a page may have."""
+    """Both parts together have no more messages and bytes than a page may have."""
     queue = make_queue(store, partitions=3, read_delay=BEHIND)
     for partition in (1, 2, 3):
         say(store, queue, *["x" * 100] * 4, partition=partition)
     reading = read(service_of(store), queue, partitions=None, limit=2, merge=merge)
     assert len(reading.early) == (2 if merge else 6)
     assert reading.early_more
-    assert [each.position for each in reading.early] == sorted(each.position for each in reading.early)
+    assert [message.position for message in reading.early] == sorted(message.position for message in reading.early)
     small = read(service_of(store, 1500), queue, partitions=None, merge=merge)
     assert small.early
     assert bytes_of(small.early) < 1500
@@ -119,7 +116,7 @@ def test_limits(store: Store, merge: bool) -> None:  # noqa: FBT001 - a paramete
 
 
 def test_an_early_stream(store: Store, stream_of: Callable[..., Early]) -> None:
-    """It gives a message once early, without moving its cursor, and nothing again until it comes in its place."""
+    """A stream gives a message once early, without moving its cursor, and again only below the horizon."""
     queue = make_queue(store, read_delay=BEHIND)
     stream = stream_of(queue)
     assert stream.read() == []
@@ -131,12 +128,12 @@ def test_an_early_stream(store: Store, stream_of: Callable[..., Early]) -> None:
     assert stream.read() == []
     say(store, queue, "b")
     assert bodies(stream.read()) == ["b"]
-    # Whoever comes again with its cursor is given them again.
+    # A new stream from its cursor gets them again.
     assert bodies(stream_of(queue, cursor=stream.stream.text).read()) == ["a", "b"]
 
 
 def test_more_than_a_page(store: Store, stream_of: Callable[..., Early]) -> None:
-    """What does not fit into a page comes with the next one, which need not be waited for."""
+    """Early messages that do not fit into a page come with the next one, without waiting."""
     queues = [make_queue(store, partitions=2, read_delay=BEHIND) for _ in range(2)]
     stored = [
         (queue.name, partition, position)
@@ -145,25 +142,25 @@ def test_more_than_a_page(store: Store, stream_of: Callable[..., Early]) -> None
         for position in say(store, queue, *"abcde", partition=partition)
     ]
     stream = stream_of(*queues, limit=2)
-    given = stream.read()
-    assert len(given) == 8
+    events = stream.read()
+    assert len(events) == 8
     while stream.stream.more:
-        given += stream.read()
-    assert sorted(map(place_of, given)) == sorted(stored)
+        events += stream.read()
+    assert sorted(map(place_of, events)) == sorted(stored)
 
 
 def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., Early]) -> None:
-    """It knows of some partitions up to where it gave early messages; those of others come in their place only."""
+    """A stream remembers early messages of a limited number of partitions; others get them below the horizon only."""
     queue = make_queue(store, partitions=200, read_delay=BEHIND)
     other = make_queue(store, partitions=200, read_delay=BEHIND)
     stream = stream_of(queue, other)
-    given: list[Event] = []
-    for each in (queue, other):
-        bridge.run(store.messages.append(each, [new(partition=number) for number in range(1, 201)]))
-        given += stream.read()
+    events: list[Event] = []
+    for target in (queue, other):
+        bridge.run(store.messages.append(target, [new(partition=number) for number in range(1, 201)]))
+        events += stream.read()
         while stream.stream.more:
-            given += stream.read()
-    assert len({place_of(event) for event in given}) == len(given)
+            events += stream.read()
+    assert len({place_of(event) for event in events}) == len(events)
     assert len(stream.stream._given_early.marks) <= MOST_EARLY
     assert stream.read() == []
 
@@ -172,32 +169,32 @@ def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., E
 def test_each_once_early_and_once_in_its_place(
     store: Store, backend: Backend, stream_of: Callable[..., Early], seed: int
 ) -> None:
-    """While queues fill up: the events that are not early are all messages in their order, the others some of them."""
+    """While queues fill up, the regular events are all messages in order, and the early ones some of them."""
     rng = random.Random(seed)
     delay = 0.2
     queues = [make_queue(store, partitions=rng.choice([1, 3]), read_delay=delay) for _ in range(rng.choice([1, 3]))]
     stream = stream_of(*queues, limit=rng.choice([2, 100]), page_bytes=rng.choice([600, 1 << 20]))
     stored: list[tuple[str, int, Position]] = []
-    given: list[Event] = []
+    events: list[Event] = []
     for _ in range(10 if backend.name == "cassandra" else 30):
         queue = rng.choice(queues)
         items = [new("x" * rng.randrange(200), partition=rng.randint(1, queue.partitions)) for _ in range(3)]
         positions = bridge.run(store.messages.append(queue, items))
         stored += [(queue.name, item.partition, at) for item, at in zip(items, positions, strict=True)]
         stream.waiter.wake(queue.qid)
-        given += stream.read(short=rng.random() < 0.8)
+        events += stream.read(short=rng.random() < 0.8)
 
     def all_came() -> bool:
         stream.waiter.wake(None)
-        given.extend(stream.read())
-        return sum(not event.early for event in given) == len(stored)
+        events.extend(stream.read())
+        return sum(not event.early for event in events) == len(stored)
 
     assert eventually(all_came)
-    early = [place_of(event) for event in given if event.early]
+    early = [place_of(event) for event in events if event.early]
     assert early
     assert len(set(early)) == len(early)
     assert set(early) <= set(stored)
-    in_place = [place_of(event) for event in given if not event.early]
+    in_place = [place_of(event) for event in events if not event.early]
     assert sorted(in_place) == sorted(stored)
     for name, number in {place[:2] for place in in_place}:
         mine = [at for *place, at in in_place if tuple(place) == (name, number)]
@@ -206,12 +203,12 @@ def test_each_once_early_and_once_in_its_place(
 
 @pytest.mark.parametrize("whose", ["same store", "other store"])
 def test_told_twice(store: Store, other: Store, whose: str) -> None:
-    """Whoever reads early is told when a message is stored, and again when the read delay is over."""
+    """An early reader is woken when a message is stored, and again when the read delay is over."""
     writer = store if whose == "same store" else other
     queue = make_queue(store, read_delay=1.0)
     watcher = Watcher(store, queue, early=True)
     say(writer, queue, "x")
-    found: list[Message] = []
+    messages: list[Message] = []
 
     def early() -> bool:
         [page] = bridge.run(store.messages.read(queue, [Slice(1, delayed=False, early=True)]))
@@ -219,10 +216,10 @@ def test_told_twice(store: Store, other: Store, whose: str) -> None:
 
     def in_its_place() -> bool:
         [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
-        found[:] = page.messages
-        return bool(found)
+        messages[:] = page.messages
+        return bool(messages)
 
     assert watcher.waits(early)
     assert watcher.waits(in_its_place)
-    assert bodies(found) == ["x"]
+    assert bodies(messages) == ["x"]
     watcher.stop()

@@ -1,4 +1,4 @@
-"""How far messages reach, and how much queues hold, without reading bodies."""
+"""Tests of the extent of messages and the sizes of queues, which are found without reading bodies."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ def fill(store: Store, queue: Queue, count: int, *, partition: int = 1, body: st
 
 
 def measured(store: Store, queue: Queue) -> list[Measure]:
-    """The measures of one queue."""
-    (found,) = bridge.iterate(store.bulk.measure([queue]))
-    return found
+    (measure,) = bridge.iterate(store.bulk.measure([queue]))
+    return measure
 
 
 class TestReach:
-    """``extent``: the position behind the first so many messages."""
+    """Tests of ``extent``: the position behind the first messages, up to a limit."""
 
     @pytest.mark.parametrize("limit", [1, 2, 7, 39])
     def test_counts_up_to_its_limit(self, store: Store, limit: int) -> None:
-        """The slice up to where the first messages reach holds exactly these."""
+        """The slice up to the extent of the first messages holds exactly these."""
         queue = make_queue(store)
         messages = fill(store, queue, 40)
         count, end = bridge.run(store.bulk.extent(queue, Slice(1, limit=limit)))
@@ -45,7 +44,7 @@ class TestReach:
         )
 
     def test_chain(self, store: Store) -> None:
-        """Going on from where the last one ended counts every message once, also those of one tick."""
+        """A chain of extents counts every message once, also those of one tick."""
         queue = make_queue(store)
         messages = fill(store, queue, 30)
         bridge.run(store.bulk.load(queue, [structs.replace(messages[10], low=low) for low in range(100, 120)]))
@@ -59,7 +58,7 @@ class TestReach:
         assert total == 50
 
     def test_fewer_than_the_limit(self, store: Store) -> None:
-        """Where there are fewer the whole slice was considered: up to its upper bound, but never past the horizon."""
+        """With fewer messages than the limit the extent ends at the upper bound, but never above the horizon."""
         queue = make_queue(store)
         messages = fill(store, queue, 10)
         assert bridge.run(store.bulk.extent(queue, Slice(1, upper=messages[4].position))) == (4, messages[4].position)
@@ -70,7 +69,7 @@ class TestReach:
         assert (before, ids.LOW_MIN) <= end <= (after, ids.LOW_MIN)
 
     def test_nothing_there(self, store: Store) -> None:
-        """Empty queues, empty slices and partitions that do not exist hold nothing; no end lies below the start."""
+        """Empty queues, empty slices and missing partitions have no messages; no end lies below the start."""
         queue = make_queue(store)
         (place,) = say(store, queue, "x")
         assert bridge.run(store.bulk.extent(queue, Slice(1, ids.LAST))) == (0, ids.LAST)
@@ -79,7 +78,7 @@ class TestReach:
         assert bridge.run(store.bulk.extent(make_queue(store), Slice(1)))[0] == 0
 
     def test_only_what_is_due_and_alive(self, store: Store, clock: Clock) -> None:
-        """Expired messages and those that are not due are not counted, and the end leaves the latter for later."""
+        """Expired messages and those that are not due are not counted, and the end is below the latter."""
         queue = make_queue(store)
         bridge.run(store.messages.append(queue, [new("short", ttl=5)] * 3 + [new("long")] * 3))
         (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
@@ -91,7 +90,7 @@ class TestReach:
         assert bridge.run(store.bulk.extent(queue, Slice(1, end)))[0] == 1
 
     def test_read_delay(self, store: Store, clock: Clock) -> None:
-        """Nothing nearer to now than the queue's read delay is counted."""
+        """Messages within the queue's read delay are not counted."""
         queue = make_queue(store, read_delay=10.0)
         say(store, queue, "a")
         clock.advance(5)
@@ -103,10 +102,10 @@ class TestReach:
 
 
 class TestHorizon:
-    """``horizon``: what a read would keep below."""
+    """Tests of ``horizon``: the upper bound of a read."""
 
     def test_same_as_of_a_read(self, store: Store, clock: Clock) -> None:
-        """The horizon is the one that a read at the same moment has."""
+        """The horizon is the same as that of a read at the same moment."""
         for read_delay in (0.0, 5.0):
             queue = make_queue(store, read_delay=read_delay)
             say(store, queue, "x")
@@ -130,48 +129,48 @@ class TestHorizon:
 
 
 class TestMeasure:
-    """``measure``: how much each partition holds."""
+    """Tests of ``measure``: the size of each partition."""
 
     def test_counts_and_sizes(self, store: Store) -> None:
-        """Messages and the bytes of their bodies are counted per partition that holds anything."""
+        """Messages and the bytes of their bodies are counted per partition that has messages."""
         queue = make_queue(store, partitions=4)
         first = fill(store, queue, 20, body="x" * 10)
         third = fill(store, queue, 5, partition=3, body="ü€")
         third += fill(store, queue, 0)
         say(store, queue, b"\0" * 70_000, partition=4)
-        found = measured(store, queue)
-        assert [(one.partition, one.count, one.exact) for one in found] == [(1, 20, True), (3, 5, True), (4, 1, True)]
-        assert [one.size for one in found] == [200, 25, 70_000]
-        assert [(one.oldest, one.newest) for one in found[:2]] == [
+        measure = measured(store, queue)
+        assert [(one.partition, one.count, one.exact) for one in measure] == [(1, 20, True), (3, 5, True), (4, 1, True)]
+        assert [one.size for one in measure] == [200, 25, 70_000]
+        assert [(one.oldest, one.newest) for one in measure[:2]] == [
             (messages[0].position, messages[-1].position) for messages in (first, third)
         ]
 
     def test_ends_of_one_tick(self, store: Store) -> None:
-        """Oldest and newest are told apart also among ids of one tick."""
+        """Oldest and newest are distinguished even among ids of one tick."""
         queue = make_queue(store)
         [message] = fill(store, queue, 1)
         bridge.run(store.bulk.load(queue, [structs.replace(message, low=low) for low in (-5, 9, 3, -7, 4)]))
-        [found] = measured(store, queue)
-        assert (found.count, found.oldest[1], found.newest[1]) == (6, -7, 9)
+        [measure] = measured(store, queue)
+        assert (measure.count, measure.oldest[1], measure.newest[1]) == (6, -7, 9)
 
     def test_many_queues(self, store: Store) -> None:
-        """Each queue has its answer, in the order asked, those that hold nothing an empty one."""
+        """Each queue has its answer, in the order asked; an empty queue has an empty one."""
         queues = [make_queue(store, partitions=2) for _ in range(30)]
         for number, queue in enumerate(queues):
             fill(store, queue, number % 4, partition=1 + number % 2, body="x" * number)
-        found = list(bridge.iterate(store.bulk.measure(queues[::-1] + queues[:3])))
-        wanted = [[(1 + number % 2, number % 4, number % 4 * number)] if number % 4 else [] for number in range(30)]
-        assert [[(one.partition, one.count, one.size) for one in some] for some in found] == [
-            *wanted[::-1],
-            *wanted[:3],
+        measures = list(bridge.iterate(store.bulk.measure(queues[::-1] + queues[:3])))
+        expected = [[(1 + number % 2, number % 4, number % 4 * number)] if number % 4 else [] for number in range(30)]
+        assert [[(one.partition, one.count, one.size) for one in some] for some in measures] == [
+            *expected[::-1],
+            *expected[:3],
         ]
 
     def test_nothing_to_measure(self, store: Store) -> None:
-        """No queues give no answers."""
+        """Measuring no queues gives no answers."""
         assert list(bridge.iterate(store.bulk.measure([]))) == []
 
     def test_gone_or_changed(self, store: Store) -> None:
-        """A row that is out of date gives an empty answer and leaves the others' as they are."""
+        """An outdated row gives an empty answer and does not affect others."""
         queues = [make_queue(store) for _ in range(5)]
         for queue in queues:
             say(store, queue, "x")
@@ -188,13 +187,13 @@ class TestMeasure:
         bridge.run(store.messages.append(queue, [new("short", ttl=5)] * 3 + [new("long")]))
         (late,) = bridge.run(store.messages.append(queue, [new("late", delay=60.0)]))
         clock.advance(10)
-        [found] = measured(store, queue)
-        assert (found.count, found.size, found.newest) == (2, 8, late)
+        [measure] = measured(store, queue)
+        assert (measure.count, measure.size, measure.newest) == (2, 8, late)
         clock.advance(5000)
         assert measured(store, queue) == []
 
     def test_the_same_as_a_scan(self, store: Store) -> None:
-        """A partition of some size measures what a scan of it adds up to."""
+        """A large partition measures the sum of a scan."""
         queue = make_queue(store)
         now = ids.now_ticks()
         bridge.run(
@@ -202,9 +201,9 @@ class TestMeasure:
                 queue, [Message(now - 1000 * n - 1, n, 1, now + 24 * HOUR, b"x" * (1 + n % 100)) for n in range(12_000)]
             )
         )
-        [found] = measured(store, queue)
-        assert found.count == pytest.approx(12_000, rel=0 if found.exact else 0.3)
-        assert found.size == pytest.approx(120 * 5050, rel=0 if found.exact else 0.3)
+        [measure] = measured(store, queue)
+        assert measure.count == pytest.approx(12_000, rel=0 if measure.exact else 0.3)
+        assert measure.size == pytest.approx(120 * 5050, rel=0 if measure.exact else 0.3)
         messages = shown(store, queue)
         assert len(bodies(messages)) == 12_000
-        assert (found.oldest, found.newest) == (messages[0].position, messages[-1].position)
+        assert (measure.oldest, measure.newest) == (messages[0].position, messages[-1].position)

@@ -1,4 +1,4 @@
-"""The horizon: what a cursor promises (G1), the read delay, and clocks that step back."""
+"""The horizon: the promise of a cursor (G1), the read delay, and clocks that are set back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.contract.samples import (
 
 
 def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
-    """Messages with ids in the future, put or delayed, are not shown, and no page reaches beyond its horizon."""
+    """Messages with later ids, put or delayed, are not shown, and no page reaches beyond its horizon."""
     queue = make_queue(store)
     say(store, queue, "now")
     bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
@@ -46,9 +46,9 @@ def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
 
 @pytest.mark.parametrize("read_delay", [0.0, 3600.0])
 def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> None:
-    """A read ahead shows what is above its horizon as well, but nothing that is due later, and goes on where it ended.
+    """A read ahead also shows due messages above its horizon, and continues where it ended.
 
-    Its horizon is the store's own, which a queue with a read delay of its own does not change.
+    Its horizon is the store's own, whatever the queue's read delay.
     """
     queue, other = make_queue(store, read_delay=read_delay), make_queue(store, read_delay=None)
     places = say(store, queue, "a", "b", "c")
@@ -67,18 +67,18 @@ def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> 
 
 @pytest.mark.needs("exact_horizon")
 def test_acknowledged_is_below_the_next_horizon(store: Store, other: Store, clock: Clock) -> None:
-    """Without a read delay every read shows what was acknowledged before it, though no time passes at all."""
+    """Without a read delay every read shows all messages acknowledged before it, even if no time passes."""
     queue = make_queue(store)
     for number in range(30):
         (position,) = say((store, other)[number % 2], queue, str(number))
-        for one in (store, other):
-            page = read_one(one, queue, whole())
+        for handle in (store, other):
+            page = read_one(handle, queue, whole())
             assert (page.horizon, ids.LOW_MIN) > position
             assert len(page.messages) == number + 1
 
 
 def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, clock: Clock) -> None:
-    """Whatever a reader was told was considered, no later message is minted there."""
+    """No message is minted below the horizon of an earlier read."""
     queue = make_queue(store)
     for number in range(20):
         bridge.run(store.messages.append(queue, [new("late", delay=0.5)]))
@@ -91,7 +91,7 @@ def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, c
 @pytest.mark.parametrize("read_delay", [0.0, 2.0])
 @pytest.mark.parametrize("step", [0.0000001, 0.7, 30.1])
 def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, read_delay: float) -> None:
-    """A horizon stays where it was given, though nothing was written before and the clock is set back."""
+    """A horizon does not move back when the clock is set back, even if nothing was written before."""
     queue = make_queue(store, read_delay=read_delay)
     horizons = [read_one(store, queue, structs.replace(whole(), delayed=kept)).horizon for kept in (True, False)]
     horizons.append(bridge.run(store.messages.inspect(queue))[0])
@@ -103,21 +103,21 @@ def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, re
 @pytest.mark.needs("one_generator", "exact_horizon")
 @pytest.mark.parametrize("step", [0.0000001, 1.0, 3600.0])
 def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: float) -> None:
-    """Ids still ascend and readers still miss nothing when the clock is set back."""
+    """Ids still ascend and readers miss nothing when the clock is set back."""
     queue = make_queue(store)
     part = Slice(partition=1, limit=2)
     seen = []
-    found: list[Position] = []
+    read_positions: list[Position] = []
     for number in range(12):
-        found += say((store, other)[number % 2], queue, f"{number}a", f"{number}b")
+        read_positions += say((store, other)[number % 2], queue, f"{number}a", f"{number}b")
         page = read_one((store, other)[number % 3 % 2], queue, part)
         assert page.next is not None
         seen += page.messages
         part = structs.replace(part, lower=page.next)
         clock.advance(-step)
-    assert found == sorted(set(found))
-    assert positions(seen) == found
-    assert positions(shown(store, queue)) == found
+    assert read_positions == sorted(set(read_positions))
+    assert positions(seen) == read_positions
+    assert positions(shown(store, queue)) == read_positions
 
 
 @pytest.mark.needs("exact_horizon")
@@ -133,7 +133,7 @@ def test_delayed_messages_with_a_clock_that_steps_back(store: Store, clock: Cloc
 
 
 def test_no_read_delay_of_its_own(store: Store) -> None:
-    """A queue's own read delay is what the store reports; without one it is the store's."""
+    """The store reports the read delay of a queue that has one, or else its own."""
     assert store.read_delay(make_queue(store, read_delay=2.5)) == 2.5
     assert store.read_delay(make_queue(store, read_delay=0.0)) == 0.0
     assert store.read_delay(make_queue(store, read_delay=None)) >= 0.0
@@ -141,7 +141,7 @@ def test_no_read_delay_of_its_own(store: Store) -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
-    """Range reads stay the queue's read delay behind the clock, inside the query: the limit counts what is shown."""
+    """Range reads stay behind the clock by the read delay, within the query: the limit counts shown messages."""
     queue = make_queue(store, read_delay=10.0)
     say(store, queue, "a")
     clock.advance(5)
@@ -160,7 +160,7 @@ def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
 
 @pytest.mark.needs("exact_horizon")
 def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
-    """A reader that deletes what it reads need not wait; messages that are not due stay hidden from it as well."""
+    """A reader that deletes what it reads can skip the read delay; messages that are not due stay hidden."""
     queue = make_queue(store, read_delay=3600.0)
     say(store, queue, "a")
     bridge.run(store.messages.append(queue, [new("late", delay=5.0)]))
@@ -172,7 +172,7 @@ def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
 
 
 def test_read_delay_of_the_row_counts(store: Store) -> None:
-    """Changing the read delay changes what the next read shows."""
+    """Changing the read delay changes the next read."""
     queue = make_queue(store, read_delay=3600.0)
     say(store, queue, "a")
     assert shown(store, queue) == []
@@ -181,7 +181,7 @@ def test_read_delay_of_the_row_counts(store: Store) -> None:
 
 
 def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
-    """A cursor kept under a read delay shows every message once as it comes of age."""
+    """A cursor under a read delay shows every message once, as its delay ends."""
     queue = make_queue(store, read_delay=2.0)
     part = Slice(partition=1)
     seen = []
@@ -199,12 +199,12 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
 
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
-    """G1: no acknowledged message lies below a cursor of a reader that was not shown it, with many threads."""
+    """With many threads no reader's cursor passes an acknowledged message that it was not shown (G1)."""
     check_between_threads(store, other, [Writer] * 6, messages)
 
 
 @pytest.mark.needs("processes")
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
-    """G1 holds between processes as well: each sees the others' messages by its own cursors, none left out."""
+    """G1 holds between processes as well: each sees the others' messages by its own cursors, without gaps."""
     check_between_processes(location, store, messages)

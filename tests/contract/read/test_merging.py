@@ -1,4 +1,4 @@
-"""A page of many partitions in time order costs about what a page of one partition costs, and holds no more."""
+"""A page merged over many partitions by time costs about as much as a page of one partition, and has its size."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.contract.samples import make_queue, new
 from tests.interposed_store import InterposedStore
 
 LIMITS = Limits(page_bytes=1 << 20, max_body=1 << 15)
-"""An eighth of the usual, as are the lengths of the bodies."""
+"""An eighth of the usual limit, as are the lengths of the bodies."""
 LENGTHS = [60, 7_500, 32_000]
 PARTITIONS = [8, 200]
 
 
 class Counted(InterposedStore):
-    """Counts what is read of a store."""
+    """Counts reads of a store."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -45,16 +45,15 @@ class Counted(InterposedStore):
 
     @property
     def bytes(self) -> int:
-        """What has been read."""
         return sum(bytes_of(messages) for messages in self.pages)
 
 
 def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, name: str = "q") -> Queue:
-    """Makes a queue whose messages lie anywhere, at ids of their order."""
+    """Makes a queue with messages in random partitions, at ids in order."""
     queue = make_queue(store, name, partitions=partitions)
     chance = random.Random(seed)
-    for at in range(0, len(bodies), 200):
-        items = [new(body, partition=chance.randint(1, partitions)) for body in bodies[at : at + 200]]
+    for start in range(0, len(bodies), 200):
+        items = [new(body, partition=chance.randint(1, partitions)) for body in bodies[start : start + 200]]
         bridge.run(store.messages.append(queue, items))
     return queue
 
@@ -67,14 +66,13 @@ def read(store: Store, queue: Queue, **wanted: object) -> Reading:
 
 
 def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
-    """Returns all messages in time order."""
     pages = bridge.run(
         store.messages.read(
             queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]
         )
     )
-    found = [message for page in pages for message in page.messages]
-    return sorted(found, key=lambda one: (one.position, one.partition), reverse=descending)
+    messages = [message for page in pages for message in page.messages]
+    return sorted(messages, key=lambda one: (one.position, one.partition), reverse=descending)
 
 
 @pytest.mark.slow_on("cassandra")
@@ -87,7 +85,7 @@ def test_a_merged_page_reads_what_a_plain_one_reads(
     length: int,
     descending: bool,  # noqa: FBT001
 ) -> None:
-    """It reads at most half as many bytes more, whatever the number of partitions and the length of bodies."""
+    """A merged page reads at most half as many bytes more than a plain one, for any partitions and body lengths."""
     bodies = ["x" * length] * min(2000, 3 * (1 << 20) // length)
     plain, queue = fill(store, 1, bodies, name="plain"), fill(store, partitions, bodies)
     expected = merged(queue, store, descending=descending)
@@ -109,7 +107,7 @@ def test_pages_of_any_lengths_follow_each_other(store: Store, partitions: int, d
     bodies = ["x" * chance.choice([1, 1, 1, 100, 5000, 32_000]) for _ in range(400)]
     bodies += ["y"] * 300 + ["z" * 32_000] * 60
     queue = fill(store, partitions, bodies)
-    found: list[Message] = []
+    messages: list[Message] = []
     cursor: dict[int, object] | None = None
     for _ in range(60):
         counted = Counted(store)
@@ -118,16 +116,16 @@ def test_pages_of_any_lengths_follow_each_other(store: Store, partitions: int, d
         assert counted.bytes <= 1.75 * LIMITS.page_bytes
         assert bytes_of(page.messages[:-1]) < LIMITS.page_bytes
         assert page.messages
-        found += page.messages
+        messages += page.messages
         cursor = {number: mark_of(at) for number, at in page.next.items() if at is not None}
         if not page.more:
             break
-    assert found == merged(queue, store, descending=descending)
+    assert messages == merged(queue, store, descending=descending)
 
 
 @pytest.mark.parametrize("partitions", PARTITIONS)
 def test_a_merged_page_is_held_within_its_bytes(store: Store, partitions: int) -> None:
-    """However many partitions have one of the longest bodies, a page and one body are in memory."""
+    """Even if many partitions have bodies of max length, only a page and one body are in memory."""
     if store.waits_for_network:
         pytest.skip("what is on its way over the network has bounds of its own")
     queue = fill(store, partitions, ["x" * 32_000] * 300)
@@ -144,7 +142,7 @@ def test_a_merged_page_is_held_within_its_bytes(store: Store, partitions: int) -
 
 
 def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
-    """What is deleted between the read of ids and that of bodies is left out, and the page goes on."""
+    """A message deleted between the read of ids and that of bodies is left out, and the page goes on."""
     queue = fill(store, 30, ["x" * 7_500] * 60)
     expected = merged(queue, store, descending=False)
     gone = expected[3]
@@ -164,7 +162,7 @@ def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
 
 
 def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: Store) -> None:
-    """At the level weak a body that is missing ends the page before it, and the cursor does not pass it."""
+    """At the level weak a missing body ends the page before it, and the cursor does not pass it."""
     queue = make_queue(store, partitions=30, consistency="weak")
     bridge.run(store.messages.append(queue, [new("x", partition=1 + number % 30) for number in range(60)]))
     expected = merged(queue, store, descending=False)
@@ -174,7 +172,7 @@ def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: 
         pages = bridge.run(store.messages.read(queue, parts))
         for part, page in zip(parts, pages, strict=True):
             if part.bodies:
-                page.messages = [one for one in page.messages if one.position != expected[3].position]
+                page.messages = [message for message in page.messages if message.position != expected[3].position]
         return pages
 
     behind.instead(Messages.read, stale)
@@ -185,7 +183,7 @@ def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: 
 
 
 def test_a_merged_read_has_the_time_of_one_call(tmp_path: Path) -> None:
-    """However many reads it takes, they end together when one call would have to."""
+    """All reads of a merged page together have the deadline of one call."""
     with closing(open_store(tmp_path / "data", options=SqliteOptions(deadline=0.5))) as store:
         bridge.run(store.applications.create_application(APP))
         queue = fill(store, 30, ["x"] * 60)

@@ -22,38 +22,37 @@ PAST = ids.EPOCH_TICKS + 10**16
 
 @pytest.fixture
 def five(store: Store) -> tuple[Queue, list[Position]]:
-    """A queue with the messages a to e."""
     queue = make_queue(store, partitions=2)
     return queue, say(store, queue, *"abcde")
 
 
 def test_whole_partition_in_both_directions(store: Store, five: tuple[Queue, list[Position]]) -> None:
     """Ascending is oldest first, descending newest first."""
-    queue, found = five
+    queue, five_positions = five
     up = read_one(store, queue, whole())
     down = read_one(store, queue, structs.replace(whole(), descending=True))
     assert bodies(up.messages) == list("abcde")
-    assert positions(up.messages) == found
+    assert positions(up.messages) == five_positions
     assert bodies(down.messages) == list("edcba")
 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_bounds_are_half_open(store: Store, five: tuple[Queue, list[Position]], *, descending: bool) -> None:
-    """A slice holds its lower bound and not its upper one, whichever way it is read."""
-    queue, found = five
+    """A slice includes its lower bound and excludes its upper one, in both directions."""
+    queue, stored = five
     for low, high in itertools.product(range(5), range(5)):
-        page = read_one(store, queue, Slice(partition=1, lower=found[low], upper=found[high], descending=descending))
+        page = read_one(store, queue, Slice(partition=1, lower=stored[low], upper=stored[high], descending=descending))
         expected = list("abcde"[low:high])
         assert bodies(page.messages) == (expected[::-1] if descending else expected)
         assert not page.more
 
 
 def test_neighbours_of_bounds(store: Store, five: tuple[Queue, list[Position]]) -> None:
-    """Exclusive and inclusive bounds are made with the neighbouring positions."""
-    queue, found = five
-    after = Slice(partition=1, lower=ids.following(found[1]), upper=ids.following(found[3]))
+    """Neighbouring positions make bounds exclusive or inclusive."""
+    queue, positions = five
+    after = Slice(partition=1, lower=ids.following(positions[1]), upper=ids.following(positions[3]))
     assert bodies(read_one(store, queue, after).messages) == ["c", "d"]
-    until = Slice(partition=1, lower=ids.preceding(found[1]), upper=ids.preceding(found[3]))
+    until = Slice(partition=1, lower=ids.preceding(positions[1]), upper=ids.preceding(positions[3]))
     assert bodies(read_one(store, queue, until).messages) == ["b", "c"]
 
 
@@ -73,7 +72,7 @@ def test_any_bounds(store: Store, places: set[Position], data: st.DataObject) ->
 
 def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
     """A page holds at most its limit, from its own end of the slice, and says whether there may be more."""
-    queue, found = five
+    queue, positions = five
     for limit in range(1, 8):
         up = read_one(store, queue, Slice(partition=1, limit=limit))
         down = read_one(store, queue, Slice(partition=1, limit=limit, descending=True))
@@ -81,12 +80,12 @@ def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
         assert bodies(down.messages) == list("edcba"[:limit])
         assert [page.more for page in (up, down)] == [limit <= 5] * 2 or limit == 5
         if limit < 5:
-            assert found[limit - 1] < (up.next or ids.FIRST) <= found[limit]
-            assert found[5 - limit - 1] <= (down.next or ids.FIRST) < found[5 - limit]
+            assert positions[limit - 1] < (up.next or ids.FIRST) <= positions[limit]
+            assert positions[5 - limit - 1] <= (down.next or ids.FIRST) < positions[5 - limit]
 
 
 def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
-    """What messages take in an answer is summed up to ``max_bytes``: the one that reaches it is the last."""
+    """The bytes of messages in an answer are summed up to ``max_bytes``: the message that reaches it is the last."""
     queue = make_queue(store)
     say(store, queue, *["x" * 100] * 200)
     each = rendered_bytes("x" * 100, None)
@@ -99,14 +98,14 @@ def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
 
 
 BODIES = ["x", "\x01" * 500, '"\\' * 300, "\U0001f409" * 200, "ü\n" * 250, b"\xff" * 700, "x" * 5000]
-"""Of every kind of character."""
+"""Characters of every kind."""
 METAS = [None, Meta(headers=(("a", "x" * 8000),)), Meta("text/plain", (("b", '"' * 50),)), Meta(json=True)]
 
 
 @pytest.mark.parametrize("meta", METAS)
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: str | bytes, meta: Meta | None) -> None:
-    """Escapes, characters of several bytes, base64, headers and what stands around a body all count."""
+    """The bytes of a message count escapes, characters of several bytes, base64, headers and the text around a body."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new("short"), *[new(body, meta=meta)] * 20, new("short")]))
     weights = [rendered_bytes("short", None), rendered_bytes(body, meta)]
@@ -119,29 +118,29 @@ def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_slices_of_one_read_share_their_bytes(store: Store, descending: bool) -> None:  # noqa: FBT001
-    """Partitions whose messages do not fit into what all slices may have together are put off, and can be read next."""
+    """Partitions whose messages exceed the shared byte limit of all slices are put off, and can be read next."""
     queue = make_queue(store, partitions=12)
     bridge.run(store.messages.append(queue, [new("x" * 10_000, partition=partition) for partition in range(1, 13)]))
-    left = [Slice(partition, max_bytes=3000, descending=descending) for partition in range(1, 13)]
-    found: list[int] = []
-    while left:
-        pages_ = bridge.run(store.messages.read(queue, left))
+    pending = [Slice(partition, max_bytes=3000, descending=descending) for partition in range(1, 13)]
+    partitions: list[int] = []
+    while pending:
+        pages_ = bridge.run(store.messages.read(queue, pending))
         messages = [message for page in pages_ for message in page.messages]
-        assert bytes_of(messages[:-1]) < 3000 * len(left)
+        assert bytes_of(messages[:-1]) < 3000 * len(pending)
         assert messages
-        found += [message.partition for message in messages]
-        put_off = [part for part, page in zip(left, pages_, strict=True) if page == part.put_off(page.horizon)]
-        assert left[0] not in put_off
-        left = put_off
-    assert sorted(found) == list(range(1, 13))
+        partitions += [message.partition for message in messages]
+        put_off = [part for part, page in zip(pending, pages_, strict=True) if page == part.put_off(page.horizon)]
+        assert pending[0] not in put_off
+        pending = put_off
+    assert sorted(partitions) == list(range(1, 13))
 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
-    """Without bodies a page has positions, as many as the limit lets it, and goes on behind them."""
+    """Without bodies a page has positions, up to its limit, and continues behind them."""
     queue = make_queue(store)
-    found = say(store, queue, *["x" * 1000] * 5)
-    expected = found[::-1] if descending else found
+    positions = say(store, queue, *["x" * 1000] * 5)
+    expected = positions[::-1] if descending else positions
     page = read_one(store, queue, Slice(1, limit=3, max_bytes=1, descending=descending, bodies=False))
     assert [message.position for message in page.messages] == expected[:3]
     assert not any(message.body for message in page.messages)
@@ -152,7 +151,7 @@ def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
 
 
 def test_body_larger_than_a_page(store: Store) -> None:
-    """A body above ``max_bytes`` makes a page of its own, so reading always goes on."""
+    """A body larger than ``max_bytes`` makes its own page, so that reading continues."""
     queue = make_queue(store)
     say(store, queue, "a" * 1000, "b" * 1000, "c")
     chain = list(pages(store, queue, Slice(partition=1, max_bytes=10)))
@@ -161,7 +160,7 @@ def test_body_larger_than_a_page(store: Store) -> None:
 
 
 def test_empty_partition(store: Store) -> None:
-    """Nothing is read from an empty partition; the cursor stands where reading is to go on."""
+    """A page of an empty partition has no messages; its cursor is where reading continues."""
     queue = make_queue(store)
     page = read_one(store, queue, Slice(partition=1))
     assert (page.messages, page.more) == ([], False)
@@ -186,7 +185,7 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
 @pytest.mark.parametrize("lower", [(ids.TICKS_MAX, 0), ids.LAST, (PAST, 5)])
 @pytest.mark.parametrize("upper", [ids.FIRST, (PAST, 5), ids.LAST])
 def test_cursor_is_never_below_the_slice(store: Store, lower: Position, upper: Position) -> None:
-    """An ascending cursor does not go back behind the slice's own start, wherever slice and horizon lie."""
+    """An ascending cursor does not move below the slice's own start, wherever slice and horizon lie."""
     queue = make_queue(store)
     say(store, queue, "a")
     page = read_one(store, queue, Slice(partition=1, lower=lower, upper=upper))
@@ -195,19 +194,19 @@ def test_cursor_is_never_below_the_slice(store: Store, lower: Position, upper: P
 
 
 def test_cursor_never_passes_the_slice(store: Store, five: tuple[Queue, list[Position]]) -> None:
-    """A slice that ends below the horizon leaves its cursor at its end: what lies above was not considered."""
-    queue, found = five
-    page = read_one(store, queue, Slice(partition=1, upper=found[2]))
-    assert page.next == found[2]
-    assert bodies(read_one(store, queue, Slice(partition=1, lower=found[2])).messages) == ["c", "d", "e"]
+    """The cursor of a slice that ends below the horizon is at its end, as later messages were not considered."""
+    queue, positions = five
+    page = read_one(store, queue, Slice(partition=1, upper=positions[2]))
+    assert page.next == positions[2]
+    assert bodies(read_one(store, queue, Slice(partition=1, lower=positions[2])).messages) == ["c", "d", "e"]
 
 
 def test_several_slices_have_one_horizon(store: Store) -> None:
-    """Slices of one call are answered in their order, each by its own page, all below the same horizon."""
+    """Slices of one call are answered in order, each by its own page, all below the same horizon."""
     queue = make_queue(store, partitions=3)
     for number in (1, 2, 3):
         say(store, queue, *(f"{number}{letter}" for letter in "abc"), partition=number)
-    wanted = [
+    slices = [
         Slice(partition=3, limit=1),
         Slice(partition=1, descending=True),
         Slice(partition=9),
@@ -215,8 +214,8 @@ def test_several_slices_have_one_horizon(store: Store) -> None:
         Slice(partition=2),
         Slice(partition=3, limit=1),
     ]
-    found = bridge.run(store.messages.read(queue, wanted))
-    assert [bodies(page.messages) for page in found] == [
+    pages = bridge.run(store.messages.read(queue, slices))
+    assert [bodies(page.messages) for page in pages] == [
         ["3a"],
         ["1c", "1b", "1a"],
         [],
@@ -224,21 +223,21 @@ def test_several_slices_have_one_horizon(store: Store) -> None:
         ["2a", "2b", "2c"],
         ["3a"],
     ]
-    assert len({page.horizon for page in found}) == 1
+    assert len({page.horizon for page in pages}) == 1
     assert all(
         message.partition == part.partition
-        for part, page in zip(wanted, found, strict=True)
+        for part, page in zip(slices, pages, strict=True)
         for message in page.messages
     )
 
 
 def test_no_slices(store: Store) -> None:
-    """Reading nothing gives nothing."""
+    """Reading no slices gives no pages."""
     assert bridge.run(store.messages.read(make_queue(store), [])) == []
 
 
 def check_chain(store: Store, queue: Queue, part: Slice, sizes: Iterator[int], expected: list[Message]) -> None:
-    """Follows a chain and compares what it shows, and what each page says, with the truth."""
+    """Follows a chain of pages and compares it with the expected messages."""
     seen: list[Message] = []
     for page in pages(store, queue, part, sizes):
         assert len(page.messages) > 0 or not page.more
@@ -270,7 +269,7 @@ def test_any_chain_of_pages_equals_one_read(
     descending: bool,  # noqa: FBT001 - given by hypothesis
     data: st.DataObject,
 ) -> None:
-    """Paging with any limits, either way and between any bounds, gives the messages of one read, each once."""
+    """Pages of any limits, in either direction and any bounds, give the messages of one read, each once."""
     queue = make_queue(store)
     for number, step in enumerate(steps):
         if step == "append":
@@ -278,8 +277,8 @@ def test_any_chain_of_pages_equals_one_read(
         elif step == "put":
             place = (PAST + number // 3, number % 3 - 1)
             bridge.run(store.messages.put(queue, [(1, place)], new("y" * (number % 5 + 1))))
-        elif found := shown(store, queue):
-            bridge.run(store.messages.delete(queue, [(1, message.position) for message in found[:: number % 3 + 2]]))
+        elif messages := shown(store, queue):
+            bridge.run(store.messages.delete(queue, [(1, message.position) for message in messages[:: number % 3 + 2]]))
     everything = shown(store, queue)
     edges = st.sampled_from([ids.FIRST, ids.LAST, *positions(everything)])
     lower, upper = data.draw(edges), data.draw(edges)
@@ -289,7 +288,7 @@ def test_any_chain_of_pages_equals_one_read(
 
 
 def test_a_long_chain_continues_over_appends(store: Store, other: Store) -> None:
-    """A reader that keeps its cursor sees every message once while two stores go on writing between its pages."""
+    """A reader that keeps its cursor sees every message once while two stores write between its pages."""
     queue = make_queue(store)
     seen: list[Message] = []
     part = Slice(partition=1, limit=3)

@@ -1,4 +1,4 @@
-"""What calls do with a queue row that is out of date."""
+"""Tests of calls with an outdated queue row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACE = (1, (ids.EPOCH_TICKS, 0))
 
 
 def ahead(store: Store) -> Message:
-    """A message that is not due for long."""
+    """Returns a message that is not due for long."""
     due = bridge.run(store.ledger.now()) + 3600 * ids.TICKS_PER_SECOND
     return Message(due, 0, 1, due + 3600 * ids.TICKS_PER_SECOND, "late")
 
@@ -71,7 +71,7 @@ CHANGES: dict[str, Callable[[Store, Queue], object]] = {
 
 @pytest.fixture(params=["same store", "other store"])
 def changer(request: pytest.FixtureRequest, store: Store, other: Store) -> Store:
-    """Who changes the queue: the store that is then called, or another process's."""
+    """The store that changes the queue: the one that is then called, or another process's."""
     return store if request.param == "same store" else other
 
 
@@ -94,7 +94,7 @@ def test_every_call_notices(store: Store, changer: Store, change: str) -> None:
 
 @pytest.mark.parametrize("change", ["purged", "updated", "recreated"])
 def test_refused_calls_have_no_effect(store: Store, changer: Store, change: str) -> None:
-    """After all refused calls the queue of that name is exactly what the change had made of it."""
+    """After all refused calls the queue is exactly as the change had left it."""
     queue = make_queue(store, partitions=2)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
@@ -113,7 +113,7 @@ def test_refused_calls_have_no_effect(store: Store, changer: Store, change: str)
 
 @pytest.mark.parametrize("change", ["purged", "updated", "recreated"])
 def test_looking_again_helps(store: Store, changer: Store, change: str) -> None:
-    """A row that was looked up after the refusal works, from the cache as well."""
+    """A row that is looked up after the refusal works, also from the cache."""
     queue = make_queue(store)
     say(store, queue, "before")
     CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
@@ -125,15 +125,15 @@ def test_looking_again_helps(store: Store, changer: Store, change: str) -> None:
 
 
 def test_changes_of_other_queues_do_not_matter(store: Store, other: Store) -> None:
-    """A row stays good while other queues come, change and go."""
+    """A row stays valid while other queues are created, changed and deleted."""
     queue = make_queue(store, partitions=2)
     bridge.run(store.messages.put(queue, [PLACE], new("early")))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
-    for one in (store, other):
-        neighbour = make_queue(one)
-        neighbour = bridge.run(one.catalogue.update_queue(neighbour, QueueSpec(ttl=5)))
-        neighbour = bridge.run(one.catalogue.purge_queue(neighbour))
-        bridge.run(one.catalogue.delete_queue(neighbour))
+    for handle in (store, other):
+        neighbour = make_queue(handle)
+        neighbour = bridge.run(handle.catalogue.update_queue(neighbour, QueueSpec(ttl=5)))
+        neighbour = bridge.run(handle.catalogue.purge_queue(neighbour))
+        bridge.run(handle.catalogue.delete_queue(neighbour))
     for name, call in CALLS.items():
         if name not in {"update_queue", "delete_queue", "purge_queue"}:
             call(store, queue)

@@ -1,4 +1,4 @@
-"""Streams over the stores: every message once, from any cursor that was given, however many queues there are."""
+"""Streams give every message once, from any of their cursors, for any number of queues."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ A, B = (0x1EF_0123_4567_89AB, 5), (0x1EF_0123_4567_89AC, -7)
 
 
 class Waiting(Waiter):
-    """Is woken by hand."""
+    """A waiter that the test wakes."""
 
     def wake(self, qid: int | None = None) -> None:
-        """Is told."""
         self.note_woken(qid)
 
 
 class Reading:
-    """Somebody who reads a stream, and may begin anew at any event.
+    """A reader of a stream, which may start again at any event.
 
     Args:
         service: Reads.
-        queues: Of the stream.
-        limit: Messages of a partition at a time.
-        cursor: As it was given.
+        queues: The queues of the stream.
+        limit: Max messages of a partition at a time.
+        cursor: The cursor to start from.
     """
 
     early = False
@@ -53,38 +52,34 @@ class Reading:
         self.waiter = Waiting(service.reader.watchers)
 
     def read(self, *, short: bool = True) -> list[Event]:
-        """Reads what there is now."""
         woken = self.waiter.take_woken()
-        found: Found | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
-        events, failed = self.stream.read(woken, self.waiter) if found is None else found
+        reading: Found | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
+        events, failed = self.stream.read(woken, self.waiter) if reading is None else reading
         assert not failed
         return events
 
     def close(self) -> None:
-        """Ends it."""
         self.waiter.close()
 
 
 def service_of(store: Store, page_bytes: int = 1 << 20) -> Service:
-    """The use cases on a store."""
     return Service(store, Limits(page_bytes=page_bytes), metrics=Metrics())
 
 
 def place_of(event: Event) -> tuple[str, int, Position]:
-    """Names a message."""
     return event.queue, event.message.partition, event.message.position
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))])
 def test_each_message_comes_once(store: Store, backend: Backend, seed: int) -> None:
-    """Queues fill up while they are read and reading begins anew, at whatever was given last: nothing is left out."""
+    """While queues fill up and reading starts again from any of its cursors, no message is left out."""
     cheap = backend.name == "sqlite"
-    for each in [seed, seed + 100, seed + 200] if cheap else [seed]:
-        fill_and_read(store, random.Random(each), small=cheap)
+    for run_seed in [seed, seed + 100, seed + 200] if cheap else [seed]:
+        fill_and_read(store, random.Random(run_seed), small=cheap)
 
 
 def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
-    """Plays readers of some queues; small: also with pages that have room for few messages, which takes many reads."""
+    """Runs readers of some queues; ``small`` also with pages of few messages, which takes many reads."""
     service = service_of(store, rng.choice([400, 5_000, 1 << 20]) if small else 1 << 20)
     queues = [make_queue(store, partitions=rng.choice([1, 1, 3, 12])) for _ in range(rng.choice([1, 2, 5, 30]))]
     limit = rng.choice([1, 3, 100])
@@ -102,37 +97,37 @@ def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
     readers: list[Reading] = []
     fill()
     readers.append(Reading(service, queues, limit))
-    given: list[Event] = []
+    received: list[Event] = []
     for _ in range(40 if small else 12):
         fill()
         [reader] = readers
         events = reader.read(short=rng.random() < 0.8)
         if events and rng.random() < 0.3:
-            # Some events did not arrive: the reader comes again with the id of the last that did, or of none.
+            # Some events did not arrive: the reader continues after the last that did, or from the beginning.
             events = events[: rng.randrange(len(events) + 1)]
-            last = events[-1].cursor if events else given[-1].cursor if given else ""
+            last = events[-1].cursor if events else received[-1].cursor if received else ""
             reader.close()
             readers[:] = [Reading(service, queues, limit, last)]
-        given += events
+        received += events
     [reader] = readers
     while (events := reader.read()) or reader.stream.more:
-        given += events
+        received += events
     reader.waiter.wake(None)
-    given += reader.read()
+    received += reader.read()
     reader.close()
-    places = [place_of(event) for event in given]
+    places = [place_of(event) for event in received]
     assert sorted(places) == sorted(stored)
     for name, partition in {place[:2] for place in places}:
         mine = [at for *place, at in places if tuple(place) == (name, partition)]
         assert mine == sorted(mine)
-    assert max(len(event.cursor.split(",")) for event in given) <= 1 + MOST_MARKS
+    assert max(len(event.cursor.split(",")) for event in received) <= 1 + MOST_MARKS
 
 
 @pytest.mark.parametrize("difference", [0.25, 30.0])
 def test_new_queues_are_read_from_what_no_clock_is_behind(difference: float) -> None:
-    """Who makes a queue after a look, and stores in it, may have a clock that is behind by as much as is allowed.
+    """A new queue is read from where no clock is behind, as its creator's clock may be behind by the allowed amount.
 
-    It is the clock of ids that counts: the machine's own may be off.
+    Only the clock of ids counts: the machine's own may be off.
     """
     wrong = 3 * ids.TICKS_PER_SECOND
     reader = SimpleNamespace(clock_difference=difference, now=lambda: ids.now_ticks() - wrong)
@@ -147,28 +142,28 @@ def test_new_queues_are_read_from_what_no_clock_is_behind(difference: float) -> 
 
 
 def test_only_what_was_woken_is_read(store: Store) -> None:
-    """A message in one of many queues has that queue read, and no other."""
+    """A message in one of many queues makes the stream read that queue, and no other."""
     between = InterposedStore(store)
     service = service_of(between.store)
     queues = [make_queue(store) for _ in range(20)]
     reader = Reading(service, queues, 10)
     assert reader.read() == []
-    asked: list[str] = []
+    reads: list[str] = []
 
     def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        asked.append(queue.name)
+        reads.append(queue.name)
         return bridge.run(store.messages.read(queue, slices))
 
     between.instead(Messages.read, read)
     bridge.run(store.messages.append(queues[7], [new("a")]))
     reader.waiter.wake(queues[7].qid)
     assert [event.message.body for event in reader.read()] == ["a"]
-    assert asked == [queues[7].name]
+    assert reads == [queues[7].name]
     reader.close()
 
 
 def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) -> None:
-    """What it holds already comes at the next try, though only another queue has news, and more of it comes later."""
+    """A queue that is added is read at the next attempt, even if only another queue has news."""
     first, other, later = (make_queue(store) for _ in range(3))
     service = service_of(store)
     reader = Reading(service, [first, other], 10)
@@ -183,7 +178,7 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
 
 
 def test_a_cursor_is_short_and_can_be_read_back() -> None:
-    """A base and what is ahead of it; those of one queue are also bounds of range reads."""
+    """A cursor is a base and the positions ahead of it; that of one queue is also a bound of range reads."""
     cursor = Cursor(A, {("a,b/c", 2): B, ("é", 1): B})
     again = Cursor.parse(cursor.text(None), None)
     assert (again.base, again.marks) == (A, {("a,b/c", 2): B, ("é", 1): B})
@@ -200,7 +195,7 @@ def test_a_cursor_is_short_and_can_be_read_back() -> None:
     "text", ["x", "1:2", "12,", "q/1:0", "q:1", ",q/1:" + "0" * 32, "now,now", "0" * 32 + ",q/x:1"]
 )
 def test_what_is_no_cursor_is_refused(text: str) -> None:
-    """A text of any other form is an error for the caller, never another position."""
+    """Text that is not a cursor is an error for the caller, never another position."""
     for queue in (None, "q"):
         if (text, queue) != ("12,", "q"):
             with pytest.raises(ValueError, match=r"."):
@@ -208,7 +203,7 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 
 
 def test_two_messages_at_one_position_are_both_given() -> None:
-    """The first of them does not say that the other was given, too."""
+    """Two messages at one position in two partitions are both given."""
     cursor = Cursor(A)
     cursor.pass_over(("a", 1), B, whole=False)
     assert (cursor.base, list(cursor.marks)) == (A, [("a", 1)])

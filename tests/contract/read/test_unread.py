@@ -1,4 +1,4 @@
-"""Read marks over the stores: whose they are, where they go, and what is counted above them."""
+"""Read marks: their readers, how they move, and the count of messages above them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ ANN, BOB = "user:x.ann", "user:x.bob"
 
 
 def access(store: Store, queue: Queue) -> QueueAccess:
-    """A way to a queue that lets everybody in."""
     return QueueAccess(Core(), store, queue, lambda _: None)
 
 
@@ -35,14 +34,13 @@ def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: b
 
 
 def counts(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
-    """What is unread in queues."""
-    found = Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit)
-    assert all(isinstance(each, Unread) for each in found)
-    return [(each.count, each.more) for each in found if isinstance(each, Unread)]
+    unread = Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit)
+    assert all(isinstance(each, Unread) for each in unread)
+    return [(each.count, each.more) for each in unread if isinstance(each, Unread)]
 
 
 def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
-    """What a reader has marked counts for that reader alone, in all processes, and only up to the mark."""
+    """A reader's mark counts for that reader alone, in all processes, and only up to the mark."""
     queue, neighbour = make_queue(store), make_queue(store)
     first, second, _ = say(store, queue, "a", "b", "c")
     say(store, neighbour, "a")
@@ -56,7 +54,7 @@ def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
 
 
 def test_marks_never_go_back(store: Store, other: Store) -> None:
-    """Devices that mark at the same moment, in any order, leave the highest of their marks."""
+    """The highest of the marks that several devices set at the same moment, in any order, stays."""
     queue = make_queue(store)
     places = say(store, queue, *(f"{n}" for n in range(12)))
     order = random.Random(7).sample(places[:-1], len(places) - 1)
@@ -66,12 +64,12 @@ def test_marks_never_go_back(store: Store, other: Store) -> None:
 
 
 def test_partitions_and_bounds(store: Store) -> None:
-    """All partitions count, up to the bound; one more is told as more."""
+    """All partitions count, up to the bound; a higher count is reported as more."""
     queue = make_queue(store, partitions=20)
     for number in (1, 2, 17, 20):
         say(store, queue, "a", "b", partition=number)
-    for limit, wanted in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
-        assert counts(store, [queue], limit=limit) == [wanted]
+    for limit, expected in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
+        assert counts(store, [queue], limit=limit) == [expected]
     bridge.run(store.offsets.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)]))
     assert counts(store, [queue]) == [(6, False)]
     with pytest.raises(InvalidRequest):
@@ -79,7 +77,7 @@ def test_partitions_and_bounds(store: Store) -> None:
 
 
 def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
-    """Messages that are deleted or have expired are not unread, and a message that is not due is not yet."""
+    """Deleted and expired messages are not unread, and a message that is not due is not yet."""
     queue = make_queue(store)
     places = say(store, queue, "a", "b", "c")
     say(store, queue, "short", ttl=10)
@@ -96,7 +94,7 @@ def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
 
 
 def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
-    """A mark at an id that reads do not show yet stays below what they show later: nobody has seen that."""
+    """A mark at an id that reads do not show yet stays below later messages, which nobody has seen."""
     queue = make_queue(store)
     say(store, queue, "a")
     [later] = bridge.run(store.messages.append(queue, [new("later", delay=100)]))
@@ -112,23 +110,23 @@ def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
 
 
 def test_marks_end_with_the_queue(store: Store) -> None:
-    """A queue that was deleted and made again has no marks; one that is not there says so."""
+    """A queue that was deleted and made again has no marks; a missing one gives an error."""
     queue = make_queue(store)
     [place] = say(store, queue, "a")
     mark(store, queue, place)
     bridge.run(store.catalogue.delete_queue(queue))
-    [found] = Service(store).unread.unread([access(store, queue)], ANN)
-    assert isinstance(found, QueueNotFound)
+    [unread] = Service(store).unread.unread([access(store, queue)], ANN)
+    assert isinstance(unread, QueueNotFound)
     again = make_queue(store, queue.name)
     say(store, again, "a", "b")
     assert counts(store, [again]) == [(2, False)]
-    # A row that is out of date is read again.
+    # An outdated row is read again.
     bridge.run(store.catalogue.update_queue(again, QueueSpec(partitions=2)))
     assert counts(store, [again]) == [(2, False)]
 
 
 def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) -> None:
-    """What was read of its old row does not count for the new one."""
+    """Counts of a queue's old row are not used for its new one."""
     queue = make_queue(store)
     say(store, queue, "a")
 
@@ -140,12 +138,12 @@ def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) ->
         return True
 
     noted = InterposedStore(store)
-    [found] = Service(noted.store).unread.unread([access(store, queue)], ANN)
-    assert found == Unread({}, 1, more=False)
+    [unread] = Service(noted.store).unread.unread([access(store, queue)], ANN)
+    assert unread == Unread({}, 1, more=False)
 
 
 def test_readers_are_no_groups(store: Store, other: Store) -> None:
-    """Readers are in no list of groups, take no group's place, and are bounded by themselves."""
+    """Readers are in no list of groups, do not count as groups, and have their own limit."""
     queue = make_queue(store)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     [place] = say(store, queue, "a")
@@ -160,13 +158,13 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
 
 
 def test_a_call_reads_so_much(store: Store) -> None:
-    """When a call has read as much as it may, the other queues are not counted, and it says which; no body is read."""
+    """When a call reaches its read limit, it does not count the other queues, and names them; it reads no body."""
     queues = [make_queue(store) for _ in range(unread.QUEUES_TOGETHER + 2)]
     say(store, queues[0], *"abc")
-    asked: list[Slice] = []
+    read_slices: list[Slice] = []
 
     async def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        asked.extend(slices)
+        read_slices.extend(slices)
         return await store.messages.read(queue, slices)
 
     noted = InterposedStore(store)
@@ -174,23 +172,23 @@ def test_a_call_reads_so_much(store: Store) -> None:
     service = Service(noted.store)
     accesses = [access(store, queue) for queue in queues]
     with replace_in(unread, unread.MAX_ROWS, 4):
-        found = service.unread.unread(accesses, ANN, 2)
-    assert found[0] == Unread({}, 2, more=True)
-    assert found[unread.QUEUES_TOGETHER :] == [None, None]
+        answers = service.unread.unread(accesses, ANN, 2)
+    assert answers[0] == Unread({}, 2, more=True)
+    assert answers[unread.QUEUES_TOGETHER :] == [None, None]
     assert None not in service.unread.unread(accesses, ANN, 2)
-    assert asked
-    assert not any(piece.bodies for piece in asked)
-    assert max(piece.limit for piece in asked) == 3
+    assert read_slices
+    assert not any(piece.bodies for piece in read_slices)
+    assert max(piece.limit for piece in read_slices) == 3
 
 
 def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
-    """However many queues it has: a mark that moves costs it one read, and all are read when that is due."""
+    """A stream of many queues reads only the mark that moved, and all marks when that is due."""
     queues = [make_queue(store) for _ in range(5)]
     [place] = say(store, queues[3], "a")
-    asked: list[int] = []
+    calls: list[int] = []
 
     def offsets_of_queues(queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        asked.append(len(queues))
+        calls.append(len(queues))
         return bridge.run(store.offsets.offsets_of_queues(queues, group))
 
     noted = InterposedStore(store)
@@ -213,4 +211,4 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
     assert (told(), news.more) == ([(queues[0].name, 0)], False)
     now[0] += news.pause
     assert told() == []
-    assert asked == [5, 1, 1, 1, 5]
+    assert calls == [5, 1, 1, 1, 5]

@@ -1,4 +1,4 @@
-"""Watching for messages: who is told, when, and of what."""
+"""Watching for messages: which watcher is woken, when, and by what."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.replacing import replace_in
 from tests.waiting import join
 
 LONG = 60.0
-"""Seconds that no test waits: whoever waits so long was not woken."""
+"""A timeout that no test should reach, in seconds: a watcher that waits so long was not woken."""
 
 
 class Watcher:
-    """Is told of news in some partitions of a queue."""
+    """A watcher that is woken by news in some partitions of a queue."""
 
     def __init__(self, store: Store, queue: Queue, *partitions: int, **how: bool) -> None:
         self.told = threading.Event()
         self._stops = [store.messages.watch(queue, number, self.told.set, **how) for number in partitions or (1,)]
 
     def waits(self, until: Callable[[], bool]) -> bool:
-        """Waits, looking whenever it is told, until something is so; returns whether it came to be so."""
+        """Waits until a condition holds, which it checks at each wake-up; returns whether it holds."""
         while not until():
             if not self.told.wait(LONG):
                 return False
@@ -37,19 +37,18 @@ class Watcher:
         return True
 
     def stop(self) -> None:
-        """Ends the watch."""
         for stop in self._stops:
             stop()
 
 
 @pytest.fixture(params=["same store", "other store"])
 def writer(request: pytest.FixtureRequest, store: Store, other: Store) -> Store:
-    """Who appends: the store that is watched, or another process's."""
+    """The store that appends: the one that is watched, or another process's."""
     return store if request.param == "same store" else other
 
 
 def test_told_of_an_append(store: Store, writer: Store) -> None:
-    """Whoever watches is told when a read shows what was stored since, here or elsewhere."""
+    """A watcher is woken when a read shows a message stored since, here or in another process."""
     queue = make_queue(store, partitions=2)
     watcher = Watcher(store, queue, 2)
     say(writer, queue, "x", partition=2)
@@ -57,7 +56,7 @@ def test_told_of_an_append(store: Store, writer: Store) -> None:
 
 
 def test_told_again_and_again(store: Store, writer: Store) -> None:
-    """One watch serves a whole conversation: no message of twenty is slept through."""
+    """One watch serves many messages: it misses none of twenty."""
     queue = make_queue(store)
     watcher = Watcher(store, queue)
     for number in range(20):
@@ -66,7 +65,7 @@ def test_told_again_and_again(store: Store, writer: Store) -> None:
 
 
 def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None:
-    """Whoever reads without the delay is told of what is stored, and need not wait for the delay."""
+    """A reader without the read delay is woken as soon as a message is stored."""
     queue = make_queue(store, read_delay=LONG)
     watcher = Watcher(store, queue, delayed=False)
     say(writer, queue, "x")
@@ -78,7 +77,7 @@ def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None
 
 
 def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
-    """Whoever keeps the delay is told when the message shows, which nobody's writing announces."""
+    """A reader with the read delay is woken when the message shows, without any write at that time."""
     queue = make_queue(store, read_delay=1.5)
     watcher = Watcher(store, queue)
     say(writer, queue, "x")
@@ -86,7 +85,7 @@ def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
 
 
 def test_told_of_a_put(store: Store) -> None:
-    """A message put at an id below the horizon is worth a read."""
+    """A message put at an id below the horizon wakes watchers."""
     queue = make_queue(store)
     say(store, queue, "a")
     assert Watcher(store, queue).waits(lambda: "a" in shown_bodies(store, queue))
@@ -96,7 +95,7 @@ def test_told_of_a_put(store: Store) -> None:
 
 
 def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None:
-    """A message that falls due without anybody writing is not slept through."""
+    """A message that becomes due without any write wakes watchers."""
     queue = make_queue(store)
     watcher = Watcher(store, queue)
     bridge.run(writer.messages.append(queue, [new("late", delay=0.5)]))
@@ -104,7 +103,7 @@ def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None
 
 
 def test_everybody_is_told(store: Store) -> None:
-    """All who watch a partition are told of one message, whichever of several partitions it is in."""
+    """All watchers of a partition are woken by one message, whichever of several partitions it is in."""
     queue = make_queue(store, partitions=3)
     watchers = [Watcher(store, queue, 1, 3) for _ in range(5)]
     say(store, queue, "x", partition=3)
@@ -112,7 +111,7 @@ def test_everybody_is_told(store: Store) -> None:
 
 
 def test_nobody_is_told_of_nothing(store: Store, other: Store) -> None:
-    """Where nothing happens, or only in other partitions, nobody is told all the time."""
+    """Watchers are not woken all the time when nothing happens, or only in other partitions."""
     queue, busy = make_queue(store, partitions=2), make_queue(store)
     watcher = Watcher(store, queue, 1)
     told = 0
@@ -125,7 +124,7 @@ def test_nobody_is_told_of_nothing(store: Store, other: Store) -> None:
 
 
 def test_told_no_more(store: Store) -> None:
-    """A watch that has ended tells nobody, while others on the same partition go on."""
+    """A watch that has ended is not woken, while others on the same partition are."""
     queue = make_queue(store)
     ended, other = Watcher(store, queue), Watcher(store, queue)
     ended.stop()
@@ -135,7 +134,7 @@ def test_told_no_more(store: Store) -> None:
 
 
 def test_told_that_the_row_is_out_of_date(store: Store, other: Store) -> None:
-    """When somebody purges or deletes the queue, its watchers are told."""
+    """A purge or delete of the queue wakes its watchers."""
     for change in (other.catalogue.purge_queue, other.catalogue.delete_queue):
         queue = make_queue(store)
         watcher = Watcher(store, queue)
@@ -145,7 +144,7 @@ def test_told_that_the_row_is_out_of_date(store: Store, other: Store) -> None:
 
 
 def test_told_that_the_store_is_closed(store: Store) -> None:
-    """Whoever waits on a store that is closed is told, and so is whoever begins to afterwards."""
+    """Closing the store wakes its watchers, and those that begin afterwards."""
     queue = make_queue(store)
     watcher = Watcher(store, queue)
     store.close()
@@ -157,9 +156,9 @@ def test_told_that_the_store_is_closed(store: Store) -> None:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: int) -> None:
-    """In a storm of writers in two processes, a reader that reads only when it is told loses nothing.
+    """While writers in two processes append, a reader that reads only when woken misses nothing.
 
-    It keeps the read delay of its consistency level: without that, a message may show below its cursor.
+    It keeps the read delay of its consistency level: without that, a message may appear below its cursor.
     """
     rng = random.Random(seed)
     queue = make_queue(store, read_delay=None, consistency=PROMPT)
@@ -200,14 +199,14 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 
 @pytest.fixture(name="unpolled")
 def _unpolled() -> Iterator[None]:
-    """No store polls."""
+    """Disables polling in all stores."""
     with replace_in(watching, watching.EVERY, 10 * LONG):
         yield
 
 
 @pytest.mark.usefixtures("unpolled")
 def test_told_of_news_that_processes_share(store: Store, other: Store) -> None:
-    """What another process says that it stored wakes watchers at once, without any poll, and only those concerned."""
+    """A message that another process announces wakes the watchers of its partition at once, without a poll."""
     queue = make_queue(store, partitions=2)
     waiting = threading.Event()
     store.messages.share_news(lambda _moment, _partitions: None, waiting.set)

@@ -1,4 +1,4 @@
-"""Requests that wait at one worker of a service, and messages that another one stores."""
+"""Requests that wait at one worker of a service for messages that another one stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = 60.0
 
 
 class Worker:
-    """One worker of a service, as far as news are concerned."""
+    """The news part of one worker of a service."""
 
     def __init__(self, identity: WorkerIdentity, store: Store) -> None:
         self.store = store
@@ -30,13 +30,12 @@ class Worker:
         self.news.begin()
 
     def waits(self, queue: Queue, partition: int = 1) -> threading.Event:
-        """Returns what is set when a request that waits here from now on is woken."""
+        """Returns an event that is set when a request that waits here from now on is woken."""
         woken = threading.Event()
         self.store.messages.watch(queue, partition, woken.set, delayed=False)
         return woken
 
     def leave(self) -> None:
-        """Leaves the others."""
         self.news.close()
         self.workers.leave(LONG)
 
@@ -47,15 +46,15 @@ def _pair(store: Store, other: Store) -> Iterator[tuple[Worker, Worker]]:
     service = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
         stack.enter_context(replace_in(watching, watching.EVERY, 10 * LONG))
-        one, two = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
-        stack.callback(one.leave)
-        stack.callback(two.leave)
-        assert eventually(lambda: one.workers.is_up(2) and two.workers.is_up(1), LONG)
-        yield one, two
+        first, second = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
+        stack.callback(first.leave)
+        stack.callback(second.leave)
+        assert eventually(lambda: first.workers.is_up(2) and second.workers.is_up(1), LONG)
+        yield first, second
 
 
 def test_waiting_requests_are_woken_by_any_worker(pair: tuple[Worker, Worker]) -> None:
-    """A message wakes who waits for its partition at another worker, again and again, in both directions."""
+    """A message wakes the requests that wait for its partition at another worker, repeatedly, in both directions."""
     for writer, reader in (pair, pair[::-1]):
         queue = make_queue(writer.store)
         woken = reader.waits(queue)
@@ -66,29 +65,29 @@ def test_waiting_requests_are_woken_by_any_worker(pair: tuple[Worker, Worker]) -
 
 
 def test_a_worker_at_which_nothing_waits_is_left_alone(pair: tuple[Worker, Worker]) -> None:
-    """It is asked once, however much is stored; when a request begins to wait, it hears what is stored from then on."""
+    """A worker without waiting requests is asked once; when a request begins to wait, it gets news from then on."""
     writer, reader = pair
-    asked: list[list[str]] = []
+    requests: list[list[str]] = []
     hear = reader.news._heard
 
     def counted(question: list[str], answer: Answer[bytes]) -> GiveUp:
-        asked.append(question)
+        requests.append(question)
         return hear(question, answer)
 
     reader.workers.handle(NEWS, counted)
     queue = make_queue(writer.store)
     for number in range(50):
         say(writer.store, queue, str(number))
-    assert eventually(lambda: len(asked) == 1, LONG)
+    assert eventually(lambda: len(requests) == 1, LONG)
     woken = reader.waits(queue)
-    assert eventually(lambda: len(asked) == 2, LONG)
+    assert eventually(lambda: len(requests) == 2, LONG)
     woken.clear()
     say(writer.store, queue, "x")
     assert woken.wait(LONG)
 
 
 def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker]) -> None:
-    """While a worker does not want to hear more, no more partitions are noted for it than one question has."""
+    """While a worker does not ask for news, at most one answer's number of partitions is kept for it."""
     writer, reader = pair
     queue = make_queue(writer.store, partitions=9)
     with replace_in(news, news.MAX_PARTITIONS, 3):
@@ -99,7 +98,7 @@ def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker]) -> N
 
 
 def test_leaving_does_not_wait_for_news(pair: tuple[Worker, Worker]) -> None:
-    """A worker that still owes another one an answer about news leaves at once; the other goes on without it."""
+    """A worker that still owes another one an answer leaves at once; the other continues without it."""
     writer, reader = pair
     queue = make_queue(writer.store)
     say(writer.store, queue, "x")

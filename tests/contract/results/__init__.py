@@ -1,1 +1,1 @@
-"""Results of jobs, on every store."""
+"""Tests of results of jobs, on every store."""

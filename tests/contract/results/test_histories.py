@@ -1,7 +1,7 @@
-"""Results in random orders of events; and each mechanism taken out once, so that some order shows a wrong result.
+"""Results in random orders of events, also with each mechanism removed, so that some order shows a wrong result.
 
-Two processes have one job. Workers claim, stand still and come back late; processes die between the row of a result and
-its entry; the job expires, becomes a dead letter, is deleted or released. What is shown must follow from the
+Two processes have one job. Workers claim, are suspended and come back late; processes die between the row of a result
+and its entry; the job expires, becomes a dead letter, is deleted or released. The result shown must follow from the
 acknowledgements that the log has accepted.
 """
 
@@ -29,16 +29,16 @@ from tests.contract.results.test_results import DAY, Scene
 from tests.replacing import replace
 
 HISTORIES = 40
-"""Number of random histories, each of its own seed."""
+"""Number of random histories, each with its own seed."""
 EVENTS = 16
 
 
 class History:
-    """One job and what may be shown of it.
+    """One job and the results that may be shown for it.
 
     Args:
-        stores: Those of two processes.
-        clock: Theirs.
+        stores: The stores of two processes.
+        clock: The clock of the stores.
         seed: Chooses the events.
     """
 
@@ -54,11 +54,11 @@ class History:
         self._allowed: set[bytes | None] = set()
         """Results of the acknowledgement; empty if the log has accepted none."""
         self._is_deleted = False
-        """It was deleted or cancelled before an acknowledgement."""
+        """Whether the job was deleted or cancelled before an acknowledgement."""
         self._log: list[str] = []
 
     def run(self) -> str | None:
-        """Plays events; returns what is shown and must not be, or None."""
+        """Plays events; returns a wrongly shown result, or None."""
         events = [self.claim] * 4 + [self.acknowledge] * 2 + [self.die] * 2 + [self.expire] * 3
         events += [self.write_late, self.release, self.give_up, self.delete, self.cancel]
         for _ in range(EVENTS):
@@ -89,9 +89,8 @@ class History:
     # Events
 
     def claim(self) -> None:
-        """Claims the job, if it is free."""
         claimed = self._scene.claims.claim(self._scene.access, limit=1, ttl=10)
-        self._receipts += [each.receipt for each in claimed]
+        self._receipts += [delivery.receipt for delivery in claimed]
 
     def acknowledge(self) -> None:
         """Acknowledges any delivery, perhaps an old one, with or without a result."""
@@ -104,12 +103,12 @@ class History:
             self._allowed |= {_result(receipt)} if receipt in self._wrote else set()
 
     def die(self) -> None:
-        """The last delivery writes its result, and its process dies before the entry."""
+        """Writes the result of the last delivery; its process dies before the entry."""
         if self._receipts and self._scene.job().status in UNFINISHED:
             self._write(self._receipts[-1])
 
     def write_late(self) -> None:
-        """A process that stood still since its delivery was the last one writes its result only now."""
+        """Writes the result of an earlier delivery, whose process was suspended."""
         if len(self._receipts) > 1:
             self._write(self._random.choice(self._receipts[:-1]))
 
@@ -118,29 +117,25 @@ class History:
         self._scene.write(receipt, _result(receipt))
 
     def release(self) -> None:
-        """Releases the last delivery."""
         self._scene.claims.release(self._scene.access, self._receipts[-1:])
 
     def give_up(self) -> None:
-        """Makes a dead letter of the last delivery, sometimes."""
+        """Sometimes makes a dead letter of the last delivery."""
         if self._random.random() < 0.3:
             self._scene.claims.release(self._scene.access, self._receipts[-1:], retry=False)
 
     def delete(self) -> None:
-        """Deletes the message, sometimes."""
         if self._random.random() < 0.2:
             self._is_deleted = self._is_deleted or not self._allowed
             self._scene.service.messages.delete(self._scene.access, [self._scene.place])
 
     def cancel(self) -> None:
-        """Cancels the job, sometimes."""
         if self._random.random() < 0.2:
             self._is_deleted = self._is_deleted or not self._allowed
             with suppress(MessageNotFound):
                 self._scene.claims.cancel(self._scene.access, self._scene.position)
 
     def expire(self) -> None:
-        """Time passes, and claims expire."""
         self._clock.advance(20)
 
 
@@ -149,14 +144,14 @@ def _result(receipt: ClaimReceipt) -> bytes:
 
 
 def first_wrong(stores: tuple[Store, Store], clock: Clock, seeds: Iterable[int]) -> str | None:
-    """Returns what the first history shows wrongly."""
-    found = (wrong for seed in seeds if (wrong := History(stores, clock, seed).run()) is not None)
-    return next(found, None)
+    """Returns the wrong result of the first history that shows one."""
+    failures = (wrong for seed in seeds if (wrong := History(stores, clock, seed).run()) is not None)
+    return next(failures, None)
 
 
 @pytest.mark.needs("exact_horizon")
 def test_histories(store: Store, other: Store, clock: Clock) -> None:
-    """A result is shown exactly where its attempt was acknowledged, in any order."""
+    """In any order of events, a result is shown exactly where its attempt was acknowledged."""
     assert first_wrong((store, other), clock, range(HISTORIES)) is None
 
 
@@ -165,7 +160,7 @@ async def _nothing(*_given: object, **_named: object) -> None:
 
 
 async def _keep_unasked(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
-    """Writes results without a look at the log."""
+    """Writes results without reading the log."""
     rows, now = claims._results, claims._store.claim_logs.claim_now() / 1000
     for receipt, result in results.items():
         await rows.acknowledged(queue, receipt, result, now)
@@ -197,7 +192,7 @@ MUTATIONS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.needs("exact_horizon")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_mechanism(store: Store, other: Store, clock: Clock, name: str) -> None:
-    """Without it some history shows a wrong result."""
+    """Without any one mechanism some history shows a wrong result."""
     with ExitStack() as changed:
         changed.enter_context(replace(*MUTATIONS[name]))
         assert first_wrong((store, other), clock, range(10 * HISTORIES)) is not None

@@ -1,4 +1,4 @@
-"""Results of jobs: each is that of the attempt that was acknowledged, in any order of events.
+"""Results of jobs: each is that of the acknowledged attempt, in any order of events.
 
 A process that is killed between the row of a result and its entry leaves the row alone: :meth:`Scene.write` is that.
 """
@@ -35,8 +35,8 @@ class Scene:
     """One job in a queue, and a process.
 
     Args:
-        store: Of the process.
-        options: Of the queue.
+        store: The store of the process.
+        options: Options of the queue.
     """
 
     def __init__(self, store: Store, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
@@ -47,29 +47,25 @@ class Scene:
         self.use(store)
 
     def use(self, store: Store) -> None:
-        """Goes on with another process."""
         self.service, self.access = enter(store, self.queue)
         self.claims = blocking(self.service.claims)
 
     @property
     def place(self) -> Location:
-        """Where the message is."""
         return 1, self.position
 
     def claim(self, ttl: float = 60) -> ClaimReceipt:
-        """Claims the message."""
         [claimed] = self.claims.claim(self.access, limit=9, ttl=ttl)
         return claimed.receipt
 
     def acknowledge(self, receipt: ClaimReceipt, *result: bytes | int) -> ReceiptStatus:
-        """Acknowledges a claim, perhaps with a result."""
         [status] = statuses(
             self.claims.acknowledge(self.access, [receipt], dict.fromkeys([receipt], *result) if result else {})
         )
         return status
 
     def finds_nothing(self) -> bool:
-        """Claims once, and returns whether nothing is outstanding: a claim ends messages that are gone."""
+        """Claims once, which ends messages that are gone; returns whether nothing is outstanding."""
         assert self.claims.claim(self.access, limit=1, ttl=60) == []
         return not self.claims.look_at(self.queue, lambda state, _expired: len(state.outstanding))[1]
 
@@ -79,17 +75,16 @@ class Scene:
         bridge.run(Results(self.store.ledger).acknowledged(self.queue, receipt, result, now))
 
     def job(self) -> JobInfo:
-        """What became of the job."""
         return self.claims.job(self.access, self.place)
 
     def end(self) -> tuple[str, Any]:
-        """How the job ended, with its result: nothing if that is not known."""
+        """Returns how the job ended, with its result, which is UNSET if unknown."""
         job = self.job()
         return job.status, None if job.result is None else bytes(job.result) if job.result is not UNSET else UNSET
 
 
 def test_a_result_is_that_of_the_acknowledgement(store: Store, other: Store) -> None:
-    """Every process shows it once the job is done; repeating the acknowledgement changes nothing."""
+    """Every process shows the result once the job is done; repeating the acknowledgement changes nothing."""
     scene = Scene(store)
     assert scene.job().status == "waiting"
     receipt = scene.claim()
@@ -101,7 +96,7 @@ def test_a_result_is_that_of_the_acknowledgement(store: Store, other: Store) -> 
 
 
 def test_none_writes_nothing(store: Store) -> None:
-    """A job without a result is done with none, however long it has waited, and nothing is written for it."""
+    """A job acknowledged without a result is done with none, however long it waited, and nothing is written for it."""
     scene = Scene(store)
     calls = InterposedStore(store)
     calls.before(Ledger.enter, lambda: pytest.fail("something was written"))
@@ -137,7 +132,7 @@ def test_a_row_alone_shows_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_later_attempt_without_a_result(store: Store, other: Store, clock: Clock, *, is_late: bool) -> None:
-    """It ends the job without one, whether an earlier attempt has written its row before or writes it only then."""
+    """A later attempt without a result ends the job without one, whenever an earlier attempt writes its row."""
     scene = Scene(store)
     first = scene.claim(10)
     if not is_late:
@@ -154,7 +149,7 @@ def test_a_later_attempt_without_a_result(store: Store, other: Store, clock: Clo
 
 
 def test_a_later_attempt_with_a_result(store: Store, other: Store, clock: Clock) -> None:
-    """Its result counts; that of the earlier attempt is refused, before and after."""
+    """The result of a later attempt counts; that of an earlier attempt is refused, before and after."""
     scene = Scene(store)
     first = scene.claim(10)
     clock.advance(20)
@@ -167,7 +162,7 @@ def test_a_later_attempt_with_a_result(store: Store, other: Store, clock: Clock)
 
 
 def test_a_late_result_of_a_job_that_is_done(store: Store) -> None:
-    """Once a job is done nothing is written any more: not even its own attempt adds a result."""
+    """Nothing is written for a job that is done: not even its own attempt can add a result."""
     scene = Scene(store)
     receipt = scene.claim()
     scene.acknowledge(receipt)
@@ -176,7 +171,7 @@ def test_a_late_result_of_a_job_that_is_done(store: Store) -> None:
 
 
 def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
-    """If earlier results cannot be made void, the message is not delivered again now, but later."""
+    """If earlier results cannot be voided, the message is not delivered again now, but later."""
     scene = Scene(store)
     scene.write(scene.claim(10))
     clock.advance(20)
@@ -195,7 +190,7 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
 
 
 def forgotten(scene: Scene, clock: Clock) -> None:
-    """Two days pass, and the log forgets who has left the queue."""
+    """Advances two days, after which the log has forgotten messages that left the queue."""
     clock.advance(2 * DAY)
     say(scene.store, scene.queue, "b")
     for _ in range(2):
@@ -219,7 +214,7 @@ def test_a_dead_letter_has_no_result(store: Store, clock: Clock) -> None:
 
 
 def test_given_up_by_its_worker(store: Store) -> None:
-    """It failed with the error of its attempt, from the moment on at which its receipt was given back."""
+    """A job that its worker gave up has failed with the error of that attempt, from the moment of the release."""
     scene = Scene(store)
     scene.claims.release(scene.access, [scene.claim()], reason=ReleaseReason("KeyError", "7"), retry=False)
     job = scene.job()
@@ -229,7 +224,7 @@ def test_given_up_by_its_worker(store: Store) -> None:
 @pytest.mark.needs("exact_horizon")
 @pytest.mark.parametrize("on_ack", ["keep", "delete"])
 def test_a_message_that_is_gone(store: Store, clock: Clock, on_ack: str) -> None:
-    """A delivered job that expires has expired, whatever its attempt has written; a late attempt is refused."""
+    """A delivered job that expires is expired, whatever its attempt has written; a late attempt is refused."""
     scene = Scene(store, result_ttl=7 * DAY, on_ack=on_ack)
     receipt = scene.claim(10)
     scene.write(receipt)
@@ -245,7 +240,7 @@ def test_a_message_that_is_gone(store: Store, clock: Clock, on_ack: str) -> None
 @pytest.mark.needs("exact_horizon")
 @pytest.mark.parametrize("is_delivered", [False, True])
 def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: bool) -> None:
-    """It was removed, also long afterwards; but if its attempt is acknowledged, its result is shown."""
+    """A deleted job is removed, also long afterwards; but if its attempt is acknowledged, its result is shown."""
     scene = Scene(store)
     receipt = scene.claim(10) if is_delivered else None
     scene.service.messages.delete(scene.access, [scene.place])
@@ -266,7 +261,7 @@ def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_cancelled(store: Store, clock: Clock, *, is_repeated: bool) -> None:
-    """A cancelled job is removed, and no dead letter; a result that its worker has all the same is shown."""
+    """A cancelled job is removed without a dead letter; a result that its worker still sends is shown."""
     for end in ("waits", "released", "expired", "acknowledged"):
         scene = Scene(store)
         if is_repeated:
@@ -289,7 +284,7 @@ def test_cancelled(store: Store, clock: Clock, *, is_repeated: bool) -> None:
 
 
 def test_a_result_of_a_message_that_was_deleted(store: Store, clock: Clock) -> None:
-    """What an attempt writes that was superseded before its message was deleted does not count."""
+    """A result written by a superseded attempt does not count after its message was deleted."""
     scene = Scene(store)
     first = scene.claim(10)
     clock.advance(20)
@@ -309,7 +304,7 @@ def test_deleted_when_it_was_done(store: Store) -> None:
 
 
 def test_names(store: Store) -> None:
-    """A job that is replaced by a newer value of its name is superseded; one whose name is deleted is removed."""
+    """A job that a newer value of its name replaces is superseded; one whose name is deleted is removed."""
     scene = Scene(store)
     names = BlockingNames(scene.service)
     for status in ("superseded", "removed"):
@@ -337,7 +332,7 @@ def test_a_move(store: Store, clock: Clock) -> None:
 
 
 def test_what_is_not_known(store: Store, clock: Clock) -> None:
-    """After its time a result is not known any more, and the answer says how long it was kept."""
+    """After its retention a result is unknown, and the answer says how long it was kept."""
     scene = Scene(store)
     scene.acknowledge(scene.claim(), b"1")
     clock.advance(HOUR - 10)
@@ -350,7 +345,7 @@ def test_what_is_not_known(store: Store, clock: Clock) -> None:
 
 
 def test_a_job_that_waited_for_long(store: Store, clock: Clock) -> None:
-    """Who has seen it unfinished knows that it has no result; others know only that it is done."""
+    """A process that has seen the job unfinished knows that it has no result; others only know that it is done."""
     scene = Scene(store)
     clock.advance(2 * HOUR)
     poll = JobPoll([scene.place])
@@ -366,7 +361,7 @@ def test_a_job_that_waited_for_long(store: Store, clock: Clock) -> None:
 
 
 def test_unfinished_jobs(store: Store, clock: Clock) -> None:
-    """Each state of a job that goes on has its name; a job that was never seen, or expired unseen, has one too."""
+    """Each unfinished state of a job has a name; a job that was never seen, or expired unseen, has one too."""
     scene = Scene(store)
     [delayed] = bridge.run(store.messages.append(scene.queue, [new("b", delay=600)]))
     assert scene.claims.job(scene.access, (1, delayed)).status == "delayed"
@@ -390,7 +385,7 @@ def test_unfinished_jobs(store: Store, clock: Clock) -> None:
 
 
 def test_too_large(store: Store) -> None:
-    """The job is done, and its size is told in place of the result."""
+    """The job is done, and the answer has the size in place of the result."""
     scene = Scene(store)
     assert scene.acknowledge(scene.claim(), 20_000) is ReceiptStatus.DONE
     job = scene.job()

@@ -1,1 +1,1 @@
-"""Schedules, on both stores."""
+"""Tests of schedules, on both stores."""

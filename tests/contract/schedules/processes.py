@@ -23,7 +23,7 @@ from tests.contract.samples import method_of, read_one, whole
 from tests.interposed_store import InterposedStore
 
 STEPS = (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once)
-"""Calls of which any may be a process's last."""
+"""Calls of which any may be the last of a process."""
 
 
 class Killed(Exception):
@@ -31,10 +31,10 @@ class Killed(Exception):
 
 
 class Process:
-    """A process that fires schedules when it is told to.
+    """A process that fires schedules when the test calls it.
 
     Args:
-        store: Its way to the data.
+        store: Its store.
         clock: Its clock.
     """
 
@@ -50,22 +50,20 @@ class Process:
         self._calls = 0
 
     def put(self, name: str, plan: Plan) -> ScheduleReport:
-        """Makes a schedule, or gives it another plan."""
         return self.schedules.put(APP, name, lambda _before, _now: plan, bool)[0]
 
     def find(self, name: str) -> Record:
-        """Reads a schedule."""
         record = bridge.run(self.between.store.records.record(KIND, APP, name))
         assert record is not None
         return record
 
     def step(self, name: str) -> bool:
-        """Does what is to be done with a schedule now; returns whether there was anything."""
+        """Takes the next step of a schedule; returns whether there was one."""
         record = self.find(name)
         return self.service.core.run(self.firing.go_on(record)) != record
 
     def settle(self, name: str) -> None:
-        """Goes on until there is nothing to do, as a runner does, while time goes by."""
+        """Takes steps until there are none, as a runner does, while time passes."""
         for _ in range(200):
             try:
                 if not self.step(name):
@@ -75,7 +73,6 @@ class Process:
         raise AssertionError(self.report(name))
 
     def report(self, name: str) -> ScheduleReport:
-        """Shows a schedule."""
         return self.schedules.show(APP, name, bool)
 
     def kill_at(self, number: int, *, after: bool) -> None:
@@ -95,36 +92,34 @@ class Process:
             return self._calls == number
 
         def at_once(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - what the method takes and gives
-            is_last, found = begins(), real(*args, **named)
+            is_last, result = begins(), real(*args, **named)
             if is_last:
                 raise Killed
-            return found
+            return result
 
         async def awaited(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as above
-            is_last, found = begins(), await real(*args, **named)
+            is_last, result = begins(), await real(*args, **named)
             if is_last:
                 raise Killed
-            return found
+            return result
 
         return awaited if inspect.iscoroutinefunction(method) else at_once
 
 
 def plan(queue: Queue, body: str = "tick", *, every: int = 60, anchor: float = 0, missed: Missed = "skip") -> Plan:
-    """A plan with an interval."""
     return Plan(queue.name, Timetable(every=every, anchor=int(anchor)), kept(Draft(body)), missed=missed)
 
 
 def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:
-    """How often each body was published, also at the very moment of the clock."""
+    """Counts how often each body was published, also at the very moment of the clock."""
     part = replace(whole(), delayed=False, due=False)
     return Counter(message.body for message in read_one(store, queue, part).messages)
 
 
 def seconds(clock: Clock) -> float:
-    """The time of a clock, in seconds since 1970."""
+    """Returns the time of a clock, in seconds since 1970."""
     return ids.ticks_to_seconds(clock.ticks)
 
 
 def paused(given: Plan) -> Plan:
-    """The same plan, paused."""
     return replace(given, paused=True)

@@ -21,19 +21,18 @@ from tests.contract.schedules.processes import Killed, Process, bodies, paused, 
 from tests.replacing import replace_in
 
 S = 1.0
-"""Seconds by which clocks may differ."""
+"""Max difference of clocks, in seconds."""
 CALLS = 12
-"""More calls of the store than a tick takes."""
+"""More calls of the store than a tick makes."""
 
 
 @pytest.fixture
 def process(store: Store, clock: Clock) -> Process:
-    """A process."""
     return Process(store, clock)
 
 
 def begin(process: Process, name: str = "s", *, every: int = 60, missed: Missed = "skip") -> int:
-    """Makes a queue and a schedule of it for every minute; returns the first instant. The clock stands 20 s before."""
+    """Makes a queue and a schedule for every minute; returns the first instant, 20 s after the clock's time."""
     process.clock.ticks -= process.clock.ticks % 10_000_000
     anchor = int(seconds(process.clock)) - 40
     queue = make_queue(process.between.store, "q")
@@ -43,7 +42,7 @@ def begin(process: Process, name: str = "s", *, every: int = 60, missed: Missed 
 
 
 def test_a_tick(process: Process, store: Store) -> None:
-    """Nothing is posted before a tick is due; then one message, and the schedule says where it is."""
+    """Nothing is posted before a tick is due; then one message is, and the schedule shows it."""
     first = begin(process)
     assert not process.step("s")
     process.clock.advance(19.5)
@@ -57,10 +56,10 @@ def test_a_tick(process: Process, store: Store) -> None:
     assert report.firing is None
     assert report.last is not None
     assert (report.last.state, report.last.instant) == ("published", first)
-    [found] = bridge.run(
+    [message] = bridge.run(
         store.messages.fetch(queue, [(report.last.partition, ids.parse_position(report.last.message_id))])
     )
-    assert found.body == "tick"
+    assert message.body == "tick"
     process.clock.advance(59)
     assert not process.step("s")
     process.clock.advance(1)
@@ -72,7 +71,7 @@ def test_a_tick(process: Process, store: Store) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(1, CALLS + 1))
 def test_killed_at_every_call(process: Process, other: Store, number: int, *, after: bool) -> None:
-    """A process stops before or after any call of the store; another one finishes the tick, and it is there once."""
+    """If a process stops before or after any call of the store, another one finishes the tick; it is published once."""
     begin(process)
     process.clock.advance(20)
     process.kill_at(number, after=after)
@@ -88,7 +87,7 @@ def test_killed_at_every_call(process: Process, other: Store, number: int, *, af
 
 
 def test_all_calls_were_tried(process: Process) -> None:
-    """The kills above reach beyond the last call that a tick makes."""
+    """The kills above include the last call that a tick makes."""
     begin(process)
     process.clock.advance(20)
     process.kill_at(CALLS + 1, after=False)
@@ -98,26 +97,26 @@ def test_all_calls_were_tried(process: Process) -> None:
 
 @pytest.mark.parametrize("number", range(4, CALLS + 1, 2))
 def test_both_go_on(process: Process, other: Store, number: int) -> None:
-    """A process that only stood still goes on as well after another one has finished: still once."""
+    """If a paused process continues after another one has finished its tick, the tick is still published once."""
     begin(process)
     process.clock.advance(20)
     process.kill_at(number, after=False)
     with suppress(Killed):
         process.settle("s")
-    found = bridge.run(process.between._store.records.record(states.KIND, APP, "s"))
-    assert found is not None
+    record = bridge.run(process.between._store.records.record(states.KIND, APP, "s"))
+    assert record is not None
     Process(other, process.clock).settle("s")
     for method in (Records.record, ClaimLogs.claim_time, Catalogue.queue, Records.set_record, KeyedPosts.append_once):
         process.between.passing(method)
     with suppress(RecordChanged, KeyInUse):
-        process.service.core.run(process.firing.go_on(found))
+        process.service.core.run(process.firing.go_on(record))
     process.settle("s")
     assert bodies(other, bridge.run(other.catalogue.queue(APP, "q"))) == {"tick": 1}
 
 
 @pytest.mark.parametrize("ahead", [S, -S, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_clocks_that_differ(open_with_clock: Callable[[Clock], Store], ahead: float) -> None:
-    """Processes whose clocks differ fire each tick once and skip none, in whichever order they come."""
+    """Processes whose clocks differ fire each tick once and skip none, in any order."""
     first = Process(open_with_clock(clock := Clock()), clock)
     second = Process(open_with_clock(own := Clock(clock.ticks)), own)
     begin(first)
@@ -153,10 +152,10 @@ def _fire(process: Process) -> None:
 
 
 class TestMissed:
-    """Ticks that nobody was there for."""
+    """Tests of ticks that were missed because no process was running."""
 
     def test_skipped(self, process: Process, store: Store) -> None:
-        """Of those that were missed nothing is posted; the next one is, when it is due."""
+        """Missed ticks are not posted by default; the next one is, when it is due."""
         first = begin(process)
         process.clock.advance(20 + 600 + 59)
         process.settle("s")
@@ -177,7 +176,7 @@ class TestMissed:
         assert (report.last.state, report.last.instant, report.next[0]) == ("skipped", first, first + 3600)
 
     def test_caught_up(self, process: Process, store: Store) -> None:
-        """They are posted one after another, each once."""
+        """Missed ticks are posted one after another, each once."""
         first = begin(process, missed="catch_up")
         process.clock.advance(20 + 600)
         process.settle("s")
@@ -186,27 +185,27 @@ class TestMissed:
 
     @pytest.mark.slow_on("cassandra")
     def test_not_endlessly(self, process: Process, store: Store) -> None:
-        """No more than the newest hundred are caught up."""
+        """At most the newest hundred ticks are caught up."""
         begin(process, missed="catch_up")
         process.clock.advance(20 + 60 * 150)
         process.settle("s")
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": states.MAX_CAUGHT_UP}
 
     def test_while_paused(self, process: Process, store: Store) -> None:
-        """What comes while a schedule is paused is not made up for, whatever it says of missed ticks."""
+        """Ticks during a pause are not caught up, whatever the schedule says of missed ticks."""
         first = begin(process, missed="catch_up")
         queue = bridge.run(store.catalogue.queue(APP, "q"))
-        given = process.report("s").plan
-        assert process.put("s", paused(given)).next == []
+        current_plan = process.report("s").plan
+        assert process.put("s", paused(current_plan)).next == []
         process.clock.advance(20 + 600)
         process.settle("s")
-        assert process.put("s", given).next[0] == first + 660
+        assert process.put("s", current_plan).next[0] == first + 660
         process.settle("s")
         assert bodies(store, queue) == {}
 
 
 class TestUnknown:
-    """Firings that cannot be finished safely."""
+    """Tests of ticks that cannot be finished safely."""
 
     def stopped(self, process: Process) -> None:
         """A process has begun to fire, and has stopped: its message is posted."""
@@ -218,7 +217,7 @@ class TestUnknown:
             process.step("s")
 
     def test_too_old(self, process: Process, other: Store) -> None:
-        """Long before the key is forgotten nobody posts any more: the tick is reported as unknown, and not doubled."""
+        """Well before a key is forgotten, its tick is not posted again: it is reported as unknown, and not doubled."""
         self.stopped(process)
         queue = bridge.run(other.catalogue.queue(APP, "q"))
         before = bodies(other, queue)
@@ -232,7 +231,7 @@ class TestUnknown:
         assert states.MAX_FIRING * 2 < states.KEY_SECONDS
 
     def test_purged_in_between(self, process: Process, other: Store) -> None:
-        """A purge forgets the key: the message is not posted anew."""
+        """After a purge, which forgets the key, the message is not posted again."""
         self.stopped(process)
         queue = bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue(APP, "q", fresh=True))))
         late = Process(other, process.clock)
@@ -256,10 +255,10 @@ def _second_fails(store: Store) -> Callable[..., object]:
 
 
 class TestFailing:
-    """Queues that do not get the message."""
+    """Tests of posts that fail."""
 
     def test_no_queue(self, process: Process, store: Store) -> None:
-        """A tick for a queue that is gone has failed, and says so; when the queue is there again the next one comes."""
+        """A tick for a missing queue fails, and the schedule says so; once the queue exists the next tick is posted."""
         begin(process)
         bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.queue(APP, "q"))))
         process.clock.advance(20)
@@ -274,7 +273,7 @@ class TestFailing:
         assert bodies(store, queue) == {"tick": 1}
 
     def test_a_message_that_the_queue_refuses(self, process: Process, store: Store) -> None:
-        """A tick that the queue refuses has failed; the next one is tried."""
+        """A tick that the queue refuses fails; the next one is tried."""
         begin(process)
         bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.queue(APP, "q"))))
         bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(kind="ordered")))
@@ -285,7 +284,7 @@ class TestFailing:
         assert (report.last.state, report.firing) == ("failed", None)
 
     def test_a_store_that_is_away(self, process: Process, store: Store) -> None:
-        """A tick whose post fails is posted when the store is there again, once."""
+        """A tick whose post fails is posted once when the store is available again."""
         begin(process)
         process.clock.advance(20)
         process.between.instead(KeyedPosts.append_once, _away)
@@ -301,18 +300,18 @@ def _away(*_args: object, **_named: object) -> object:
 
 
 class TestChanging:
-    """What owners do."""
+    """Tests of changes by owners."""
 
     def test_made_again(self, process: Process, store: Store) -> None:
         """A schedule that is removed and made again under its name fires as any other; old keys do not count."""
         first = begin(process)
         process.clock.advance(20)
         process.settle("s")
-        given = process.report("s").plan
+        current_plan = process.report("s").plan
         process.schedules.remove(APP, "s", bool)
         with pytest.raises(ScheduleNotFound):
             process.report("s")
-        process.put("s", given)
+        process.put("s", current_plan)
         # As if a process whose clock is behind had made it.
         record = process.find("s")
         again = replace(states.decode(record.value), next=first)
@@ -321,7 +320,7 @@ class TestChanging:
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 2}
 
     def test_a_tick_is_not_repeated_by_a_change(self, process: Process, store: Store) -> None:
-        """A change by a process whose clock is behind does not bring back a tick that was fired."""
+        """A change by a process whose clock is behind does not repeat a tick that was fired."""
         first = begin(process)
         process.clock.advance(20)
         process.settle("s")
@@ -333,7 +332,7 @@ class TestChanging:
         assert bodies(store, queue) == {"tick": 1}
 
     def test_changed_while_it_fires(self, process: Process, other: Store) -> None:
-        """The message that is being posted stays as it was; the next one is the new one."""
+        """The message that is being posted stays as it was; the next one uses the changed plan."""
         begin(process)
         process.clock.advance(20)
         process.kill_at(6, after=False)
@@ -341,9 +340,9 @@ class TestChanging:
             process.step("s")
         late = Process(other, process.clock)
         queue = bridge.run(other.catalogue.queue(APP, "q"))
-        given = late.report("s")
-        assert given.firing is not None
-        late.put("s", plan(queue, "new", anchor=given.plan.timetable.anchor))
+        report = late.report("s")
+        assert report.firing is not None
+        late.put("s", plan(queue, "new", anchor=report.plan.timetable.anchor))
         late.settle("s")
         assert bodies(other, queue) == {"tick": 1}
         process.clock.advance(60)
@@ -351,7 +350,7 @@ class TestChanging:
         assert bodies(other, queue) == {"tick": 1, "new": 1}
 
     def test_run_now(self, process: Process, store: Store) -> None:
-        """A message is posted at once, also of a paused schedule, each time; the timetable goes on as it was."""
+        """Running a schedule posts a message at once, also if it is paused, each time; the timetable is unchanged."""
         first = begin(process)
         core = process.service.core
         for number in (1, 2):
@@ -365,10 +364,10 @@ class TestChanging:
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 3}
 
     def test_hidden(self, process: Process) -> None:
-        """Who may not manage a queue finds no schedule of it, and cannot take its name."""
+        """A caller that may not manage a queue sees none of its schedules, and cannot take their names."""
         begin(process)
-        given = process.report("s").plan
-        nothing: Callable[[str], bool] = lambda _queue: False  # noqa: E731 - a word for it
+        current_plan = process.report("s").plan
+        nothing: Callable[[str], bool] = lambda _queue: False  # noqa: E731 - a short name
         with pytest.raises(ScheduleNotFound):
             process.schedules.show(APP, "s", nothing)
         with pytest.raises(ScheduleNotFound):
@@ -376,31 +375,31 @@ class TestChanging:
         with pytest.raises(ScheduleNotFound):
             process.service.core.run(process.schedules.fire(APP, "s", nothing))
         with pytest.raises(NotAllowed):
-            process.schedules.put(APP, "s", lambda _before, _now: given, nothing)
+            process.schedules.put(APP, "s", lambda _before, _now: current_plan, nothing)
         assert process.schedules.list(APP, nothing) == ([], None)
 
     def test_as_many_as_there_may_be(self, process: Process) -> None:
-        """An application has a bounded number of schedules; those that are there can be changed."""
+        """An application has a limited number of schedules; existing ones can still be changed."""
         begin(process)
-        given = process.report("s").plan
+        current_plan = process.report("s").plan
         with replace_in(use_cases, use_cases.MAX_SCHEDULES, 3):
-            process.put("s2", given)
-            process.put("s3", given)
+            process.put("s2", current_plan)
+            process.put("s3", current_plan)
             with pytest.raises(TooManySchedules):
-                process.put("s4", given)
-            process.put("s3", paused(given))
+                process.put("s4", current_plan)
+            process.put("s3", paused(current_plan))
 
     def test_listed(self, process: Process) -> None:
         """Schedules are listed by name, page by page."""
         begin(process)
-        given = process.report("s").plan
+        current_plan = process.report("s").plan
         for name in ("c", "a", "b"):
-            process.put(name, given)
+            process.put(name, current_plan)
         with replace_in(use_cases, use_cases.MAX_LISTED, 2):
-            found, more = process.schedules.list(APP, bool)
-            assert ([report.name for report in found], more) == (["a", "b"], "c")
-            found, more = process.schedules.list(APP, bool, start="c")
-            assert ([report.name for report in found], more) == (["c", "s"], None)
+            schedules, more = process.schedules.list(APP, bool)
+            assert ([report.name for report in schedules], more) == (["a", "b"], "c")
+            schedules, more = process.schedules.list(APP, bool, start="c")
+            assert ([report.name for report in schedules], more) == (["c", "s"], None)
 
 
 DAY = 86_400
@@ -408,17 +407,17 @@ AHEAD = pytest.mark.parametrize("ahead", [2 * 3600, 5 * DAY, 400 * DAY], ids=["h
 
 
 def published(*processes: Process) -> int:
-    """Counts the ticks that were published; messages that are far ahead of the clock cannot be read on Cassandra."""
+    """Counts published ticks; messages far ahead of the clock cannot be read on Cassandra."""
     return sum(each.firing.counts["published"] for each in processes)
 
 
 class TestClockThatWasAhead:
-    """What was done while the clock was ahead stops no schedule when the clock is right again."""
+    """After the clock was ahead and is right again, every schedule goes on."""
 
     @AHEAD
     @pytest.mark.parametrize("missed", ["skip", "catch_up"])
     def test_fired_while_ahead(self, process: Process, store: Store, ahead: int, missed: Missed) -> None:
-        """Schedules go on from now, at their times, each tick once; ticks of the future do not count."""
+        """Schedules continue from now, at their times, each tick once; ticks of the future do not count."""
         first = begin(process, missed=missed)
         process.clock.advance(ahead + 20)
         process.settle("s")
@@ -434,7 +433,7 @@ class TestClockThatWasAhead:
 
     @AHEAD
     def test_made_while_ahead(self, process: Process, store: Store, ahead: int) -> None:
-        """A schedule of that time fires at its times, and so does one whose plan is changed or paused since."""
+        """A schedule made while the clock was ahead fires at its times, also after its plan was changed or paused."""
         process.clock.advance(ahead)
         first = begin(process) - ahead
         process.clock.advance(-ahead)
@@ -446,17 +445,17 @@ class TestClockThatWasAhead:
 
     @AHEAD
     def test_changed_since(self, process: Process, store: Store, ahead: int) -> None:
-        """A change of the plan, too, sets the next time by the clock of now."""
+        """A change of the plan sets the next time by the present clock."""
         first = begin(process)
         process.clock.advance(ahead + 20)
         process.settle("s")
         process.clock.advance(-ahead)
-        given = plan(bridge.run(store.catalogue.queue(APP, "q")), "new", every=30, anchor=first)
-        assert process.put("s", given).next[0] == first + 30
+        new_plan = plan(bridge.run(store.catalogue.queue(APP, "q")), "new", every=30, anchor=first)
+        assert process.put("s", new_plan).next[0] == first + 30
 
     @AHEAD
     def test_killed_while_ahead(self, process: Process, store: Store, other: Store, ahead: int) -> None:
-        """A firing that was begun then ends as not known, or with its message once, and the schedule goes on."""
+        """A firing begun while the clock was ahead ends as unknown, or with one message, and the schedule continues."""
         first = begin(process)
         process.clock.advance(ahead + 20)
         process.kill_at(4, after=True)
@@ -474,7 +473,7 @@ class TestClockThatWasAhead:
 
     @AHEAD
     def test_a_message_of_the_future(self, process: Process, store: Store, ahead: int) -> None:
-        """A message that was posted while the clock was ahead moves ids, and no schedule."""
+        """A message posted while the clock was ahead moves ids, but no schedule."""
         first = begin(process)
         process.clock.advance(ahead)
         say(store, bridge.run(store.catalogue.queue(APP, "q")), "ahead")

@@ -1,4 +1,4 @@
-"""Processes that fire schedules by themselves: one does it, another one takes over, and nothing is asked in vain."""
+"""Processes fire schedules in the background: one fires each, another takes over, and idle ones query little."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ ASKED: tuple[Callable[..., Any], ...] = (
 
 
 class Runner:
-    """A process that fires schedules by itself.
+    """A process that fires schedules in the background.
 
     Attributes:
-        asked: How often it has called each method of the store.
+        asked: Number of calls of each method of the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -55,16 +55,15 @@ class Runner:
     def put(self, name: str, queue: Queue, clock: Clock) -> int:
         """Makes a schedule for every minute; returns its first instant."""
         anchor = int(seconds(clock))
-        given = plan(queue, name, anchor=anchor)
-        return self.schedules.put(APP, name, lambda _before, _now: given, bool)[0].next[0]
+        new_plan = plan(queue, name, anchor=anchor)
+        return self.schedules.put(APP, name, lambda _before, _now: new_plan, bool)[0].next[0]
 
     def stop(self) -> None:
-        """Ends it."""
         self._stopping.set()
         self.schedules.watch()
 
     def looks(self, most: int) -> bool:
-        """Waits until it has looked so often more."""
+        """Waits until it has searched that many more times."""
         before = self.asked["due_records"]
         return eventually(lambda: self.asked["due_records"] >= before + most)
 
@@ -84,20 +83,19 @@ def _running(store: Store) -> Iterator[Runner]:
 
 @pytest.fixture
 def start(open_store: Callable[[], Store]) -> Iterator[Start]:
-    """Starts a process."""
     with ExitStack() as running:
         yield lambda: running.enter_context(_running(open_store()))
 
 
 @pytest.fixture
 def queue(store: Store, clock: Clock) -> Queue:
-    """A queue. The clock stands at a whole second."""
+    """Makes a queue, with the clock at a whole second."""
     clock.ticks -= clock.ticks % 10_000_000
     return make_queue(store, "q")
 
 
 def test_fired_by_itself(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
-    """What is due is fired; what is not, is not, however often it is looked at."""
+    """Due schedules are fired; others are not, however often they are searched."""
     runner = start()
     names = [f"s{number}" for number in range(10)]
     for name in names:
@@ -113,9 +111,9 @@ def test_fired_by_itself(store: Store, queue: Queue, clock: Clock, start: Start)
 
 @pytest.mark.parametrize("started", ["before", "after"])
 def test_a_clock_that_was_ahead(store: Store, queue: Queue, clock: Clock, start: Start, started: str) -> None:
-    """Schedules that were fired ahead of the clock go on once it is right, with a process of that time or a new one.
+    """Schedules fired ahead of the clock continue once it is right, in a process of that time or a new one.
 
-    A new one learns it from ids, which only the embedded store keeps above all earlier ones.
+    A new process learns it from ids, which only the embedded store keeps above all earlier ones.
     """
     runner = start()
     first = runner.put("s", queue, clock)
@@ -138,7 +136,7 @@ def test_a_clock_that_was_ahead(store: Store, queue: Queue, clock: Clock, start:
 
 
 def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
-    """A schedule stays with the process that has made it: others look what is overdue, and do not read it."""
+    """A schedule stays with the process that made it: others search for overdue ones, and do not read it."""
     other = start()
     owner = start()
     assert other.looks(2)
@@ -146,14 +144,14 @@ def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, 
     for ticks in range(1, 6):
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
-        # Else it would seem overdue after the next advance, and the other process would read it.
+        # Otherwise it would seem overdue after the next advance, and the other process would read it.
         assert eventually(lambda: not bridge.run(store.records.due_records(KIND, bridge.run(store.ledger.now()))))
     assert other.looks(3)
     assert set(other.asked) == {"ids_ahead", "due_records"}
 
 
 def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
-    """When the process that has made a schedule has ended, another one fires what is overdue, and goes on."""
+    """When the process that made a schedule has ended, another one fires overdue ticks, and continues."""
     other = start()
     owner = start()
     assert other.looks(2)
@@ -169,7 +167,7 @@ def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> N
 
 
 def test_after_a_restart(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
-    """Processes that begin know what there is, and fire it in time, once, however many begin."""
+    """New processes know the existing schedules and fire them in time, once, however many start."""
     owner = start()
     owner.put("s", queue, clock)
     owner.stop()
@@ -197,7 +195,7 @@ def test_goes_on_after_failures(store: Store, queue: Queue, clock: Clock, start:
 
 
 def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Callable[[], Store], start: Start) -> None:
-    """Without schedules, and with a hundred that are not due, a look is one call, of four statements on Cassandra."""
+    """Without due schedules a search is one call, of four statements on Cassandra."""
     queue = make_queue(store, "q")
     runner = Runner(idle := open_store())
     try:
@@ -210,7 +208,7 @@ def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Calla
             looks = runner.asked["due_records"]
             sent = _statements(idle) - before[0]
             assert set(runner.asked) <= {"ids_ahead", "due_records"}
-            # A look may be under way at either end; other statements are the clock check's.
+            # A search may be in flight at either end; other statements are the clock check's.
             assert sent <= 4 * (looks + 2) + _others(idle)
             if not step:
                 maker = start()

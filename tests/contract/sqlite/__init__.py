@@ -1,1 +1,1 @@
-"""What only the embedded store promises."""
+"""Tests of behaviour that only the embedded store has."""

@@ -1,4 +1,4 @@
-"""SQLite stores whose statements are counted where SQLite carries them out."""
+"""SQLite stores whose statements are counted where SQLite runs them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from tests.replacing import replace
 def counted_store(
     directory: Path, statements: list[str], clock: Callable[[], int] = ids.now_ticks
 ) -> Iterator[SqliteStore]:
-    """A store that adds each statement to a list. Nothing is swept meanwhile."""
+    """Opens a store that adds each statement to a list. Sweeps are disabled."""
     connect = connection.connect
 
     def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
-        """Opens the file as ever."""
         opened = connect(*arguments, **options)
         opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
         return opened

@@ -1,4 +1,4 @@
-"""Backups of the embedded store: what is in them, and that neither they nor a restore are ever half done."""
+"""Backups of the embedded store: their contents, and that neither a backup nor a restore is ever left half done."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ APP = "app"
 OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
 LARGE = "x" * 30_000
 MANY = 3000
-"""Messages that take several looks at the progress to be copied."""
+"""Number of messages whose copy takes several progress reports."""
 
 
 def tell(text: str, done: int, total: int | None) -> None:
-    """Hears of the progress."""
+    """Ignores the progress."""
 
 
 def post(store: Store, queue: Queue, *bodies: str) -> list[tuple[int, int]]:
-    """Stores messages in partition 1; returns their positions."""
     return bridge.run(store.messages.append(queue, [NewMessage(body=body, partition=1, ttl=3600) for body in bodies]))
 
 
 def bodies(directory: Path, name: str = "q") -> list[str]:
-    """The messages of a queue in a store that is closed, in order."""
+    """Returns the messages of a queue in a closed store, in order."""
     with closing(open_store(directory, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, name))
         return [
@@ -53,12 +52,12 @@ def bodies(directory: Path, name: str = "q") -> list[str]:
 
 
 WHOLE = Slice(1, limit=1_000_000, max_bytes=1 << 40)
-"""All of partition 1."""
+"""A slice of all of partition 1."""
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The directory of a closed store: an application, a queue, three messages."""
+    """Makes the directory of a closed store with an application, a queue and three messages."""
     with closing(open_store(tmp_path / "data", options=OPTIONS)) as store:
         bridge.run(store.applications.create_application(APP))
         queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec()))
@@ -67,12 +66,12 @@ def data(tmp_path: Path) -> Path:
 
 
 def left_behind(directory: Path) -> list[str]:
-    """Files that are neither a store nor a backup."""
+    """Returns files that are neither a store nor a backup."""
     return sorted(path.name for path in directory.iterdir() if path.name.startswith(".") or "-" in path.name)
 
 
 def test_a_backup_restored_elsewhere(data: Path, tmp_path: Path) -> None:
-    """A store made of a backup has what the backup counted, and goes on."""
+    """A store restored from a backup has the messages that the backup counted, and continues."""
     target = tmp_path / "copy.sqlite3"
     contents = backup.back_up(data, target, OPTIONS, tell)
     assert (contents.applications, contents.queues, contents.messages) == (1, 1, 3)
@@ -87,7 +86,7 @@ def test_a_backup_restored_elsewhere(data: Path, tmp_path: Path) -> None:
 
 
 def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
-    """Each backup made beside a writer has all that was acknowledged before it began, and of the rest a beginning."""
+    """A backup made beside a writer has all messages acknowledged before it began, and the first of the later ones."""
     with closing(open_store(data, options=OPTIONS)) as store:
         first, _ = bridge.run(store.catalogue.create_queue(APP, "first", QueueSpec()))
         second, _ = bridge.run(store.catalogue.create_queue(APP, "second", QueueSpec()))
@@ -121,7 +120,7 @@ def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_backup_is_compact(data: Path, tmp_path: Path) -> None:
-    """Space that the store's file does not use any more is not in the backup."""
+    """A backup leaves out unused space of the store's file."""
     with closing(open_store(data, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         places = [(1, place) for _ in range(20) for place in post(store, queue, LARGE)]
@@ -132,7 +131,7 @@ def test_a_backup_is_compact(data: Path, tmp_path: Path) -> None:
 
 
 def test_an_existing_file_stays_unless_asked(data: Path, tmp_path: Path) -> None:
-    """Neither a file nor a store is replaced by a caller who did not say so."""
+    """Neither a file nor a store is replaced unless the caller asks for it."""
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, tell)
     before = target.read_bytes()
@@ -147,7 +146,7 @@ def test_an_existing_file_stays_unless_asked(data: Path, tmp_path: Path) -> None
 
 
 def test_a_store_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
-    """A restore over a store that a process has open is refused, and the process goes on undisturbed."""
+    """A restore over a store that a process has open is refused, and the process is not affected."""
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, tell)
     with closing(open_store(data, options=OPTIONS)) as store:
@@ -164,7 +163,7 @@ def test_a_store_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
 
 
 def test_ids_go_on_after_a_restore(data: Path, tmp_path: Path) -> None:
-    """Neither ids of messages nor numbers of queues of the replaced store come again, although its clock was ahead."""
+    """Neither message ids nor queue numbers of the replaced store are reused, although its clock was ahead."""
     backup.back_up(data, tmp_path / "b", OPTIONS, tell)
     ahead = SqliteOptions(
         sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 3600 * ids.TICKS_PER_SECOND
@@ -180,7 +179,7 @@ def test_ids_go_on_after_a_restore(data: Path, tmp_path: Path) -> None:
 
 
 def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
-    """A delayed message of a backup becomes due when it should, also if the ids go on above it."""
+    """A delayed message of a backup becomes due on time, also if ids continue above it."""
     with closing(open_store(data, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         bridge.run(store.messages.append(queue, [NewMessage(body="due", partition=1, ttl=9000, delay=1800.0)]))
@@ -202,49 +201,44 @@ def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
 
 
 def no_database(path: Path) -> None:
-    """Text in place of the file."""
     path.write_text("no database at all\n" * 1000)
 
 
 def another_program(path: Path) -> None:
-    """A database of something else."""
     path.unlink()
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE TABLE t (x)")
 
 
 def newer(path: Path) -> None:
-    """A store of a later version."""
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("PRAGMA user_version = 99")
 
 
 def cut_off(path: Path) -> None:
-    """The beginning of the file."""
     path.write_bytes(path.read_bytes()[:-8192])
 
 
 def garbage(path: Path) -> None:
-    """Pages full of garbage."""
+    """Overwrites pages with garbage."""
     content = bytearray(path.read_bytes())
-    for at in range(4096, len(content), 4096):
-        content[at : at + 300] = random.Random(at).randbytes(300)
+    for start in range(4096, len(content), 4096):
+        content[start : start + 300] = random.Random(start).randbytes(300)
     path.write_bytes(content)
 
 
 def empty(path: Path) -> None:
-    """Nothing."""
     path.write_bytes(b"")
 
 
 def not_closed(path: Path) -> None:
-    """A store that a process has open: a part of it is in the log."""
+    """Keeps a store open, so that a part of it is in the log."""
     path.with_name(f"{path.name}-wal").write_bytes(b"log")
 
 
 @pytest.mark.parametrize("harm", [no_database, another_program, newer, cut_off, garbage, empty, not_closed])
 def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: Any) -> None:  # noqa: ANN401 - a function
-    """A file that is no sound backup is refused by its name; the present store stays."""
+    """A file that is not a sound backup is refused with an error that names it; the present store stays."""
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, tell)
     harm(target)
@@ -257,7 +251,7 @@ def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: Any) -> 
 
 
 def test_a_damaged_store_is_not_backed_up(data: Path, tmp_path: Path) -> None:
-    """A store that cannot be read as a whole gives an error and no file."""
+    """A backup of a damaged store fails and leaves no file."""
     garbage(data / FILE)
     with pytest.raises((StoreUnavailable, StoreIncompatible)):
         backup.back_up(data, tmp_path / "b", OPTIONS, tell)
@@ -266,14 +260,14 @@ def test_a_damaged_store_is_not_backed_up(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_store_is_not_replaced(data: Path, tmp_path: Path) -> None:
-    """Whether a damaged store is in use cannot be told, so the error says how to put it aside; then it works."""
+    """It is unknown whether a damaged store is in use, so the error says how to move it away; then a restore works."""
     backup.back_up(data, tmp_path / "b", OPTIONS, tell)
     no_database(data / FILE)
     with pytest.raises(StoreUnavailable, match=r"move queuey\.sqlite3 and the files beside it to another place"):
         backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
     (data / FILE).rename(tmp_path / "aside")
     (data / f"{FILE}-wal").write_bytes(b"an old log")
-    with pytest.raises(StoreUnavailable, match=f"{FILE}-wal is: remains of a store"):
+    with pytest.raises(StoreUnavailable, match=f"{FILE}-wal exists: remains of a store"):
         backup.restore(tmp_path / "b", data, OPTIONS, tell)
     (data / f"{FILE}-wal").unlink()
     backup.restore(tmp_path / "b", data, OPTIONS, tell)
@@ -281,7 +275,7 @@ def test_a_damaged_store_is_not_replaced(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
-    """Where there is no space for the copy, the error names the copy, not the store."""
+    """If the disk is full during the copy, the error names the copy, not the store."""
 
     def full(*_: object) -> None:
         raise apsw.FullError("database or disk is full")
@@ -316,7 +310,7 @@ def test_an_interrupted_command_leaves_nothing(data: Path, tmp_path: Path, stage
 
 
 def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
-    """The next command removes what a killed one has left for any file there, not what one at work or others have."""
+    """The next command removes leftovers of a killed one, but not files of a running command or of other programs."""
     names = (".b.1.queuey-partial", ".of-yesterday.1.queuey-partial", ".b.2.queuey-partial", ".b.1.partial")
     dead, older, alive, of_others = (tmp_path / name for name in names)
     for path in (dead, older, alive, of_others):
@@ -330,7 +324,7 @@ def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
 @pytest.mark.needs_programs
 @pytest.mark.parametrize("name", ["b", "with space", "back\\slash", "line\nend"])
 def test_the_checksum_beside_a_backup(data: Path, tmp_path: Path, name: str) -> None:
-    """A backup has a checksum beside it, as sha256sum reads it; a backup that differs by one byte is not restored."""
+    """A backup has a checksum file in the format of sha256sum; a backup that differs by one byte is not restored."""
     with closing(open_store(data, options=OPTIONS)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), "a body with 100 in it")
     target = tmp_path / name
@@ -347,7 +341,7 @@ def test_the_checksum_beside_a_backup(data: Path, tmp_path: Path, name: str) -> 
     with pytest.raises(FileExistsError):
         backup.back_up(data, target, OPTIONS, tell, replace=True)
     checksum.unlink()
-    # Without it nobody finds that.
+    # Without the checksum the change is not detected.
     assert backup.restore(target, tmp_path / "new", OPTIONS, tell).sha256 is None
     assert bodies(tmp_path / "new")[-1] == "a body with 900 in it"
     again = backup.back_up(data, target, OPTIONS, tell, replace=True)
@@ -388,7 +382,7 @@ def killed(*arguments: str) -> None:
 
 @pytest.mark.needs_programs
 def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
-    """A backup that is killed leaves the one before; a restore that is killed leaves the store before."""
+    """A killed backup leaves the previous one; a killed restore leaves the previous store."""
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, tell)
     with closing(open_store(data, options=OPTIONS)) as store:
@@ -432,7 +426,7 @@ else:
 
 @pytest.fixture
 def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has opened the store's file, and has read nothing yet."""
+    """Opens the store's file in a process that has read nothing yet."""
     command = [sys.executable, "-c", OPENER, str(data / FILE)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -445,7 +439,7 @@ def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.needs_programs
 def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, opener: subprocess.Popen[str]) -> None:
-    """A process that has opened the old file cannot go on in it, so it never writes beside the new one."""
+    """A process that has opened the old file fails, so it never writes beside the new one."""
     backup.back_up(data, tmp_path / "b", OPTIONS, tell)
     backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
     out, _ = opener.communicate("go\n", timeout=60)
@@ -456,7 +450,7 @@ def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, open
 
 @pytest.mark.slow
 def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
-    """Whenever a backup or a restore is killed, both files are whole: those before, or those after."""
+    """Whenever a backup or a restore is killed, both files are complete: the old ones, or the new ones."""
     with closing(open_store(data, options=OPTIONS)) as store:
         for _ in range(100):
             post(store, bridge.run(store.catalogue.queue(APP, "q")), *[LARGE[:10_000]] * 30)

@@ -1,4 +1,4 @@
-"""What the embedded store does for pipelines beside the contract: its statements, its snapshots, its ledger's table."""
+"""The embedded store's implementation of pipeline calls: its statements, its snapshots, and the ledger's table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ IO = Path("/proc/self/io")
 
 
 def bytes_read() -> int:
-    """How many bytes this process has read from files so far."""
+    """Returns how many bytes this process has read from files so far."""
     fields = dict(line.split(": ") for line in IO.read_text().splitlines())
     return int(fields["rchar"])
 
 
 @dataclass
 class Opened:
-    """A store on a clock moved by hand, with one queue."""
+    """A store on a clock that the test moves, with one queue."""
 
     file: Path
     store: SqliteStore
@@ -41,25 +41,24 @@ class Opened:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[apsw.Connection]:
-        """A connection of another program."""
+        """Opens a connection as another program would."""
         with contextlib.closing(apsw.Connection(str(self.file))) as connection:
             yield connection
 
     def count(self, table: str) -> int:
-        """How many rows a table has."""
         with self.outside() as connection:
             [(count,)] = connection.execute(f"SELECT count(*) FROM {table}")
         assert isinstance(count, int)
         return count
 
     def measured(self, at_once: int) -> list[list[Measure]]:
-        """Measures the queue, so many messages in one snapshot."""
+        """Measures the queue, with a limited number of messages per snapshot."""
         return list(bulk.measure(self.store._db, [self.queue], messages=at_once))
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opened]:
-    """A store without a sweep of its own."""
+    """Opens a store without its own sweep."""
     clock = Clock()
     store = open_store(tmp_path, options=SqliteOptions(clock=clock, sweep_interval=None))
     bridge.run(store.applications.create_application(APP))
@@ -68,7 +67,6 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 
 def fill(opened: Opened, count: int, *, partition: int = 1, size: int = 10) -> list[Message]:
-    """Loads messages of the last minutes."""
     now = opened.clock()
     messages = [
         Message(now - (count - n) * 10**6, n % 7, partition, now + DAY * ids.TICKS_PER_SECOND, "x" * (1 + n % size))
@@ -79,20 +77,20 @@ def fill(opened: Opened, count: int, *, partition: int = 1, size: int = 10) -> l
 
 
 class TestMeasure:
-    """Large partitions are measured a part at a time."""
+    """Tests that large partitions are measured in parts."""
 
     @pytest.mark.parametrize("at_once", [1, 7, 50, 200])
     def test_in_parts(self, opened: Opened, at_once: int) -> None:
-        """The parts of a partition add up to what it holds, whatever their size, beside partitions that are small."""
+        """The parts of a partition add up to its size, whatever their size, beside small partitions."""
         first = fill(opened, 100)
         third = fill(opened, 3, partition=3)
-        [found] = opened.measured(at_once)
-        assert [(one.partition, one.count, one.size, one.exact) for one in found] == [
+        [measure] = opened.measured(at_once)
+        assert [(one.partition, one.count, one.size, one.exact) for one in measure] == [
             (1, 100, 550, True),
             (3, 3, 6, True),
         ]
-        for one, messages in zip(found, (first, third), strict=True):
-            assert (one.oldest, one.newest) == (messages[0].position, messages[-1].position)
+        for partition_measure, messages in zip(measure, (first, third), strict=True):
+            assert (partition_measure.oldest, partition_measure.newest) == (messages[0].position, messages[-1].position)
 
     def test_purged_between_parts(self, opened: Opened) -> None:
         """A queue that is purged while its parts are counted has an empty answer."""
@@ -108,7 +106,7 @@ class TestMeasure:
             assert opened.measured(10) == [[]]
 
     def test_expired_and_not_swept(self, opened: Opened) -> None:
-        """What has expired is not counted, wherever it lies."""
+        """An expired message is not counted, wherever it lies."""
         bridge.run(
             opened.store.messages.append(
                 opened.queue, [new("x", ttl=5)] * 30 + [new("y", ttl=500)] * 30 + [new("z", ttl=5)] * 30
@@ -116,16 +114,16 @@ class TestMeasure:
         )
         opened.clock.advance(10)
         for at_once in (1000, 10):
-            [[found]] = opened.measured(at_once)
-            assert (found.count, found.size) == (30, 30)
+            [[measure]] = opened.measured(at_once)
+            assert (measure.count, measure.size) == (30, 30)
 
 
 class TestSnapshots:
-    """Bulk reads do not keep the write-ahead log from starting over while their results are used."""
+    """Tests that bulk reads do not block the write-ahead log while their results are used."""
 
     @pytest.mark.parametrize("kind", ["scan_arrow", "measure"])
     def test_none_is_held_between_results(self, opened: Opened, kind: str) -> None:
-        """While a caller holds a result, everything written since can be copied out of the log."""
+        """While a caller holds a result, the log with all later writes can be checkpointed."""
         fill(opened, 200)
         queues = [opened.queue, *(make_queue(opened.store) for _ in range(bulk.MEASURED_QUEUES))]
         results: Iterator[object] = (
@@ -142,7 +140,7 @@ class TestSnapshots:
 
 
 class TestStatements:
-    """Statements of bulk reads walk the messages' key and nothing else."""
+    """Tests that statements of bulk reads only use the primary key of messages."""
 
     BEGIN = (256, *ids.FIRST)
     RANGE = (*BEGIN, *ids.LAST, 0)
@@ -166,30 +164,30 @@ class TestStatements:
         ],
     )
     def test_plan(self, opened: Opened, statement: str, parameters: tuple[object, ...], steps: list[str]) -> None:
-        """One search by the key, and nothing of the messages is sorted."""
+        """A statement is one search by the key, without sorting."""
         with opened.outside() as connection:
             plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + statement, parameters)]
         assert len(plan) == len(steps), plan
         assert all(line.startswith(step) for line, step in zip(plan, steps, strict=True)), plan
 
     def test_compiled_once(self, opened: Opened) -> None:
-        """SQLite compiles a statement once, whatever limit is bound to it: again each time would double short reads."""
-        asked: list[int] = []
+        """SQLite compiles a statement once, whatever its limit: compiling it each time would double short reads."""
+        calls: list[int] = []
 
         def permit(*_: object) -> int:
-            asked.append(limit)
+            calls.append(limit)
             return apsw.SQLITE_OK
 
         with contextlib.closing(driver.connect(opened.file, SqliteOptions(), read_only=True)) as connection:
             connection.authorizer = permit
             for limit in range(1, 20):
                 connection.execute(bulk._ROWS, (*self.RANGE, limit)).fetchall()
-        # SQLite asks for permission whenever it compiles.
-        assert set(asked) == {1}
+        # SQLite asks the authorizer whenever it compiles.
+        assert set(calls) == {1}
 
     @pytest.mark.skipif(not IO.exists(), reason="the system does not say what a process reads")
     def test_bodies_stay_unread(self, opened: Opened) -> None:
-        """Places, and sizes, are found without the pages on which long bodies lie."""
+        """Positions and sizes are found without reading the pages of long bodies."""
         messages = [structs.replace(message, body="x" * 100_000) for message in fill(opened, 200)]
         bridge.run(opened.store.bulk.load(opened.queue, messages))
         opened.store.close()
@@ -213,18 +211,18 @@ class TestStatements:
 
 
 class TestLoads:
-    """Many messages in one transaction."""
+    """Tests of many messages in one transaction."""
 
     def test_the_last_of_several_for_one_id(self, opened: Opened) -> None:
-        """Of messages for the same id in one call the last one stays, and what stood there goes."""
+        """The last of several messages for one id in a call stays, and replaces the existing one."""
         first = bridge.run(opened.store.ledger.now()) + 60 * ids.TICKS_PER_SECOND
         messages = [Message(first + n % 3, 0, 1, first + 10**9, str(n)) for n in range(9)]
         bridge.run(opened.store.bulk.load_unread(opened.queue, messages[::-1]))
         bridge.run(opened.store.bulk.load_unread(opened.queue, messages))
         opened.clock.advance(61)
         assert [message.body for message in shown(opened.store, opened.queue)] == ["6", "7", "8"]
-        [[found]] = bridge.iterate(opened.store.bulk.measure([opened.queue]))
-        assert found.count == 3
+        [[measure]] = bridge.iterate(opened.store.bulk.measure([opened.queue]))
+        assert measure.count == 3
 
     def test_swept_when_they_end(self, opened: Opened) -> None:
         """Loaded messages leave no row behind once they have expired, wherever their ids lie."""
@@ -243,10 +241,10 @@ class TestLoads:
 
 
 class TestLedger:
-    """The ledger's table."""
+    """Tests of the ledger's table."""
 
     def test_swept_after_thirty_days(self, opened: Opened) -> None:
-        """Entries leave 30 days after their last change, and not before."""
+        """Entries are removed 30 days after their last change, and not before."""
         for number in range(3):
             bridge.run(opened.store.ledger.enter("work", number, b"a", expected=None))
         opened.clock.advance(29 * DAY)
@@ -261,7 +259,7 @@ class TestLedger:
         assert opened.count("ledger") == 0
 
     def test_many_are_swept(self, opened: Opened) -> None:
-        """A sweep goes on until none is left that has ended."""
+        """A sweep continues until no expired entry is left."""
         with opened.outside() as connection:
             connection.execute("BEGIN")
             connection.executemany("INSERT INTO ledger VALUES ('work', ?, x'00', 5)", [(n,) for n in range(1700)])
@@ -271,7 +269,7 @@ class TestLedger:
 
 
 def test_long_bodies_are_read_once(opened: Opened) -> None:
-    """A batch that a few long bodies fill reads no more of them, which the next batch would read again."""
+    """A batch that is filled by a few long bodies does not read the bodies of the next batch."""
     bridge.run(opened.store.messages.append(opened.queue, [new("x" * 200_000)] * 64))
     before = bytes_read()
     batches = list(bridge.iterate(opened.store.bulk.scan_arrow(opened.queue, Slice(1, limit=1000, max_bytes=400_000))))

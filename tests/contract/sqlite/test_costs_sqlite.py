@@ -1,4 +1,4 @@
-"""What calls cost on SQLite: statements, counted where SQLite carries them out. Time plays no part."""
+"""The cost of calls on SQLite in statements, counted where SQLite runs them. Time is not measured."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ Count = Callable[[Callable[[], T]], int]
 
 @pytest.fixture
 def statements() -> list[str]:
-    """What was carried out."""
     return []
 
 
 @pytest.fixture
 def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
-    """A store whose statements are written down; nothing is swept meanwhile."""
+    """A store whose statements are recorded, without sweeps."""
     with counted_store(tmp_path, statements) as store:
         yield store
 
@@ -56,19 +55,17 @@ def queue(store: SqliteStore) -> Queue:
 
 @pytest.fixture
 def service(store: SqliteStore) -> Service:
-    """The use cases on the store."""
     return Service(store)
 
 
 @pytest.fixture
 def access(service: Service, queue: Queue) -> QueueAccess:
-    """The way to the queue."""
     return service.enter(queue, lambda _queue: None)
 
 
 @pytest.fixture
 def count(statements: list[str]) -> Count[Any]:
-    """Counts the statements of a call's second time."""
+    """Counts the statements of a call when it runs the second time."""
 
     def count_one(call: Callable[[], object]) -> int:
         call()
@@ -81,7 +78,7 @@ def count(statements: list[str]) -> Count[Any]:
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_page_is_three_statements(store: SqliteStore, queue: Queue, count: Count[Any], *, descending: bool) -> None:
-    """Of any size and in both directions: the clock, where live messages begin, and the messages."""
+    """A page of any size and direction is three statements: the clock, the start of live messages, and the messages."""
     for limit in (1, 10, 100, 1000):
         part = Slice(1, limit=limit, descending=descending)
         assert len(bridge.run(store.messages.read(queue, [part]))[0].messages) == limit
@@ -91,10 +88,10 @@ def test_a_page_is_three_statements(store: SqliteStore, queue: Queue, count: Cou
 def test_a_page_of_many_partitions_is_two_statements_for_each(
     service: Service, access: QueueAccess, count: Count[Any]
 ) -> None:
-    """Whatever lies in them; in the order of time over partitions at most twice."""
-    wanted = Range(partitions=None, limit=100)
-    assert len(service.reader.read(access, wanted).messages) == 100 * PARTITIONS
-    assert count(partial(service.reader.read, access, wanted)) <= 2 * PARTITIONS + 4
+    """A page of many partitions is two statements for each; in time order over partitions at most four."""
+    requested = Range(partitions=None, limit=100)
+    assert len(service.reader.read(access, requested).messages) == 100 * PARTITIONS
+    assert count(partial(service.reader.read, access, requested)) <= 2 * PARTITIONS + 4
     merged = Range(partitions=(1, 2, 3, 4), limit=100, merge=True)
     assert len(service.reader.read(access, merged).messages) == 100
     assert count(partial(service.reader.read, access, merged)) <= 2 * (2 * 4 + 1)
@@ -102,12 +99,12 @@ def test_a_page_of_many_partitions_is_two_statements_for_each(
 
 @pytest.mark.parametrize("number", [1, 100])
 def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Count[Any], number: int) -> None:
-    """A transaction, its messages, what is kept of their ends, and the clock."""
+    """A post is five statements: a transaction, its messages, the windows of their ends, and the clock."""
     assert count(partial(ran, store.messages.append, queue, [new("x")] * number)) == 5
 
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
-    """What lies in the tables of messages and of their ends, with ids as distances from the first."""
+    """Returns the tables of messages and of their ends, with ids as distances from the first."""
     with store._db.readers.reading() as opened:
         messages: list[Any] = opened.execute("SELECT * FROM messages ORDER BY ticks").fetchall()
         windows: list[Any] = opened.execute(
@@ -136,7 +133,7 @@ def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
 def test_runs_of_a_batch_are_one_statement_each(
     tmp_path: Path, store: SqliteStore, statements: list[str], items: list[NewMessage], inserts: int
 ) -> None:
-    """They leave the same rows, windows and clock as messages that are inserted with their values each."""
+    """Runs of a batch leave the same rows, windows and clock as messages that are inserted one by one."""
     queue = make_queue(store, partitions=4)
     statements.clear()
     bridge.run(store.messages.append(queue, items))
@@ -151,7 +148,7 @@ def test_runs_of_a_batch_are_one_statement_each(
 
 
 def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
-    """What is begun in one turn of the loop goes to the writer together, also what is begun before the loop ends."""
+    """Posts begun in one turn of the loop are one commit, also those begun before the loop ends."""
     queue = make_queue(store)
 
     async def post() -> None:
@@ -175,27 +172,27 @@ def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
 def test_claims_cost_the_same_anywhere(
     store: SqliteStore, service: Service, access: QueueAccess, statements: list[str]
 ) -> None:
-    """A claim and its acknowledgement are so many statements, whatever was acknowledged before and lies behind."""
+    """A claim and its acknowledgement cost the same number of statements, whatever was acknowledged before."""
     for acknowledged in (0, 2000):
         bridge.run(store.messages.append(access.queue, [new("x")] * acknowledged))
         for _ in range(acknowledged // 1000):
-            found = blocking(service.claims).claim(access, limit=1000, ttl=600, partitions=[1])
-            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
+            claimed = blocking(service.claims).claim(access, limit=1000, ttl=600, partitions=[1])
+            blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
         for limit in (1, 100):
             statements.clear()
-            found = blocking(service.claims).claim(access, limit=limit, ttl=600, partitions=[1])
-            assert len(found) == limit
-            # A log that is read for the first time; by time, a look at what is known.
+            claimed = blocking(service.claims).claim(access, limit=limit, ttl=600, partitions=[1])
+            assert len(claimed) == limit
+            # A log that is read for the first time; now and then the known messages are checked.
             assert len(statements) <= 15
             statements.clear()
-            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
+            blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
             assert len(statements) == 5
 
 
 def test_info_and_names(
     store: SqliteStore, service: Service, access: QueueAccess, queue: Queue, count: Count[Any]
 ) -> None:
-    """Sizes are four statements a partition; each call about a name is so many, whatever lies in the queue."""
+    """Sizes cost four statements per partition; each call about a name costs a fixed number, for any queue size."""
     assert count(partial(ran, store.messages.inspect, queue)) == 4 * PARTITIONS + 1
     BlockingNames(service).create(access, "n", Draft("a"))
     assert count(partial(BlockingNames(service).replace, access, "n", Draft("b"))) <= 25
@@ -203,7 +200,7 @@ def test_info_and_names(
 
 
 def test_waiting_for_own_messages(store: SqliteStore, statements: list[str]) -> None:
-    """Whoever waits is woken once for what this process writes, without a statement; also if others have written."""
+    """A waiter is woken once for a write of its own process, without a statement, also if others have written."""
     queue, woken, arrivals = make_queue(store), list[int](), store._arrivals
     for _ in range(3):
         store.messages.watch(queue, 1, partial(woken.append, 1))

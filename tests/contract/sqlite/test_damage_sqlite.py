@@ -1,4 +1,4 @@
-"""The embedded store on a file that is damaged: errors of the store, or nothing noticed, and never anything else."""
+"""The embedded store on a damaged file gives errors of the store or correct results, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.contract.sqlite.test_faults_sqlite import QUICK, prepare
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a store of a few hundred pages, closed."""
+    """Makes a directory with a closed store of a few hundred pages."""
     made = prepare(tmp_path_factory.mktemp("sound") / "data", QUICK)
     for n in range(20):
         make_queue(made.store, f"queue {n}", partitions=3)
@@ -34,7 +34,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
-    """Pages of garbage make calls fail with the store's errors or leave them as they were; nothing else comes up."""
+    """With pages of garbage, calls fail with the store's errors or work as before; no other error appears."""
     rng = random.Random(seed)
     content = bytearray((sound / driver.FILE).read_bytes())
     for _ in range(rng.choice((1, 3, 20))):
@@ -59,16 +59,16 @@ def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
 
 
 def listed(store: Store) -> list[Queue]:
-    """The queues that can still be listed, and one that is known to have been there."""
-    known = Queue(application=APP, name="orders", uid=1, qid=1, partitions=2, read_delay=0.0, version=1)
+    """Returns the queues that can still be listed, and one that is known to have existed."""
+    expected = Queue(application=APP, name="orders", uid=1, qid=1, partitions=2, read_delay=0.0, version=1)
     try:
-        return [known, *bridge.run(store.catalogue.list_queues(APP, limit=3))]
+        return [expected, *bridge.run(store.catalogue.list_queues(APP, limit=3))]
     except StoreUnavailable:
-        return [known]
+        return [expected]
 
 
 def test_truncated_file(sound: Path, tmp_path: Path) -> None:
-    """A file that was cut off is an error, not a smaller store."""
+    """A truncated file is an error, not a smaller store."""
     content = (sound / driver.FILE).read_bytes()
     (tmp_path / driver.FILE).write_bytes(content[: len(content) // 8192 * 4096])
 
@@ -83,7 +83,7 @@ def test_truncated_file(sound: Path, tmp_path: Path) -> None:
 
 
 def test_check_finds_damage(sound: Path, tmp_path: Path) -> None:
-    """The integrity check passes a sound file and finds fault with a damaged one."""
+    """The integrity check passes a sound file and reports damage in another."""
     assert check(sound) == []
     content = bytearray((sound / driver.FILE).read_bytes())
     content[40_960:49_152] = os.urandom(8192)

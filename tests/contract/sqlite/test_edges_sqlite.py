@@ -1,4 +1,4 @@
-"""The embedded store at the edges: clocks that step back, ids that clients choose, bodies that are long."""
+"""Edge cases of the embedded store: clocks that are set back, ids chosen by clients, long bodies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ YEAR = 365 * 24 * HOUR
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock moved by hand."""
     return Clock()
 
 
@@ -56,21 +55,21 @@ def open_one(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], SqliteStore]
 
 @pytest.fixture
 def store(open_one: Callable[[], SqliteStore]) -> SqliteStore:
-    """A store with one application, swept when told to, with a single reading connection."""
+    """A store with one application, which the test sweeps, with a single reading connection."""
     store = open_one()
     bridge.run(store.applications.create_application(APP))
     return store
 
 
 def ask(directory: Path, sql: str) -> Any:  # noqa: ANN401 - whatever the column holds
-    """One value out of a store's file, seen from outside."""
+    """Returns one value from a store's file, read from outside."""
     with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
         row: Any = connection.execute(sql).fetchone()
     return row[0]
 
 
 class TestAfter:
-    """Clients that choose what their messages come after."""
+    """Tests of the ids that new messages must follow."""
 
     def test_nobody_moves_the_clock_step_by_step(self, store: SqliteStore, clock: Clock) -> None:
         """However often a client names an id a little ahead, ids stay within about a second of the clock."""
@@ -86,18 +85,18 @@ class TestAfter:
     def test_an_id_given_out_elsewhere(
         self, store: SqliteStore, open_one: Callable[[], SqliteStore], clock: Clock
     ) -> None:
-        """An id given out before the clock stepped back is accepted by a process that has not seen it."""
+        """An id minted before the clock was set back is accepted by a process that has not seen it."""
         queue = make_queue(store)
         other = open_one()
-        (given,) = say(other, queue, "first")
+        (given_position,) = say(other, queue, "first")
         clock.advance(-60)
-        for one in (store, other):
-            (position,) = bridge.run(one.messages.append(queue, [new("then")], after=given))
-            assert position > given
+        for handle in (store, other):
+            (position,) = bridge.run(handle.messages.append(queue, [new("then")], after=given_position))
+            assert position > given_position
 
 
 def test_a_long_row_of_chosen_ids_in_the_way(store: SqliteStore, clock: Clock) -> None:
-    """Ten thousand ids put one beside the other where ids are about to be minted hold nobody up."""
+    """Ten thousand consecutive ids put where ids are about to be minted do not slow down minting."""
     queue = make_queue(store)
     say(store, queue, "first")
     (low,) = {message.low for message in shown(store, queue)}
@@ -110,10 +109,10 @@ def test_a_long_row_of_chosen_ids_in_the_way(store: SqliteStore, clock: Clock) -
 
 
 class TestOldIds:
-    """Messages put at ids much older than themselves."""
+    """Tests of messages put at ids much older than themselves."""
 
     def test_swept_by_their_own_lifetime(self, store: SqliteStore, clock: Clock) -> None:
-        """They leave the file soon after their TTL, however old their ids are."""
+        """A message is swept soon after its TTL, however old its id is."""
         queue = make_queue(store)
         bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0)), (1, ids.FIRST)], new(ttl=100)))
         clock.advance(99)
@@ -123,7 +122,7 @@ class TestOldIds:
         assert store.sweep() == 2
 
     def test_counted_once(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
-        """Writing over one again and again leaves the counts that estimates come from as they are."""
+        """Overwriting a message again and again does not change the counts that estimates use."""
         queue = make_queue(store)
         for _ in range(5):
             bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new(ttl=100)))
@@ -133,7 +132,7 @@ class TestOldIds:
 
 
 def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
-    """A descending read that ends with the lowest id there is has reached the start."""
+    """A descending read down to the lowest id has reached the start."""
     queue = make_queue(store)
     bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new("lowest")))
     (page,) = bridge.run(store.messages.read(queue, [Slice(1, limit=1, descending=True)]))
@@ -142,10 +141,10 @@ def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
 
 
 class TestSweep:
-    """What a sweep leaves alone, and how much it takes at a time."""
+    """Tests of what a sweep must keep, and of how much one step removes."""
 
     def test_the_clock_steps_back_meanwhile(self, store: SqliteStore, clock: Clock) -> None:
-        """A message stored, the clock having stepped back, into a run under the sweep is shown until it ends."""
+        """A message stored during a sweep, after the clock was set back, is shown until it ends."""
         queue = make_queue(store)
         say(store, queue, "early", ttl=10)
         clock.advance(30)
@@ -160,7 +159,7 @@ class TestSweep:
         assert store.sweep() == 1
 
     def test_few_long_bodies_at_a_time(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
-        """A step frees a few megabytes at most, even after steps of many short messages."""
+        """A step removes a few megabytes at most, even after steps of many short messages."""
         queue = make_queue(store, partitions=2)
         for _ in range(20):
             say(store, queue, *["x"] * 1000, ttl=10)
@@ -184,7 +183,7 @@ class TestSweep:
 
 
 def test_read_after_a_damaged_row(store: SqliteStore) -> None:
-    """A read that found damage holds no later read to its own moment, even while its error is kept."""
+    """A read that found damage does not keep its snapshot for later reads, even while its error is referenced."""
     queue = make_queue(store)
 
     def fail() -> None:
@@ -201,7 +200,7 @@ def test_read_after_a_damaged_row(store: SqliteStore) -> None:
 
 
 class LeftToThreads(Exception):
-    """A call would hold up the loop's thread."""
+    """The call would block the loop's thread."""
 
 
 async def left(work: Callable[[], T]) -> T:
@@ -210,11 +209,11 @@ async def left(work: Callable[[], T]) -> T:
 
 
 class TestReadsAtOnce:
-    """Reads on an event loop, which must not be held up: they are done in its thread, or left to others."""
+    """Tests of reads on an event loop: they run in its thread without blocking it, or are left to other threads."""
 
     @pytest.fixture(autouse=True)
     def seconds(self) -> Iterator[list[float]]:
-        """The time by which a read is slow, which stands still: a busy machine is no slow disk."""
+        """The clock that detects slow reads, which stands still, as a busy machine is not a slow disk."""
         now = [1.0]
         with replace_in(messages, time.monotonic, lambda: now[0]):
             yield now
@@ -223,7 +222,7 @@ class TestReadsAtOnce:
     def bodies(
         store: SqliteStore, queue: Queue, limit: int = 100, *, partition: int = 1, descending: bool = False
     ) -> list[object] | None:
-        """What a read gives, None if it was left to another thread."""
+        """Returns the bodies of a read, or None if it was left to another thread."""
         part = Slice(partition, limit=limit, descending=descending)
 
         async def read() -> list[object] | None:
@@ -238,7 +237,7 @@ class TestReadsAtOnce:
         return asyncio.run(read())
 
     def test_gives_what_a_read_gives(self, store: SqliteStore) -> None:
-        """The same messages, and the same errors."""
+        """A read on the loop gives the same messages and errors as any other."""
         queue = make_queue(store)
         say(store, queue, *"abc")
         assert shown_bodies(store, queue) == ["a", "b", "c"]
@@ -249,7 +248,7 @@ class TestReadsAtOnce:
             self.bodies(store, queue)
 
     def test_nobody_is_waited_for(self, store: SqliteStore) -> None:
-        """While all reading connections are lent, or none has been opened yet, reads are left to threads."""
+        """While no reading connection is free or open, reads are left to threads."""
         queue = make_queue(store)
         assert self.bodies(store, queue) is None
         assert shown_bodies(store, queue) == []
@@ -258,7 +257,7 @@ class TestReadsAtOnce:
         assert self.bodies(store, queue) == []
 
     def test_a_delayed_message_that_comes_due_takes_a_write(self, store: SqliteStore, clock: Clock) -> None:
-        """Reads are left to threads until one has shown it, which moves the clock on."""
+        """A delayed message that comes due needs a write of the clock: reads are left to threads until it is made."""
         queue = make_queue(store)
         bridge.run(store.messages.append(queue, [new("later", delay=10)]))
         assert shown_bodies(store, queue) == []
@@ -269,7 +268,7 @@ class TestReadsAtOnce:
         assert self.bodies(store, queue) == ["later"]
 
     def test_delayed_messages_elsewhere_take_no_write(self, store: SqliteStore, clock: Clock) -> None:
-        """Reads of a partition write nothing for messages that come due in another, which shows them all the same."""
+        """Reads of a partition write nothing for messages that come due in another one."""
         queue, other = make_queue(store, partitions=2), make_queue(store)
         say(store, queue, "mine")
         bridge.run(store.messages.append(other, [new(str(n), delay=n) for n in range(1, 6)]))
@@ -287,7 +286,7 @@ class TestReadsAtOnce:
         assert store._db.writer.commits == commits + 1
 
     def test_very_many_rows_are_left_to_threads(self, store: SqliteStore, clock: Clock) -> None:
-        """A read that would walk over very many expired messages is broken off; other partitions are read as ever."""
+        """A read over very many expired messages is aborted and left to a thread; reads of other partitions are not."""
         queue = make_queue(store, partitions=2)
         say(store, queue, "long", ttl=3600)
         for _ in range(10):
@@ -303,14 +302,14 @@ class TestReadsAtOnce:
             assert len(connection.execute("SELECT * FROM messages").fetchall()) == 10_002
 
     def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
-        """A file that somebody has locked whole stops no thread that must not be held up."""
+        """A file that another process has locked does not block the loop's thread."""
         assert shown_bodies(store, make_queue(store)) == []
         patience = _patience(60.0)
         assert not store._db.readers.read_hastily(lambda _: patience(0))
         assert patience(0)
 
     def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
-        """A hasty read that fails before its first step gives its place back, and leaves its thread as it was."""
+        """A read on the loop that fails before its first step returns its connection and restores its thread."""
         queue = make_queue(store)
         assert shown_bodies(store, queue) == []
         with store._db.readers.reading() as connection:
@@ -322,14 +321,14 @@ class TestReadsAtOnce:
         assert shown_bodies(store, queue) == []
 
     def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
-        """However often a statement has run before, a short read is done at once."""
+        """However often a statement has run before, a short read stays on the loop."""
         queue = make_queue(store)
         say(store, queue, *"abc")
         assert shown_bodies(store, queue) == ["a", "b", "c"]
         assert all(self.bodies(store, queue) == ["a", "b", "c"] for _ in range(3000))
 
     def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore, seconds: list[float]) -> None:
-        """After a read that took long, all are left to threads for a second."""
+        """After a slow read all reads are left to threads for a second."""
         queue = make_queue(store)
         assert shown_bodies(store, queue) == []
 
@@ -348,7 +347,7 @@ class TestReadsAtOnce:
 
 @contextlib.contextmanager
 def busy_writer(store: SqliteStore) -> Iterator[None]:
-    """Keeps the writer's thread in one transaction until the block ends; what is asked of it meanwhile gathers."""
+    """Keeps the writer's thread in one transaction until the block ends; other writes queue up meanwhile."""
     began, go_on = threading.Event(), threading.Event()
 
     def work(_transaction: Transaction) -> None:
@@ -366,10 +365,10 @@ def busy_writer(store: SqliteStore) -> Iterator[None]:
 
 
 class TestWriter:
-    """The writer's thread."""
+    """Tests of the writer's thread."""
 
     def test_ends_after_a_close_that_did_not_wait_for_it(self, store: SqliteStore) -> None:
-        """A writer that is busy while the store is closed ends once it is done."""
+        """A writer that is busy when the store is closed ends once it is done."""
         with busy_writer(store):
             store.close(0.01)
             with pytest.raises(StoreClosed):
@@ -378,20 +377,20 @@ class TestWriter:
         assert not store._db.writer._thread.is_alive()
 
     def test_one_deadline_for_all_that_a_call_waits_for(self, store: SqliteStore) -> None:
-        """A call that has used up its time waits neither for a connection nor for the writer, nor does it write."""
+        """A call that has used up its time waits neither for a connection nor for the writer, and does not write."""
         queue = make_queue(store)
         deadline = store._db.deadline
         with store._db.readers.reading(), deadline.running(call_until(deadline.next_end() - 14.9)):
             with pytest.raises(StoreUnavailable):
                 shown_bodies(store, queue)
-            time.sleep(0.05)  # A wait may end a little before its time.
+            time.sleep(0.05)  # A wait may end a little early.
             with pytest.raises(StoreUnavailable) as refused:
                 say(store, queue, "x")
         assert refused.value.outcome == "none"
         assert shown_bodies(store, queue) == []
 
     def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
-        """However much has gathered, a transaction takes a few megabytes of it."""
+        """However many writes are queued, a transaction takes a few megabytes of them."""
         queue = make_queue(store)
         with busy_writer(store):
             before = store._db.writer.commits
@@ -401,7 +400,7 @@ class TestWriter:
         assert store._db.writer.commits - before == 1 + 20 // 5 + 1 + 1
 
     def test_what_cannot_be_stored_fails_alone(self, store: SqliteStore) -> None:
-        """A message that only the end of the transaction finds wrong fails; those beside it are stored."""
+        """A message that fails only at the end of the transaction fails alone; the others of it are stored."""
         queue = make_queue(store)
         with busy_writer(store):
             futures = [begun(store, queue, [new(str(n), ttl=1 << 60 if n == 1 else 3600)]) for n in range(5)]
@@ -413,7 +412,7 @@ class TestWriter:
 
 
 def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
-    """The store says that it is unavailable, and works again once the directory is back."""
+    """If its directory is removed the store is unavailable, and works again once the directory is back."""
     (tmp_path / "data").rename(tmp_path / "away")
     with pytest.raises(StoreUnavailable, match="directory of the store"):
         bridge.run(store.ping())
@@ -422,7 +421,7 @@ def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
 
 
 def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> None:
-    """What a reader has kept from being copied makes the log long; its next start gives that room back."""
+    """A log that a reader has kept long becomes short at its next restart."""
     queue, log = make_queue(store), tmp_path / "data" / "queuey.sqlite3-wal"
     with store._db.readers.reading() as connection:
         connection.execute("BEGIN")
@@ -437,7 +436,7 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
 
 
 def test_a_trouble_of_the_sweep_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """On a full disk the sweep fails again and again, which its first line has said."""
+    """A sweep that fails again and again, as on a full disk, is logged once."""
     failed = threading.Event()
     times = 0
 

@@ -1,4 +1,4 @@
-"""The embedded store when its file, its disk or its lock fails."""
+"""Tests of the embedded store when its file, its disk or its lock fails."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ WRITES = {
     *("change_group", "remove_group", "renew_session", "ask_member", "note_search", "hand_over"),
 }
 IDLE = {"add_key", "settle_named", "forget_covers", "remove_record", "remove_group", "note_search", "hand_over"}
-"""Writes that find nothing to change here: the key and offsets are there, the name, the covers and the group are not.
-"""
+"""Writes that change nothing here: the key, offsets and name exist, the covers and the group do not."""
 MEMORY = {"queue", "has_application"}
 """Calls that may answer without the file."""
 QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
@@ -50,14 +49,14 @@ QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
 
 @contextlib.contextmanager
 def outside(file: Path) -> Iterator[apsw.Connection]:
-    """A connection of another program."""
+    """Opens a connection as another program would."""
     with contextlib.closing(apsw.Connection(str(file))) as connection:
         yield connection
 
 
 @dataclass
 class Prepared:
-    """A store with something of everything in it."""
+    """A store with data of every kind."""
 
     directory: Path
     store: SqliteStore
@@ -65,11 +64,10 @@ class Prepared:
 
     @property
     def file(self) -> Path:
-        """The store's file."""
         return self.directory / driver.FILE
 
     def works(self) -> bool:
-        """Whether the store writes and reads."""
+        """Returns whether the store writes and reads."""
         bridge.run(self.store.ping())
         (position,) = say(self.store, bridge.run(self.store.catalogue.queue(APP, self.queue.name)), "works")
         return position in [
@@ -100,7 +98,7 @@ def prepared(tmp_path: Path) -> Iterator[Prepared]:
 
 @pytest.fixture
 def lock(prepared: Prepared) -> Iterator[Callable[[], object]]:
-    """Holds the file's write lock, as another process might; calling it lets go."""
+    """Holds the file's write lock, as another process might; calling the result releases it."""
     with outside(prepared.file) as connection:
         connection.execute("BEGIN IMMEDIATE")
 
@@ -112,7 +110,7 @@ def lock(prepared: Prepared) -> Iterator[Callable[[], object]]:
 
 
 class TestLocked:
-    """Another process holds the write lock for too long."""
+    """Tests while another process holds the write lock for too long."""
 
     @pytest.mark.parametrize("call", sorted(WRITES))
     def test_writes_are_refused(self, prepared: Prepared, lock: Callable[[], object], call: str) -> None:
@@ -130,7 +128,7 @@ class TestLocked:
         assert prepared.works()
 
     def test_a_begun_append_is_answered(self, prepared: Prepared, lock: Callable[[], object]) -> None:
-        """An append that was begun is told the same."""
+        """An append that was begun gets the same error."""
         error = begun(prepared.store, prepared.queue, [new("x")]).exception(60)
         assert isinstance(error, StoreBusy)
         lock()
@@ -138,11 +136,11 @@ class TestLocked:
 
     @pytest.mark.parametrize("call", sorted(set(CALLS) - WRITES - MEMORY))
     def test_reads_go_on(self, prepared: Prepared, lock: Callable[[], object], call: str) -> None:
-        """Reading does not need the lock."""
+        """Reads work without the lock."""
         CALLS[call](prepared.store, prepared.queue)
 
     def test_reads_go_on_when_a_message_is_due(self, tmp_path: Path) -> None:
-        """A message that falls due while the lock is held shows later; meanwhile reading goes on without it."""
+        """A message that becomes due while the lock is held is shown later; meanwhile reads work without it."""
         clock = Clock()
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=0.05, sweep_interval=None, clock=clock))
         bridge.run(made.store.messages.append(made.queue, [new("late", delay=5.0)]))
@@ -155,7 +153,7 @@ class TestLocked:
         made.store.close()
 
     def test_short_locks_are_waited_for(self, tmp_path: Path) -> None:
-        """A lock that is let go within the busy timeout only delays a write."""
+        """A lock released within the busy timeout only delays a write."""
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=90.0))
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -166,7 +164,7 @@ class TestLocked:
         made.store.close()
 
     def test_deadline(self, tmp_path: Path) -> None:
-        """No call outlasts the deadline: what was not begun is refused with no outcome, what was is unknown."""
+        """At its deadline a call fails: with outcome "none" if its write was not begun, otherwise "unknown"."""
         made = prepare(tmp_path / "data", QUICK)
         stuck = open_store(made.directory, options=SqliteOptions(busy_timeout=60.0, deadline=1.0))
         errors: dict[str, StoreUnavailable] = {}
@@ -189,7 +187,7 @@ class TestLocked:
 
         with outside(made.file) as connection, replace(attempt, noticed):
             connection.execute("BEGIN IMMEDIATE")
-            while not taken.is_set():  # On a machine that stands still the time of the first ones may be over before.
+            while not taken.is_set():  # On a suspended machine the time of the first ones may be over before.
                 start()
                 taken.wait(2.0)
             for _ in range(5):
@@ -205,7 +203,7 @@ class TestLocked:
         made.store.close()
 
     def test_closing_refuses_what_waits(self, tmp_path: Path) -> None:
-        """Closing a store that is stuck refuses the writes that wait, and those do not happen later."""
+        """Closing a store that is stuck refuses waiting writes, which are not made later either."""
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=60.0))
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -234,7 +232,7 @@ def room(made: Prepared) -> bool:
 
 
 def opened_without_room(directory: Path) -> str:
-    """Returns the error of opening where files may not become as long as the log of the first transaction."""
+    """Returns the error of opening a store where files cannot hold the log of the first transaction."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with pytest.raises(StoreUnavailable) as refused:
         open_store(directory)
@@ -242,11 +240,11 @@ def opened_without_room(directory: Path) -> str:
 
 
 class TestFull:
-    """No space is left."""
+    """Tests on a full disk."""
 
     @pytest.fixture
     def full(self, tmp_path: Path) -> Iterator[Prepared]:
-        """A store that may have 100 pages, filled to the last."""
+        """Makes a store with a limit of 100 pages, all of them used."""
         made = prepare(tmp_path / "data", SqliteOptions(sweep_interval=None, pragmas=("PRAGMA max_page_count = 100",)))
         while room(made):
             pass
@@ -254,7 +252,7 @@ class TestFull:
         made.store.close()
 
     def test_writes_are_refused_whole(self, full: Prepared) -> None:
-        """A batch for which there is no room is refused as a whole, and what was acknowledged stays."""
+        """A batch that does not fit is refused as a whole, and acknowledged messages stay."""
         before = shown_bodies(full.store, full.queue)
         assert len(before) > 10
         with pytest.raises(StoreFull) as refused:
@@ -274,7 +272,7 @@ class TestFull:
             assert not room(full)
 
         def logged() -> list[str]:
-            """What this store has logged; threads of stores of other tests may log as well."""
+            """Returns the log lines of this store; threads of other tests' stores may log as well."""
             return [record.getMessage() for record in caplog.records if record.name == "of this test"]
 
         assert [line.partition(":")[2] for line in logged()] == [
@@ -289,19 +287,19 @@ class TestFull:
         assert logged()[1:] == ["Writing: works again after 10 s."]
 
     def test_opening_says_why_it_failed(self, tmp_path: Path) -> None:
-        """Also where SQLite itself has undone what could not be committed."""
+        """The error says why opening failed, also if SQLite itself has rolled back the transaction."""
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             assert "disk I/O error" in pool.submit(opened_without_room, tmp_path / "data").result(60)
 
     def test_recovers(self, full: Prepared) -> None:
-        """Once something is deleted the same store writes again."""
+        """Once messages are deleted the same store writes again."""
         places = [(1, message.position) for message in shown(full.store, full.queue)]
         bridge.run(full.store.messages.delete(full.queue, places[:5]))
         say(full.store, full.queue, "z" * 3000)
         assert full.works()
 
     def test_purging_makes_room(self, full: Prepared) -> None:
-        """A full store can be purged, and sweeping gives the room back."""
+        """A full store can be purged, and sweeping frees the space."""
         queue = bridge.run(full.store.catalogue.purge_queue(full.queue))
         full.store.sweep()
         say(full.store, queue, *["z" * 3000] * 10)
@@ -310,14 +308,14 @@ class TestFull:
 
 @dataclass
 class Fuse:
-    """Fails the statement after the next ``left`` ones, and those after it if ``lasting``."""
+    """Fails the statement after the next ``left`` ones, and later ones too if ``lasting``."""
 
     left: int = -1
     lasting: bool = False
     blown: int = 0
 
     def __call__(self, *statement: object) -> bool:
-        """Looks at a statement that is about to run."""
+        """Counts a statement that is about to run, or fails it."""
         if self.left < 0:
             return True
         if self.left > 0:
@@ -332,24 +330,24 @@ class Fuse:
 
 @pytest.fixture
 def fuse() -> Iterator[Fuse]:
-    """Lets any statement of any connection of the store fail as a broken disk would."""
-    found = Fuse()
+    """Makes any statement of any connection of the store fail as on a broken disk."""
+    new_fuse = Fuse()
     connect = driver.connect
 
     def connect_fused(*arguments: object, **options: object) -> apsw.Connection:
         connection: apsw.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
-        connection.exec_trace = found
+        connection.exec_trace = new_fuse
         return connection
 
     with replace(connect, connect_fused):
-        yield found
+        yield new_fuse
 
 
 class TestBroken:
-    """Statements fail in the middle of everything."""
+    """Tests of statements that fail at any point of a call."""
 
     def state(self, store: Store, names: tuple[str, ...] = ("orders", "another")) -> object:
-        """What can be seen of everything the calls change."""
+        """Returns all visible data that the calls change."""
         queues = []
         for row in bridge.run(store.catalogue.list_queues(APP)):
             groups = {
@@ -363,7 +361,7 @@ class TestBroken:
     @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
     @pytest.mark.parametrize("call", sorted(CALLS))
     def test_every_statement(self, fuse: Fuse, tmp_path: Path, call: str, *, lasting: bool) -> None:
-        """Whichever statement of a call fails: the store's error and none else, all or nothing, and then it works."""
+        """If any statement of a call fails, the error is the store's, all or nothing is done, and it recovers."""
         made = prepare(tmp_path / "data", QUICK)
         for steps in range(60):
             before = self.state(made.store)
@@ -391,7 +389,7 @@ class TestBroken:
 
     @pytest.mark.parametrize("call", sorted(WRITES - IDLE))
     def test_failing_after_the_commit(self, tmp_path: Path, call: str) -> None:
-        """A commit that fails when it is already done is not reported as having had no outcome."""
+        """A commit that fails after it was made is not reported with the outcome "none"."""
         armed: list[bool] = []
         connect = driver.connect
 
@@ -418,7 +416,7 @@ class TestBroken:
             made.store.close()
 
     def test_neighbours_in_a_group(self, fuse: Fuse, tmp_path: Path) -> None:
-        """Writes that fail together are all told so, and none of them is stored."""
+        """Writes of one transaction that fails all get the error, and none of them is stored."""
         made = prepare(tmp_path / "data", QUICK)
         for steps in range(6):
             bodies = [f"{steps}:{n}" for n in range(5)]
@@ -438,7 +436,7 @@ class TestBroken:
 
 
 def open_as_nobody(directory: Path) -> str:
-    """Opens a store without the privileges of root, for whom no directory is closed; names the error."""
+    """Opens a store without the privileges of root, which ignores modes of directories; returns the error's name."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setegid(65534)
@@ -451,11 +449,11 @@ def open_as_nobody(directory: Path) -> str:
 
 
 class TestPlace:
-    """The directory and the file."""
+    """Tests of the directory and the file."""
 
     @pytest.mark.parametrize("where", ["file/below", "/proc/queuey", "/dev/null/queuey"])
     def test_directory_that_cannot_be(self, tmp_path: Path, where: str) -> None:
-        """Where no directory can be made the store says so at once."""
+        """If the directory cannot be made the store says so at once."""
         (tmp_path / "file").write_text("x")
         with pytest.raises(StoreUnavailable) as refused:
             open_store(tmp_path / where)
@@ -463,7 +461,7 @@ class TestPlace:
 
     @pytest.mark.parametrize("size", [1, 511, 512, 10_000])
     def test_a_file_of_something_else(self, tmp_path: Path, size: int) -> None:
-        """It is refused and stays as it is."""
+        """A file that is not a store is refused and not changed."""
         path = tmp_path / "notes.txt"
         path.write_bytes(b"x" * size)
         with pytest.raises(StoreIncompatible):
@@ -471,19 +469,19 @@ class TestPlace:
         assert path.read_bytes() == b"x" * size
 
     def test_file_that_is_a_directory(self, tmp_path: Path) -> None:
-        """A directory in the place of the file is no store."""
+        """A directory in the place of the file is refused."""
         (tmp_path / driver.FILE).mkdir()
         with pytest.raises(StoreUnavailable):
             open_store(tmp_path)
 
     def test_private(self, tmp_path: Path) -> None:
-        """What is made can be read by its owner only."""
+        """New files can be read by their owner only."""
         open_store(tmp_path / "a" / "data").close()
         assert (tmp_path / "a" / "data").stat().st_mode & 0o777 == 0o700
         assert (tmp_path / "a" / "data" / driver.FILE).stat().st_mode & 0o777 == 0o600
 
     def test_directory_that_cannot_be_written(self) -> None:
-        """Whoever may not write into the directory learns so at once."""
+        """A directory without write permission is an error at once."""
         directory = Path(tempfile.mkdtemp(prefix="queuey-test-"))
         directory.chmod(0o555)
         try:
@@ -496,7 +494,7 @@ class TestPlace:
 
     @pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
     def test_file_moved_away(self, prepared: Prepared, tmp_path: Path, *, replaced: bool) -> None:
-        """A file that was moved or replaced is noticed, no empty one is made, and putting it back makes all well."""
+        """If the file is moved or replaced, calls fail, no empty file is made, and putting it back repairs all."""
         kept = tmp_path / "kept"
         prepared.file.rename(kept)
         if replaced:
@@ -512,7 +510,7 @@ class TestPlace:
                 continue
             except QueueyError:
                 assert replaced
-        for call in sorted(WRITES - {"identity"}):  # that reads first
+        for call in sorted(WRITES - {"identity"}):  # which reads first
             with pytest.raises(StoreUnavailable, match="moved") as caught:
                 CALLS[call](prepared.store, prepared.queue)
             assert caught.value.outcome == "none"
@@ -521,7 +519,7 @@ class TestPlace:
         assert prepared.works()
 
     def test_nearly_full_disk(self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A disk with next to nothing free makes the store unwell, though a small write still succeeds."""
+        """An almost full disk makes the store unhealthy, though a small write still succeeds."""
         free = os.statvfs(prepared.file.parent)
 
         class Full:
@@ -536,7 +534,7 @@ class TestPlace:
         assert prepared.works()
 
     def test_opened_by_several(self, tmp_path: Path) -> None:
-        """Stores that open a new directory at the same moment agree on one store."""
+        """Stores that open a new directory simultaneously share one store."""
         for number in range(12):
             stores = at_once(open_store, [tmp_path / str(number)] * 6)
             bridge.run(stores[0].applications.create_application(APP))
@@ -545,10 +543,10 @@ class TestPlace:
 
 
 class TestFormat:
-    """Files that are not ours, or not of this version."""
+    """Tests of files of other programs and versions."""
 
     def test_newer(self, prepared: Prepared) -> None:
-        """A store of a newer version is refused and not touched."""
+        """A store of a newer version is refused and not changed."""
         prepared.store.close()
         with outside(prepared.file) as connection:
             connection.execute("PRAGMA user_version = 99")
@@ -558,7 +556,7 @@ class TestFormat:
         assert prepared.file.read_bytes() == before
 
     def test_of_another_program(self, tmp_path: Path) -> None:
-        """A database of another program is refused and not touched."""
+        """A database of another program is refused and not changed."""
         with outside(tmp_path / driver.FILE) as connection:
             connection.execute("CREATE TABLE theirs (x)")
         with pytest.raises(StoreIncompatible):
@@ -569,7 +567,7 @@ class TestFormat:
 
     @pytest.mark.parametrize("content", [b"hello", b"x" * 5000, b"\0" * 8192], ids=["short", "text", "zeros"])
     def test_no_database(self, tmp_path: Path, content: bytes) -> None:
-        """A file that is no database is refused and not touched."""
+        """A file that is not a database is refused and not changed."""
         (tmp_path / driver.FILE).write_bytes(content)
         with pytest.raises((StoreIncompatible, StoreUnavailable)):
             open_store(tmp_path)
@@ -577,7 +575,7 @@ class TestFormat:
 
 
 def test_readers_are_waited_for(tmp_path: Path) -> None:
-    """When all reading connections are taken a read is refused after the deadline, and works once one is back."""
+    """If all reading connections are busy a read is refused after the deadline, and works once one is free."""
     made = prepare(tmp_path / "data", SqliteOptions(readers=1))
     soon = time.monotonic() + 0.1
     with (
@@ -591,7 +589,7 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_spec_is_not_lost_on_a_failed_update(prepared: Prepared, lock: Callable[[], object]) -> None:
-    """An update that failed is not in the cache either."""
+    """The fields of a failed update are not in the cache."""
     with pytest.raises(StoreBusy):
         bridge.run(prepared.store.catalogue.update_queue(prepared.queue, QueueSpec(ttl=5)))
     assert bridge.run(prepared.store.catalogue.queue(APP, "orders")).ttl is None

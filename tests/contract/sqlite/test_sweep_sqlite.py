@@ -1,4 +1,4 @@
-"""The sweep of the embedded store: what has expired or was purged leaves the file, and nothing else does."""
+"""The sweep of the embedded store removes expired and purged rows from the file, and no others."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from tests.waiting import join
 
 
 def rows(directory: Path, table: str = "messages") -> int:
-    """How many rows a table of a store's file has, seen from outside."""
+    """Returns how many rows a table of a store's file has, read from outside."""
     with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
         counts: Any = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
     return int(counts[0][0])
 
 
 class Swept:
-    """A store on a clock moved by hand, and a look at its tables from outside."""
+    """A store on a clock that the test moves, and access to its tables from outside."""
 
     def __init__(self, directory: Path, clock: Clock, rows: int = 7) -> None:
         self.clock = clock
@@ -57,13 +57,11 @@ class Swept:
         bridge.run(self.store.applications.create_application(APP))
 
     def rows(self, table: str = "messages") -> int:
-        """How many rows a table has."""
         return rows(self.directory, table)
 
 
 @pytest.fixture
 def swept(tmp_path: Path, clock: Clock) -> Iterator[Swept]:
-    """A store that is swept when told to."""
     made = Swept(tmp_path / "data", clock)
     yield made
     made.store.close()
@@ -71,17 +69,16 @@ def swept(tmp_path: Path, clock: Clock) -> Iterator[Swept]:
 
 @pytest.fixture
 def backend() -> None:
-    """These tests look into one backend's file."""
+    """These tests read one backend's file."""
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock moved by hand."""
     return Clock()
 
 
 def test_expired_messages_leave_the_file(swept: Swept) -> None:
-    """Past their TTL messages are removed and counted; those with a longer one stay."""
+    """Messages are removed and counted after their TTL; those with a longer one stay."""
     queue = make_queue(swept.store, partitions=2)
     say(swept.store, queue, *["short"] * 50, ttl=10)
     say(swept.store, queue, *["short"] * 5, partition=2, ttl=10)
@@ -101,16 +98,16 @@ def test_expired_messages_leave_the_file(swept: Swept) -> None:
 
 
 def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
-    """Whatever lies between expired messages and lives longer stays: other TTLs, overwrites and old ids."""
+    """Longer-lived messages among expired ones stay: with other TTLs, overwritten, and at old ids."""
     queue = make_queue(swept.store)
-    found = [
+    positions = [
         bridge.run(
             swept.store.messages.append(queue, [new("short", ttl=5), new("long", ttl=5000), new("short", ttl=5)])
         )
         for _ in range(20)
     ]
-    bridge.run(swept.store.messages.put(queue, [(1, found[3][0]), (1, found[9][2])], new("kept", ttl=5000)))
-    bridge.run(swept.store.messages.put(queue, [(1, found[4][1]), (1, found[5][1])], new("cut", ttl=5)))
+    bridge.run(swept.store.messages.put(queue, [(1, positions[3][0]), (1, positions[9][2])], new("kept", ttl=5000)))
+    bridge.run(swept.store.messages.put(queue, [(1, positions[4][1]), (1, positions[5][1])], new("cut", ttl=5)))
     swept.clock.advance(100)
     expected = shown(swept.store, queue)
     assert sorted(map(str, bodies(expected))) == ["kept"] * 2 + ["long"] * 18
@@ -120,17 +117,17 @@ def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
 
 
 def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
-    """A kept message that is deleted is subtracted where it was counted, beside a window of others of its TTL."""
+    """Deleting a kept message subtracts it from the window that counts it, beside others of its TTL."""
     queue = make_queue(swept.store)
-    found = bridge.run(swept.store.messages.append(queue, [new("x", kept=number < 3) for number in range(5)]))
-    bridge.run(swept.store.messages.delete(queue, [(1, position) for position in found[:3]]))
+    positions = bridge.run(swept.store.messages.append(queue, [new("x", kept=number < 3) for number in range(5)]))
+    bridge.run(swept.store.messages.delete(queue, [(1, position) for position in positions[:3]]))
     with contextlib.closing(apsw.Connection(str(swept.directory / driver.FILE))) as connection:
         counts = connection.execute("SELECT message_count FROM expiry_windows ORDER BY expired_by").fetchall()
     assert counts == [(2,), (0,)]
 
 
 def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
-    """A kept message's row is removed a day after its end, those of others around it soon after theirs."""
+    """A kept message's row is removed a day after its end, those of other messages soon after their end."""
     queue = make_queue(swept.store)
     bridge.run(
         swept.store.messages.append(
@@ -147,7 +144,7 @@ def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
 
 @pytest.mark.parametrize("how", ["purged", "deleted"])
 def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> None:
-    """Messages of purged and deleted queues are removed, delayed ones too; their successors and neighbours stay."""
+    """Messages of purged and deleted queues, also delayed ones, are removed; their successors and neighbours stay."""
     queue, neighbour = make_queue(swept.store, partitions=3), make_queue(swept.store)
     bridge.run(swept.store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
     for number in (1, 2, 3):
@@ -155,13 +152,13 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     bridge.run(swept.store.messages.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)]))
     bridge.run(swept.store.messages.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new("gone")))
     say(swept.store, neighbour, "kept")
-    for one, partition in ((queue, 1), (queue, 3), (neighbour, 1)):
+    for purged, partition in ((queue, 1), (queue, 3), (neighbour, 1)):
         for entry in range(1, 111):
-            assert enter(swept.store, one, LogEntry(entry, b"claim"), partition)
-        bridge.run(swept.store.claim_logs.write_snapshot(one, partition, 9, b"nine"))
-    for one in (queue, neighbour):
+            assert enter(swept.store, purged, LogEntry(entry, b"claim"), partition)
+        bridge.run(swept.store.claim_logs.write_snapshot(purged, partition, 9, b"nine"))
+    for purged in (queue, neighbour):
         for number in range(501):
-            bridge.run(swept.store.keyed_posts.append_once(one, [], PostKey(f"key {number}", b"content", 60)))
+            bridge.run(swept.store.keyed_posts.append_once(purged, [], PostKey(f"key {number}", b"content", 60)))
     if how == "purged":
         queue = bridge.run(swept.store.catalogue.purge_queue(queue))
     else:
@@ -178,7 +175,7 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
 
 
 def test_old_idempotency_keys(swept: Swept) -> None:
-    """Keys whose time is over leave the file; others stay and are still known."""
+    """Expired idempotency keys are removed; others stay and are still known."""
     queue, keys = make_queue(swept.store), [PostKey(str(n), b"content", 60 + n % 2) for n in range(1100)]
     for key in keys:
         bridge.run(swept.store.keyed_posts.append_once(queue, [], key))
@@ -192,7 +189,7 @@ def test_old_idempotency_keys(swept: Swept) -> None:
 
 
 def test_old_names(swept: Swept) -> None:
-    """Names whose messages have expired leave the file, and those of purged queues; others stay."""
+    """Names of expired messages and of purged queues are removed; others stay."""
     queue, neighbour = make_queue(swept.store), make_queue(swept.store)
     for number in range(4):
         bridge.run(swept.store.names.write_named(queue, str(number), new(ttl=60 + 10 * number), b"", None))
@@ -207,7 +204,7 @@ def test_old_names(swept: Swept) -> None:
 
 
 def test_old_sessions(swept: Swept) -> None:
-    """Sessions that nobody renewed for long leave the file, and what members were asked; others stay."""
+    """Sessions that were not renewed for long, and what their members were asked, are removed; others stay."""
     for number in range(600):
         bridge.run(swept.store.groups.renew_session(APP, "group", number, 3000 + 1000 * (number % 2)))
     bridge.run(swept.store.groups.ask_member(APP, "group", 1, 7, 3000))
@@ -220,7 +217,7 @@ def test_old_sessions(swept: Swept) -> None:
 
 
 def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
-    """Messages of one batch whose ends fall into two windows of expiry are all readable, counted and removed."""
+    """Messages of one batch whose ends are in two windows of expiry are all readable, counted and removed."""
     store = swept.store
     for ttl in (1, 60, 3600):
         queue = make_queue(store)
@@ -228,12 +225,12 @@ def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
         for width in range(20, 36):
             edge = ((swept.clock.ticks + span >> width) + 1) << width
             swept.clock.ticks = edge - span - 5
-            found = say(store, queue, *["x"] * 10, ttl=ttl)
-            assert positions(shown(store, queue))[-10:] == found
-        swept.clock.ticks = bridge.run(store.messages.fetch(queue, [(1, found[4])]))[0].expires
-        assert positions(shown(store, queue)) == found[5:]
+            stored_at = say(store, queue, *["x"] * 10, ttl=ttl)
+            assert positions(shown(store, queue))[-10:] == stored_at
+        swept.clock.ticks = bridge.run(store.messages.fetch(queue, [(1, stored_at[4])]))[0].expires
+        assert positions(shown(store, queue)) == stored_at[5:]
         store.sweep()
-        assert positions(shown(store, queue)) == found[5:]
+        assert positions(shown(store, queue)) == stored_at[5:]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 5
     swept.clock.advance(100_000)
     store.sweep()
@@ -258,7 +255,7 @@ STEPS = st.lists(
 def test_nothing_is_left_in_the_end(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """After any history no sweep removes what is alive, and one that comes late enough removes every row."""
+    """After any history a sweep removes nothing that is alive, and a late one removes every row."""
     swept = Swept(tmp_path_factory.mktemp("swept") / "data", Clock())
     store, clock = swept.store, swept.clock
     queue = make_queue(store)
@@ -293,7 +290,7 @@ def test_nothing_is_left_in_the_end(
 
 
 def test_two_stores_sweep_at_once(swept: Swept) -> None:
-    """Two processes that sweep the same file remove everything once and get in nobody's way."""
+    """Two processes that sweep the same file remove each row once and do not block each other."""
     queue = make_queue(swept.store)
     other = open_store(swept.directory, options=swept.options)
     say(swept.store, queue, *["short"] * 500, ttl=1)
@@ -311,7 +308,7 @@ def test_two_stores_sweep_at_once(swept: Swept) -> None:
 
 
 def test_others_go_on(swept: Swept) -> None:
-    """While a long sweep runs, writers are acknowledged and readers see exactly what is alive."""
+    """While a long sweep runs, writes are acknowledged and reads show exactly the live messages."""
     store = swept.store
     queue = make_queue(store)
     for _ in range(3):
@@ -321,7 +318,7 @@ def test_others_go_on(swept: Swept) -> None:
     perform, steps, seen = SqliteWriter.perform, itertools.count(1), threading.Semaphore(0)
 
     def waiting(self: SqliteWriter, work: Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the step gives
-        """Takes its next step only when others have done something since the one before."""
+        """Takes a step of the sweep only after other calls have run since the last one."""
         assert next(steps) == 1 or seen.acquire(timeout=60)
         return perform(self, work)
 
@@ -339,7 +336,7 @@ def test_others_go_on(swept: Swept) -> None:
 
 
 def test_sweeps_by_itself(tmp_path: Path) -> None:
-    """Left alone, a store removes what has expired a little after its time."""
+    """A store sweeps by itself, a little after messages have expired."""
     directory, clock = tmp_path / "data", Clock()
     store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=0.05))
     bridge.run(store.applications.create_application(APP))
@@ -355,16 +352,16 @@ def test_sweeps_by_itself(tmp_path: Path) -> None:
 
 
 def test_the_identity_stays(swept: Swept) -> None:
-    """Notes of the ledger are removed 30 days after their last change; which store it is stays for ever."""
+    """Ledger entries are removed 30 days after their last change; the store's identity stays for ever."""
     bridge.run(swept.store.ledger.enter("work", 0, b"old", expected=None))
-    known = bridge.run(swept.store.identity())
+    identity = bridge.run(swept.store.identity())
     swept.clock.advance(40 * 86_400)
     swept.store.sweep()
-    assert (swept.rows("ledger"), bridge.run(swept.store.identity())) == (1, known)
+    assert (swept.rows("ledger"), bridge.run(swept.store.identity())) == (1, identity)
 
 
 def test_long_bodies_do_not_wait_for_the_next_sweep(tmp_path: Path) -> None:
-    """The log is copied beside the commits as soon as long bodies have filled some of it: else a commit would do it."""
+    """The log is checkpointed as soon as long bodies have filled part of it, so that no commit has to do it."""
     with contextlib.closing(open_store(tmp_path, options=SqliteOptions(sweep_interval=3600.0))) as store:
         bridge.run(store.applications.create_application(APP))
         queue = make_queue(store)

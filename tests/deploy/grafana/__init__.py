@@ -1,1 +1,1 @@
-"""The Grafana dashboard: every query asked of recorded metrics."""
+"""The Grafana dashboard: every query is run on recorded metrics."""

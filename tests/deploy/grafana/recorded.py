@@ -1,4 +1,4 @@
-"""What Prometheus has of a service of two processes on SQLite, of one on Cassandra, and of one of Qdo's workers."""
+"""Prometheus's data of a service of two processes on SQLite, of one on Cassandra, and of a Qdo worker."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from queuey.storage.sqlite import open_store
 from tests.deploy.recording import series
 
 SCRAPES = 12
-"""One every 15 s."""
+"""Number of scrapes, one every 15 s."""
 BACKLOGS = [QueueBacklog("queuey", "jobs", dict.fromkeys(BACKLOG_STATES, 3), 60.0)]
 NOBODY = "cassandra://127.0.0.1:1/queuey"
-"""The metrics of a store are there while Cassandra is not."""
+"""A node that is down; the store has its metrics all the same."""
 STATUSES = (200, 201, 409, 429, 500, 503)
 
 Series = list[dict[str, str]]
 
 
 def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
-    """A snapshot of a process that has answered more requests than at the last one, and whose counters have grown."""
+    """A snapshot of a process that has answered more requests than at the last one, with counters that have grown."""
     for route in ("v1.queue", "v1.read", "ops.metrics"):
         for status in STATUSES:
             metrics.observe(route, status, 0.003 * number)
@@ -70,18 +70,18 @@ def _workers() -> list[bytes]:
 
 
 def record(directory: Path) -> Series:
-    """Returns all series, in the form in which promtool takes them.
+    """Returns all series in promtool's format.
 
     Args:
-        directory: For the store on SQLite.
+        directory: Directory of the store on SQLite.
     """
     with closing(open_store(directory)) as sqlite:
-        found = series(_service(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
+        recorded = series(_service(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
     options = CassandraOptions(reap_interval=None, heartbeat=60.0)
     with closing(CassandraStore(NOBODY, options, Clock())) as cassandra:
-        found += series(_service(cassandra, ("",)), job="queuey", instance="web-2:5000")
-    found += series(_workers(), job="qdo", instance="worker-1:9400")
+        recorded += series(_service(cassandra, ("",)), job="queuey", instance="web-2:5000")
+    recorded += series(_workers(), job="qdo", instance="worker-1:9400")
     up = (("queuey", "web-1:5000"), ("queuey", "web-2:5000"), ("qdo", "worker-1:9400"))
-    return found + [
+    return recorded + [
         {"series": f'up{{instance="{instance}", job="{job}"}}', "values": f"1x{SCRAPES}"} for job, instance in up
     ]

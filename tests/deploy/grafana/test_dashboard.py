@@ -1,4 +1,4 @@
-"""The Grafana dashboard: about metrics that there are, each query gives data, nothing of one Grafana in it."""
+"""The Grafana dashboard: it queries existing metrics, each query returns data, and nothing depends on one Grafana."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.deploy.test_prometheus import promtool, with_promtool
 
 FILE = Path(__file__).parents[3] / "deploy" / "grafana" / "queuey.json"
 VARIABLES = {"$__rate_interval": "1m", "$job": "queuey", "$instance": ".*", "$workers": "qdo"}
-"""What Grafana puts in the place of each, here."""
+"""Values that replace Grafana's variables here."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -29,47 +29,44 @@ class Sample(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query of the dashboard: where it is, and what Grafana asks Prometheus."""
+    """A query of the dashboard: its place, and the text that Grafana sends to Prometheus."""
 
     place: str
     text: str
 
     def selectors(self) -> list[promql_parser.VectorSelector]:
-        """What it asks for."""
-        found: list[promql_parser.VectorSelector] = []
+        parsed: list[promql_parser.VectorSelector] = []
 
         def look(node: promql_parser.Expr) -> bool:
             if isinstance(node, promql_parser.VectorSelector):
-                found.append(node)
+                parsed.append(node)
             return True
 
         promql_parser.walk(promql_parser.parse(self.text), look)
-        return found
+        return parsed
 
 
 @pytest.fixture(scope="module")
 def dashboard() -> dict[str, Any]:
-    """The dashboard."""
-    found: dict[str, Any] = json.loads(FILE.read_text())
-    return found
+    content: dict[str, Any] = json.loads(FILE.read_text())
+    return content
 
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> recorded.Series:
-    """What Prometheus has recorded."""
     return recorded.record(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
 def samples(series: recorded.Series) -> list[Sample]:
-    """The same, one each, without values."""
+    """The same series, one each, without values."""
     return [
         Sample(one["series"].partition("{")[0], dict(re.findall(r'(\w+)="([^"]*)"', one["series"]))) for one in series
     ]
 
 
 def substituted(text: str) -> str:
-    """What Grafana makes of a query."""
+    """Returns a query with Grafana's variables replaced."""
     for name, value in VARIABLES.items():
         text = text.replace(name, value)
     assert "$" not in text, text
@@ -77,12 +74,11 @@ def substituted(text: str) -> str:
 
 
 def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The panels that show something."""
     return (panel for panel in dashboard["panels"] if panel["type"] != "row")
 
 
 def queries(dashboard: dict[str, Any]) -> list[Query]:
-    """All queries, of panels and of variables."""
+    """Returns all queries, of panels and of variables."""
     asked = [Query(panel["title"], substituted(one["expr"])) for panel in panels(dashboard) for one in panel["targets"]]
     for one in dashboard["templating"]["list"]:
         if one["type"] == "query":
@@ -92,12 +88,12 @@ def queries(dashboard: dict[str, Any]) -> list[Query]:
 
 
 def fits(sample: Sample, selector: promql_parser.VectorSelector) -> bool:
-    """Whether a series is one of those that are asked for."""
+    """Returns whether a selector matches a series."""
     if sample.name != selector.name:
         return False
     for label, operator, value in re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', str(selector.matchers)):
-        found = sample.labels.get(label, "")
-        same = re.fullmatch(value, found) is not None if "~" in operator else found == value
+        label_value = sample.labels.get(label, "")
+        same = re.fullmatch(value, label_value) is not None if "~" in operator else label_value == value
         if same == operator.startswith("!"):
             return False
     return True
@@ -105,25 +101,25 @@ def fits(sample: Sample, selector: promql_parser.VectorSelector) -> bool:
 
 def test_queries_ask_for_what_there_is(dashboard: dict[str, Any], samples: list[Sample]) -> None:
     """Every part of every query is about series that a service or a worker has, and groups them by labels of theirs."""
-    asked = queries(dashboard)
-    assert len(asked) > len(list(panels(dashboard)))
-    for query in asked:
-        found = []
+    dashboard_queries = queries(dashboard)
+    assert len(dashboard_queries) > len(list(panels(dashboard)))
+    for query in dashboard_queries:
+        matched = []
         for selector in query.selectors():
-            those = [sample for sample in samples if fits(sample, selector)]
-            assert those, (query, str(selector))
-            found += those
-        labels = {label for sample in found for label in sample.labels}
+            matching = [sample for sample in samples if fits(sample, selector)]
+            assert matching, (query, str(selector))
+            matched += matching
+        labels = {label for sample in matched for label in sample.labels}
         grouped = {label for by in re.findall(r"\bby \(([^)]*)\)", query.text) for label in re.split(r",\s*", by)}
         assert grouped <= labels, query
 
 
 def test_queries_that_ask_for_nothing_are_found(samples: list[Sample]) -> None:
-    """A metric that there is not, and a label's value that there is not, are no series."""
+    """An unknown metric and an unknown label value select no series."""
     (wrong,) = Query("", 'queuey_requests_total{job="queuey", status="799"}').selectors()
-    (gone,) = Query("", "rate(queuey_requests_sum[1m])").selectors()
+    (missing,) = Query("", "rate(queuey_requests_sum[1m])").selectors()
     (right,) = Query("", 'rate(queuey_requests_total{status=~"5..", route!~"ops[.].*"}[1m])').selectors()
-    assert [any(fits(sample, selector) for sample in samples) for selector in (wrong, gone, right)] == [
+    assert [any(fits(sample, selector) for sample in samples) for selector in (wrong, missing, right)] == [
         False,
         False,
         True,
@@ -142,16 +138,16 @@ def test_every_metric_is_shown(dashboard: dict[str, Any], samples: list[Sample])
 @with_promtool
 def test_each_query_gives_data(dashboard: dict[str, Any], series: recorded.Series, tmp_path: Path) -> None:
     """Prometheus answers each query with numbers, asked after the last scrape."""
-    at = f"{15 * (recorded.SCRAPES - 1)}s"
-    asked = [query for query in queries(dashboard) if query.place not in VARIABLES]
+    end = f"{15 * (recorded.SCRAPES - 1)}s"
+    panel_queries = [query for query in queries(dashboard) if query.place not in VARIABLES]
     cases = [
-        # A comparison with itself leaves numbers and drops what is none (0 / 0).
+        # A comparison with itself keeps numbers and drops NaN (0 / 0).
         {
             "expr": f"count(({query.text}) == ({query.text})) > bool 0",
-            "eval_time": at,
+            "eval_time": end,
             "exp_samples": [{"labels": "{}", "value": 1}],
         }
-        for query in asked
+        for query in panel_queries
     ]
     tests = [{"interval": "15s", "input_series": series, "promql_expr_test": cases}]
     (tmp_path / "queries.yml").write_text(yaml.safe_dump({"tests": tests}, width=1_000_000))

@@ -1,1 +1,1 @@
-"""The Helm chart: rendered by Helm itself, checked against Kubernetes' schemas and against what the service does."""
+"""The Helm chart: rendered by Helm itself, checked against Kubernetes' schemas and the service's behaviour."""

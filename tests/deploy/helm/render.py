@@ -1,7 +1,7 @@
 """Renders the chart with Helm's own library, in a process of its own: it is a Go program with threads and signals.
 
-The library is the one that helm-java brings in a jar. Standard input has a JSON object with values by name. Standard
-output has a JSON array: what the linter says, then of each case what Helm makes of it, and why it refuses it.
+The library comes from the jar of helm-java. Standard input is a JSON object of values by name. Standard output is a
+JSON array: the linter's messages, then for each case Helm's manifests, and its reason if it refuses the values.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "helm" / "queuey"
 RELEASE, NAMESPACE = "queuey", "messages"
 OLDEST = "1.29"
-"""Of Kubernetes, that the chart takes."""
+"""The oldest Kubernetes that the chart supports."""
 HELM_JAVA = "0.0.21"
 MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 PATIENCE = 300
-"""Seconds that all of it may take on a machine that is busy."""
+"""Timeout of the whole rendering on a busy machine, in seconds."""
 HOOK, NO_HOOK = "helm.sh/hook", "helm.sh.hook/hook"
-"""The library leaves hooks out of what it renders: here they are called otherwise meanwhile."""
+"""The library leaves hooks out of its output, so they are renamed while it renders."""
 
 Manifest = dict[str, Any]
 
 
 class Rendered(NamedTuple):
-    """What Helm makes of values.
+    """Result of rendering values.
 
     Attributes:
-        refusal: Why it refuses them; empty: it does not.
+        refusal: Reason why Helm refuses them; empty if it renders them.
         manifests: The objects, hooks included.
     """
 
@@ -51,24 +51,23 @@ class Rendered(NamedTuple):
     manifests: list[Manifest]
 
     def all(self, kind: str) -> list[Manifest]:
-        """Its objects of a kind."""
         return [one for one in self.manifests if one["kind"] == kind]
 
     def one(self, kind: str) -> Manifest:
-        """Its object of a kind, of which there is one."""
-        (found,) = self.all(kind)
-        return found
+        """Returns its only object of a kind."""
+        (manifest,) = self.all(kind)
+        return manifest
 
 
 class Chart(NamedTuple):
-    """What Helm says of the chart: of its texts, and what it makes of each case's values."""
+    """Helm's results for the chart: of the linter, and for each case's values."""
 
     linted: str
     rendered: dict[str, Rendered]
 
 
 def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
-    """Returns what Helm makes of the chart; skips the test where its library cannot be had."""
+    """Returns Helm's results; skips the test where its library is unavailable."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.deploy.helm.render", _library()],
         cwd=ROOT,
@@ -79,8 +78,8 @@ def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    linted, *found = json.loads(ended.stdout)
-    texts = zip(cases, found, strict=True)
+    linted, *results = json.loads(ended.stdout)
+    texts = zip(cases, results, strict=True)
     return Chart(
         linted,
         {
@@ -91,7 +90,6 @@ def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
 
 
 def _library() -> Path:
-    """The jar that has Helm for this machine."""
     machine = MACHINES.get(platform.machine().lower(), platform.machine())
     name = f"{platform.system().lower()}-{machine}"
     bundle = jars.Bundle(f"helm-{name}-{HELM_JAVA}", (f"com.marcnuri.helm-java:{name}:{HELM_JAVA}",), alone=True)
@@ -107,7 +105,7 @@ class _Result(ctypes.Structure):
 
 
 class _TemplateOptions(ctypes.Structure):
-    """As the header in the jar has it."""
+    """The struct in the header of the jar."""
 
     _fields_ = (
         *((name, ctypes.c_char_p) for name in ("name", "version", "chart", "namespace", "kube_version")),
@@ -126,7 +124,6 @@ class _LintOptions(ctypes.Structure):
 
 
 def _load(jar: Path, directory: Path) -> ctypes.CDLL:
-    """Takes the library out of its jar."""
     with zipfile.ZipFile(jar) as packed:
         (name,) = [name for name in packed.namelist() if Path(name).suffix in {".so", ".dylib"}]
         library = ctypes.CDLL(packed.extract(name, directory))
@@ -135,17 +132,16 @@ def _load(jar: Path, directory: Path) -> ctypes.CDLL:
 
 
 def _said(result: _Result) -> tuple[str, str]:
-    """What a call gave, and why it did not."""
+    """Returns the result of a call, and its error."""
     return (result.out or b"").decode(), (result.err or b"").decode()
 
 
 def main() -> None:
-    """Renders what standard input asks for."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         library = _load(Path(sys.argv[1]), directory)
         quiet = _LintOptions(str(CHART).encode(), strict=1, quiet=1)
-        found: list[Any] = ["".join(_said(library.Lint(ctypes.byref(quiet))))]
+        results: list[Any] = ["".join(_said(library.Lint(ctypes.byref(quiet))))]
         chart, values = directory / CHART.name, directory / "values.json"
         shutil.copytree(CHART, chart)
         for path in (chart / "templates").iterdir():
@@ -156,8 +152,8 @@ def main() -> None:
         for case in json.load(sys.stdin).values():
             values.write_text(json.dumps(case))
             text, refusal = _said(library.Template(ctypes.byref(options)))
-            found.append((text.replace(NO_HOOK, HOOK), refusal))
-    json.dump(found, sys.stdout)
+            results.append((text.replace(NO_HOOK, HOOK), refusal))
+    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":

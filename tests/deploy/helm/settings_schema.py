@@ -1,4 +1,4 @@
-"""What the chart's schema of values has to say about the service's settings, made from their table."""
+"""The chart's schema of the service's settings, generated from their table."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PATTERNS = {"store": "^(sqlite|cassandra://.+/.+)$"}
 
 
 def properties() -> dict[str, Any]:
-    """Returns the schema of each setting, by the names that a settings file has: tables in a table are below it."""
-    found: dict[str, Any] = {}
+    """Returns the schema of each setting, by its name in a settings file; nested tables are below their table."""
+    schemas: dict[str, Any] = {}
     for line in table():
         owner, _, name = line.name.rpartition(".")
-        below = found
+        below = schemas
         if owner:
-            below = found.setdefault(owner, {"type": "object", "additionalProperties": False, "properties": {}})[
+            below = schemas.setdefault(owner, {"type": "object", "additionalProperties": False, "properties": {}})[
                 "properties"
             ]
         below[name] = _schema(line)
-    return found
+    return schemas
 
 
 def _schema(line: Setting) -> dict[str, Any]:
@@ -39,11 +39,10 @@ def _schema(line: Setting) -> dict[str, Any]:
     if kind is SecretName:
         return {"type": "string", "pattern": "^(env|file):."}
     if kind not in PLAIN:
-        return {"type": "object"}  # the service checks what is in it
+        return {"type": "object"}  # the service checks its content
     limits = {"minimum": meta.ge, "maximum": meta.le, "minLength": meta.min_length, "pattern": PATTERNS.get(line.name)}
     return {"type": PLAIN[kind], **{name: limit for name, limit in limits.items() if limit is not None}}
 
 
 def as_text() -> str:
-    """Returns them as JSON."""
     return msgspec.json.format(msgspec.json.encode(properties()), indent=2).decode()

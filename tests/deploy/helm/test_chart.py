@@ -1,4 +1,4 @@
-"""The chart as Helm renders it: valid for Kubernetes, and true to the service and its image."""
+"""The chart as Helm renders it: valid for Kubernetes, and consistent with the service and its image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.web.gateway_calls import operations_of
 
 PAGE = ROOT / "docs" / "kubernetes.md"
 NEWEST = "1.37"
-"""Of Kubernetes, whose schemas are here."""
+"""Version of the Kubernetes schemas here."""
 SETTINGS = "/etc/queuey/queuey.toml"
 CERTIFICATE = ROOT / "tests" / "acceptance" / "tls"
 
@@ -39,14 +39,14 @@ Values = dict[str, Any]
 
 
 def page_values() -> tuple[Values, Values, Values]:
-    """The values that the page shows: on SQLite, on Cassandra, and workers."""
+    """Returns the values on the page: on SQLite, on Cassandra, and workers."""
     shown = re.findall(r"^```yaml\b[^\n]*\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     sqlite, cassandra, workers = map(yaml.safe_load, shown)
     return sqlite, cassandra, workers
 
 
 def cases() -> dict[str, Values]:
-    """Values of which the chart makes something, by name: those of the page, and what they do not use."""
+    """Returns values that the chart renders, by name: those of the page, and further options."""
     sqlite, cassandra, workers = page_values()
     secured = copy.deepcopy(sqlite) | {
         "secrets": ["tls"],
@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[Values, str]] = {
 
 @pytest.fixture(scope="module")
 def helm() -> Chart:
-    """What Helm says of the chart, and makes of all values, good and bad."""
+    """Helm's results for the chart with all values, valid and invalid."""
     good = cases()
     assert tuple(good) == NAMES
     image = good["sqlite"]
@@ -129,68 +129,64 @@ def helm() -> Chart:
 
 @pytest.fixture(scope="module")
 def charts(helm: Chart) -> dict[str, Rendered]:
-    """What Helm makes of all values."""
+    """The rendered values by name, valid and invalid."""
     return helm.rendered
 
 
 @pytest.fixture(params=NAMES)
 def chart(request: pytest.FixtureRequest, charts: dict[str, Rendered]) -> Rendered:
-    """What Helm makes of good values."""
-    found = charts[request.param]
-    assert found.refusal == ""
-    return found
+    """The rendered valid values."""
+    rendered = charts[request.param]
+    assert rendered.refusal == ""
+    return rendered
 
 
 @pytest.fixture(scope="module")
 def image() -> Stage:
-    """The image."""
     return dockerfile.read(ROOT / "deploy" / "docker" / "Dockerfile")[1][-1]
 
 
 def workloads(chart: Rendered) -> Iterator[Manifest]:
-    """What starts pods."""
     return (one for one in chart.manifests if "template" in one.get("spec", {}))
 
 
 def pods(chart: Rendered) -> Iterator[Manifest]:
-    """The specs of pods."""
     return (one["spec"]["template"]["spec"] for one in workloads(chart))
 
 
 def service(chart: Rendered) -> Manifest:
-    """What starts the service's pods."""
-    (found,) = [one for one in workloads(chart) if one["metadata"]["name"] == "queuey"]
-    return found
+    """Returns the object that starts the service's pods."""
+    (workload,) = [one for one in workloads(chart) if one["metadata"]["name"] == "queuey"]
+    return workload
 
 
 def container(workload: Manifest) -> Manifest:
-    """Its pods' only container."""
-    (found,) = workload["spec"]["template"]["spec"]["containers"]
-    return dict(found)
+    (only,) = workload["spec"]["template"]["spec"]["containers"]
+    return dict(only)
 
 
 def matches(selector: dict[str, str], workload: Manifest) -> bool:
-    """Whether a selector finds the pods of a workload."""
+    """Returns whether a selector matches the pods of a workload."""
     labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
     return selector.items() <= labels.items()
 
 
 def settings_file(chart: Rendered, workload: Manifest, directory: Path) -> Path:
-    """The settings file of a workload's pods, with the files around it that its Secrets have, below a directory."""
+    """Returns the settings file of a workload's pods, written below a directory with the files of its Secrets."""
     pod = workload["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     for mount in container(workload)["volumeMounts"]:
-        here = directory / mount["mountPath"].removeprefix("/")
-        here.parent.mkdir(parents=True, exist_ok=True)
+        folder = directory / mount["mountPath"].removeprefix("/")
+        folder.parent.mkdir(parents=True, exist_ok=True)
         volume = volumes.get(mount["name"], {})
         if "configMap" in volume:
-            (found,) = [one for one in chart.all("ConfigMap") if one["metadata"]["name"] == volume["configMap"]["name"]]
-            here.write_text(found["data"][mount["subPath"]])
+            (conf,) = [one for one in chart.all("ConfigMap") if one["metadata"]["name"] == volume["configMap"]["name"]]
+            folder.write_text(conf["data"][mount["subPath"]])
         elif "secret" in volume:
-            here.mkdir()
-            (here / "password").write_text("secret\n")
+            folder.mkdir()
+            (folder / "password").write_text("secret\n")
             for name, source in (("tls.crt", "cert.pem"), ("tls.key", "key.pem"), ("ca.crt", "cert.pem")):
-                (here / name).write_bytes((CERTIFICATE / source).read_bytes())
+                (folder / name).write_bytes((CERTIFICATE / source).read_bytes())
     return directory / SETTINGS.removeprefix("/")
 
 
@@ -207,7 +203,7 @@ def test_bad_values(charts: dict[str, Rendered], name: str) -> None:
 
 @pytest.mark.parametrize(("version", "names"), [(OLDEST, NAMES), (NEWEST, ("everything",))])
 def test_kubernetes_accepts_it(charts: dict[str, Rendered], version: str, names: tuple[str, ...]) -> None:
-    """Every object is one that Kubernetes knows, without a field that it does not know."""
+    """Every object is of a known kind, without unknown fields."""
     manifests = [manifest for name in names for manifest in charts[name].manifests]
     assert len(manifests) > len(names)
     for manifest in manifests:
@@ -249,7 +245,7 @@ def test_one_pod_has_the_file(charts: dict[str, Rendered]) -> None:
 
 
 def test_several_pods_share_the_cluster(charts: dict[str, Rendered]) -> None:
-    """On Cassandra there are as many pods as asked for, none with a volume that lasts; one at a time is taken away."""
+    """On Cassandra the requested number of pods runs, without persistent volumes, replaced one at a time."""
     chart = charts["cassandra"]
     assert chart.all("StatefulSet") == []
     assert service(chart)["spec"]["replicas"] == 3
@@ -276,20 +272,18 @@ def test_service_accepts_its_settings(chart: Rendered, image: Stage, tmp_path: P
 
 def test_values_become_settings(charts: dict[str, Rendered], tmp_path: Path) -> None:
     """Whole numbers, fractions, large numbers, texts, switches and tables arrive as they were given."""
-    found = settings.load(
-        {}, {}, config=settings_file(charts["secured"], service(charts["secured"]), tmp_path)
-    ).settings
-    assert (found.shutdown_timeout, found.max_wait, found.memory, found.metrics.publish) == (60.5, 2.5, 1 << 40, True)
-    assert found.rates.application == 500
-    assert found.rates.applications["the reports"].user == 0.5
-    assert found.tls_cert is not None
-    assert found.tls_cert.is_file()
+    read = settings.load({}, {}, config=settings_file(charts["secured"], service(charts["secured"]), tmp_path)).settings
+    assert (read.shutdown_timeout, read.max_wait, read.memory, read.metrics.publish) == (60.5, 2.5, 1 << 40, True)
+    assert read.rates.application == 500
+    assert read.rates.applications["the reports"].user == 0.5
+    assert read.tls_cert is not None
+    assert read.tls_cert.is_file()
     other = settings_file(charts["everything"], service(charts["everything"]), tmp_path / "other")
     assert settings.load({}, {}, config=other).settings.consistency_weak.delay == 8
 
 
 def test_variables_of_kubernetes(chart: Rendered) -> None:
-    """Kubernetes sets no variables about Services, whose names may be like those of settings."""
+    """Kubernetes sets no variables about Services, whose names could look like settings."""
     assert all(pod["enableServiceLinks"] is False for pod in pods(chart))
 
 
@@ -320,7 +314,7 @@ def test_what_is_written_has_a_place(chart: Rendered, image: Stage) -> None:
 
 
 def test_no_secret_is_a_value(chart: Rendered) -> None:
-    """The chart makes no Secret, and mounts those that it is told of for reading only."""
+    """The chart creates no Secret, and mounts the named ones read-only."""
     assert chart.all("Secret") == []
     for workload in workloads(chart):
         secrets = {
@@ -335,27 +329,26 @@ def test_commands(chart: Rendered, image: Stage) -> None:
     assert image.last("ENTRYPOINT").words == ["queuey"]
     for workload in workloads(chart):
         if "command" not in container(workload):
-            name, *rest = container(workload)["args"]
-            known = {option for parameter in load_command(name).params for option in parameter.opts}
-            assert {word for word in rest if word.startswith("--")} <= known
+            name, *arguments = container(workload)["args"]
+            options = {option for parameter in load_command(name).params for option in parameter.opts}
+            assert {word for word in arguments if word.startswith("--")} <= options
 
 
 @pytest.fixture(scope="module")
 def operations(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The paths at which the service answers monitors."""
     with closing(open_store(tmp_path_factory.mktemp("store"))) as store:
         return operations_of(make_app(store))
 
 
 def test_probes(chart: Rendered, operations: set[str]) -> None:
     """Probes ask paths that the service has, by the protocol that it speaks; a store that is away restarts nothing."""
-    found = container(service(chart))
-    asked = {name: found[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
-    assert {probe["path"] for probe in asked.values()} <= operations
-    assert {asked[name]["path"] for name in ("readinessProbe", "livenessProbe")} == {"/__lbheartbeat__"}
+    pod_container = container(service(chart))
+    probes = {name: pod_container[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {probe["path"] for probe in probes.values()} <= operations
+    assert {probes[name]["path"] for name in ("readinessProbe", "livenessProbe")} == {"/__lbheartbeat__"}
     secured = "tls_cert" in chart.all("ConfigMap")[0]["data"]["queuey.toml"].split()
-    assert {probe["scheme"] for probe in asked.values()} == {"HTTPS" if secured else "HTTP"}
-    assert {probe["port"] for probe in asked.values()} == {port["name"] for port in found["ports"]}
+    assert {probe["scheme"] for probe in probes.values()} == {"HTTPS" if secured else "HTTP"}
+    assert {probe["port"] for probe in probes.values()} == {port["name"] for port in pod_container["ports"]}
 
 
 def test_pods_have_time_to_end(chart: Rendered, tmp_path: Path) -> None:
@@ -369,9 +362,9 @@ def test_pods_have_time_to_end(chart: Rendered, tmp_path: Path) -> None:
 def test_requests_find_the_pods(charts: dict[str, Rendered]) -> None:
     """Service and Ingress lead to the service's pods and to no others."""
     chart = charts["everything"]
-    found = chart.one("Service")["spec"]
-    assert [workload for workload in workloads(chart) if matches(found["selector"], workload)] == [service(chart)]
-    assert found["ports"] == [{"name": "http", "port": 80, "targetPort": "http"}]
+    spec = chart.one("Service")["spec"]
+    assert [workload for workload in workloads(chart) if matches(spec["selector"], workload)] == [service(chart)]
+    assert spec["ports"] == [{"name": "http", "port": 80, "targetPort": "http"}]
     (rule,) = chart.one("Ingress")["spec"]["rules"]
     backend = rule["http"]["paths"][0]["backend"]["service"]
     assert backend == {"name": "queuey", "port": {"name": "http"}}
@@ -429,14 +422,14 @@ def test_workers(charts: dict[str, Rendered], tmp_path: Path) -> None:
     """A worker's pods take the settings as `qdo work` does, know the key by its variable, and have time to drain."""
     chart = charts["everything"]
     (worker,) = [one for one in chart.all("Deployment") if one["metadata"]["name"] == "queuey-worker-archive"]
-    found = container(worker)
-    *command, option, path = found["command"]
+    worker_container = container(worker)
+    *command, option, path = worker_container["command"]
     assert (command, option, path) == (["qdo", "work"], "--config", SETTINGS)
     loaded = qdo_settings.load({}, {}, config=settings_file(chart, worker, tmp_path))
     assert (loaded.handler, loaded.queue, loaded.group) == ("reports:handle", ("reports",), "archive")
     assert (loaded.url, loaded.metrics, loaded.log) == ("http://queuey:80", "0.0.0.0:9400", "json")
     assert worker["spec"]["replicas"] == 3
     assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > loaded.worker.drain + 5
-    (key,) = found["env"]
+    (key,) = worker_container["env"]
     assert (key["name"], key["valueFrom"]) == ("QUEUEY_KEY", {"secretKeyRef": {"name": "reports-key", "key": "key"}})
     assert math.isclose(loaded.worker.drain, 30)

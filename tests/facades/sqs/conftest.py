@@ -14,12 +14,11 @@ from tests.interposed_store import InterposedStore
 
 @pytest.fixture
 def app(store: Store, between: InterposedStore) -> App:
-    """The application."""
     bridge.run(store.applications.create_application("shop"))
     return facade_app(between.store, Facades(only="sqs"), secret=DEPLOYMENT)
 
 
 @pytest.fixture
 def sqs(app: App, store: Store) -> Sqs:
-    """A client that may do everything with the queues of ``shop``."""
+    """A client with all rights on the queues of ``shop``."""
     return Sqs(app, new_key(store, "shop"))

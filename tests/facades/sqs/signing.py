@@ -1,4 +1,4 @@
-"""Requests of SQS, signed by botocore as its clients sign them, to an application in this process."""
+"""SQS requests to an application in this process, signed by botocore as its clients sign them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
 
 def new_key(store: Store, application: str, allow: str = "", queues: str = "") -> Credentials:
-    """An access key of an application, as ``queuey app key-add --sqs`` makes it."""
+    """Returns an access key of an application, as ``queuey app key-add --sqs`` makes it."""
     name = access_keys.new_access_key()
     scope = parse_scope(allow.split(","), queues.split(","))
     bridge.run(store.applications.add_key(application, access_keys.digest_of(name), scope=scope))
@@ -54,14 +54,12 @@ class Sqs:
         method: str = "POST",
         auth: Callable[..., SigV4Auth] = SigV4Auth,
     ) -> AWSRequest:
-        """A signed request."""
         url = f"http://{HOST}{self.prefix}{path}"
         request = AWSRequest(method, url, {"host": HOST, **headers}, body)
         auth(self.key, "sqs", "eu-west-1").add_auth(request)
         return request
 
     def send(self, request: AWSRequest) -> Reply:
-        """Sends a request as it is."""
         parts = urlsplit(request.url)
         headers = {name: str(value) for name, value in request.headers.items()}
         return self.caller.send(request.method, parts.path, request.body or b"", headers, parts.query)
@@ -72,14 +70,14 @@ class Sqs:
         return self.send(self.signed(json.dumps(given).encode(), headers))
 
     def __call__(self, action: str, **given: object) -> dict[str, Any]:
-        """Does so, and returns what is answered."""
+        """Sends an action in AWS JSON, and returns the decoded answer."""
         reply = self.ask(action, **given)
         assert reply.status == 200, reply.text
-        found: dict[str, Any] = json.loads(reply.body)
-        return found
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
 
     def fails(self, action: str, **given: object) -> str:
-        """Sends an action that is refused, and returns the error's name; both names of it are the documented ones."""
+        """Sends an action that is refused, and returns the error's name; both its names must be documented."""
         reply = self.ask(action, **given)
         assert 400 <= reply.status < 504, reply.text
         content = json.loads(reply.body)
@@ -91,7 +89,6 @@ class Sqs:
         return name
 
     def create(self, name: str, **attributes: str) -> str:
-        """Makes a queue, and returns its URL."""
         url: str = self("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
         return url
 
@@ -101,7 +98,6 @@ class Sqs:
         return self.send(self.signed(body, {"content-type": "application/x-www-form-urlencoded"}, path))
 
     def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
-        """A request whose signature is in its query."""
         query = urlencode({"Action": action, **fields})
 
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
@@ -111,7 +107,7 @@ class Sqs:
 
 
 def xml_of(reply: Reply) -> ET.Element:
-    """The answer in the Query protocol, without the names' namespace."""
+    """Returns the answer in the Query protocol, without the namespace."""
     root = ET.fromstring(reply.text)
     for element in root.iter():
         assert element.tag.startswith(NAMESPACE)

@@ -1,4 +1,4 @@
-"""The endpoint as clients of SQS name it: with a path and without, with a slash at its end and without."""
+"""The endpoint as SQS clients write it: with and without a path, with and without a trailing slash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Raw(io.BytesIO):
     """The body of an answer, as botocore reads it."""
 
     def stream(self, **_: object) -> list[bytes]:
-        """Returns the body in one piece."""
         return [self.getvalue()]
 
 

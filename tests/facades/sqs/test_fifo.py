@@ -20,58 +20,55 @@ from tests.waiting import PATIENCE_SECONDS
 
 @pytest.fixture
 def url(sqs: Sqs) -> str:
-    """A FIFO queue with deduplication by content."""
     return sqs.create("jobs.fifo", FifoQueue="true", ContentBasedDeduplication="true")
 
 
 def send(sqs: Sqs, url: str, body: str, group: str = "g", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - parameters
-    """Sends a message."""
     return sqs("SendMessage", QueueUrl=url, MessageBody=body, MessageGroupId=group, **more)
 
 
 def bodies(messages: list[dict[str, Any]]) -> list[str]:
-    """The bodies of messages."""
     return [one["Body"] for one in messages]
 
 
 def test_attributes_of_fifo(sqs: Sqs, url: str) -> None:
-    """A FIFO queue shows what it is; its words can be changed, its kind cannot."""
+    """A FIFO queue shows its attributes; the words can be changed, the kind cannot."""
     names = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
     assert attributes(sqs, url, *names) == dict(zip(names, ("true", "true", "queue", "perQueue"), strict=True))
-    given = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
-    sqs("SetQueueAttributes", QueueUrl=url, Attributes={**given, "ContentBasedDeduplication": "false"})
-    assert attributes(sqs, url, *names[1:]) == {"ContentBasedDeduplication": "false", **given}
+    requested = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
+    sqs("SetQueueAttributes", QueueUrl=url, Attributes={**requested, "ContentBasedDeduplication": "false"})
+    assert attributes(sqs, url, *names[1:]) == {"ContentBasedDeduplication": "false", **requested}
     for bad in ({"DeduplicationScope": "all"}, {"FifoQueue": "false"}):
         assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes=bad) == "InvalidAttributeValue"
-    for name, given in (("jobs", {"FifoQueue": "true"}), ("a.fifo", {}), (".fifo", {"FifoQueue": "true"})):
-        assert sqs.fails("CreateQueue", QueueName=name, Attributes=given) == "InvalidParameterValue"
+    for name, requested in (("jobs", {"FifoQueue": "true"}), ("a.fifo", {}), (".fifo", {"FifoQueue": "true"})):
+        assert sqs.fails("CreateQueue", QueueName=name, Attributes=requested) == "InvalidParameterValue"
     assert sqs.create("jobs.fifo", FifoQueue="true") == url
     standard = sqs.create("standard")
     for queue, target in ((url, "standard"), (standard, "jobs.fifo")):
-        given = {"RedrivePolicy": redrive(target)}
-        assert sqs.fails("SetQueueAttributes", QueueUrl=queue, Attributes=given) == "InvalidParameterValue"
+        requested = {"RedrivePolicy": redrive(target)}
+        assert sqs.fails("SetQueueAttributes", QueueUrl=queue, Attributes=requested) == "InvalidParameterValue"
 
 
 def test_order(sqs: Sqs, url: str) -> None:
-    """Messages of a group come in order; while some are in flight none that follow do, but those of other groups."""
+    """Messages of a group come in order; while some are in flight the following ones wait, but not other groups."""
     sent = [send(sqs, url, f"{number}", "ab"[number % 2]) for number in range(6)]
-    numbers = [int(one["SequenceNumber"]) for one in sent]
+    numbers = [int(message["SequenceNumber"]) for message in sent]
     assert numbers == sorted(set(numbers))
     first = receive(sqs, url, AttributeNames=["All"])
     assert bodies(first) == ["0"]
-    found = first[0]["Attributes"]
-    assert (found["MessageGroupId"], found["SequenceNumber"]) == ("a", sent[0]["SequenceNumber"])
-    assert len(found["MessageDeduplicationId"]) == 64
-    others = receive(sqs, url, MaxNumberOfMessages=10)
-    assert bodies(others) == ["1", "3", "5"]
+    attributes = first[0]["Attributes"]
+    assert (attributes["MessageGroupId"], attributes["SequenceNumber"]) == ("a", sent[0]["SequenceNumber"])
+    assert len(attributes["MessageDeduplicationId"]) == 64
+    following = receive(sqs, url, MaxNumberOfMessages=10)
+    assert bodies(following) == ["1", "3", "5"]
     assert receive(sqs, url, MaxNumberOfMessages=10) == []
     sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=first[0]["ReceiptHandle"])
     assert bodies(receive(sqs, url, MaxNumberOfMessages=10)) == ["2", "4"]
-    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=others[0]["ReceiptHandle"])
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=following[0]["ReceiptHandle"])
     send(sqs, url, "7", "b")
     assert receive(sqs, url, MaxNumberOfMessages=10) == []
-    for one in others[1:]:
-        sqs("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0)
+    for message in following[1:]:
+        sqs("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
     assert bodies(receive(sqs, url, MaxNumberOfMessages=2)) == ["3", "5"]
 
 
@@ -90,15 +87,15 @@ def test_expired_receipts(sqs: Sqs, url: str) -> None:
     [first] = receive(sqs, url, VisibilityTimeout=0)
     [second] = receive(sqs, url)
     assert second["MessageId"] == first["MessageId"]
-    given = {"QueueUrl": url, "ReceiptHandle": first["ReceiptHandle"]}
-    assert sqs.fails("DeleteMessage", **given) == "InvalidParameterValue"
-    both = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate((first, second))]
-    done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=both)
+    arguments = {"QueueUrl": url, "ReceiptHandle": first["ReceiptHandle"]}
+    assert sqs.fails("DeleteMessage", **arguments) == "InvalidParameterValue"
+    receipts = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate((first, second))]
+    done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=receipts)
     assert ([one["Id"] for one in done["Successful"]], [one["Id"] for one in done["Failed"]]) == (["1"], ["0"])
 
 
 def test_two_with_one_group(sqs: Sqs, url: str) -> None:
-    """Who received a message long ago cannot go on with it while another one has an earlier message of its group."""
+    """A receiver of long ago cannot continue with its message while another one has an earlier message of the group."""
     for body in ("1", "2"):
         send(sqs, url, body)
     first = receive(sqs, url, MaxNumberOfMessages=10, VisibilityTimeout=1)
@@ -116,7 +113,7 @@ EACH_ALONE = 4.5
 
 
 def test_how_long_a_batch_takes(sqs: Sqs, url: str, between: InterposedStore) -> None:
-    """Where several clocks make ids a send is answered when all are past, a second later; and so is a whole batch."""
+    """Where several clocks make ids, a send is answered when all have passed, a second later; so is a whole batch."""
     between.ids_follow_clocks = True
     for count in (1, 5):
         entries = [{"Id": f"{at}", "MessageBody": f"{count} {at}", "MessageGroupId": "g"} for at in range(count)]
@@ -180,7 +177,7 @@ def test_what_cannot_be_sent(sqs: Sqs, url: str, given: dict[str, Any], error: s
 
 
 def test_batches(sqs: Sqs, url: str) -> None:
-    """A batch keeps the order of each group, and stores none of its messages twice."""
+    """A batch keeps the order of each group, and stores each of its messages once."""
     entries = [
         {"Id": str(n), "MessageBody": str(n % 8), "MessageGroupId": "ab"[n % 2], "MessageDeduplicationId": str(n % 8)}
         for n in range(10)
@@ -207,26 +204,26 @@ def test_batches_without_ids(sqs: Sqs, url: str) -> None:
 def test_dead_letters(sqs: Sqs) -> None:
     """A dead letter lets its group go on, and keeps its group and its order."""
     dead = sqs.create("dead.fifo", FifoQueue="true")
-    given = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "0"}
-    url = sqs.create("jobs.fifo", RedrivePolicy=redrive("dead.fifo", 1), **given)
+    requested = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "0"}
+    url = sqs.create("jobs.fifo", RedrivePolicy=redrive("dead.fifo", 1), **requested)
     for number in range(3):
         send(sqs, url, str(number))
-    seen: list[str] = []
+    received: list[str] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(seen) < 3:
+    while len(received) < 3:
         assert time.monotonic() < deadline
-        seen += bodies(receive(sqs, url, WaitTimeSeconds=1))
-    assert seen == ["0", "1", "2"]
+        received += bodies(receive(sqs, url, WaitTimeSeconds=1))
+    assert received == ["0", "1", "2"]
     assert receive(sqs, url) == []
     letters: list[dict[str, Any]] = []
     deadline = time.monotonic() + 20
     while len(letters) < 3:
         assert time.monotonic() < deadline
-        letters += (some := receive(sqs, dead, MaxNumberOfMessages=10, AttributeNames=["All"], WaitTimeSeconds=1))
-        for one in some:
-            sqs("DeleteMessage", QueueUrl=dead, ReceiptHandle=one["ReceiptHandle"])
+        letters += (page := receive(sqs, dead, MaxNumberOfMessages=10, AttributeNames=["All"], WaitTimeSeconds=1))
+        for letter in page:
+            sqs("DeleteMessage", QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"])
     assert bodies(letters) == ["0", "1", "2"]
-    assert {one["Attributes"]["MessageGroupId"] for one in letters} == {"g"}
+    assert {letter["Attributes"]["MessageGroupId"] for letter in letters} == {"g"}
     task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
     assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
 
@@ -238,11 +235,11 @@ def test_delays(sqs: Sqs) -> None:
     for body in "abc":
         send(sqs, url, body)
     assert receive(sqs, url) == []
-    found = bodies(receive(sqs, url, MaxNumberOfMessages=10, WaitTimeSeconds=10))
-    assert (found[0], time.monotonic() - began > 0.9) == ("a", True)
+    received = bodies(receive(sqs, url, MaxNumberOfMessages=10, WaitTimeSeconds=10))
+    assert (received[0], time.monotonic() - began > 0.9) == ("a", True)
     sqs("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "2"})
-    given = {"QueueUrl": url, "Attributes": {"DelaySeconds": "1"}}
-    assert sqs.fails("SetQueueAttributes", **given) == "InvalidAttributeValue"
+    change = {"QueueUrl": url, "Attributes": {"DelaySeconds": "1"}}
+    assert sqs.fails("SetQueueAttributes", **change) == "InvalidAttributeValue"
 
 
 def test_groups_of_standard_queues(sqs: Sqs, store: Store) -> None:

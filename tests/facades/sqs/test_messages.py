@@ -21,19 +21,17 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture
 def url(sqs: Sqs) -> str:
-    """A queue."""
     return sqs.create("jobs")
 
 
 def receive(sqs: Sqs, url: str, **given: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - what the action takes
-    """Messages that are received."""
-    found: list[dict[str, Any]] = sqs("ReceiveMessage", QueueUrl=url, **given).get("Messages", [])
-    return found
+    messages: list[dict[str, Any]] = sqs("ReceiveMessage", QueueUrl=url, **given).get("Messages", [])
+    return messages
 
 
 @pytest.mark.parametrize("body", ["a", " ", "é\U0001f600", "\t\n\r", '{"a":1}', "x" * MEBIBYTE, "\ufffd"])
 def test_bodies(sqs: Sqs, url: str, body: str) -> None:
-    """A body comes back as it is, with its digest."""
+    """A body comes back unchanged, with its digest."""
     digest = md5(body.encode()).hexdigest()
     sent = sqs("SendMessage", QueueUrl=url, MessageBody=body)
     assert (sent["MD5OfMessageBody"], "MD5OfMessageAttributes" in sent) == (digest, False)
@@ -66,7 +64,6 @@ def test_what_cannot_be_sent(sqs: Sqs, url: str, given: dict[str, Any], error: s
 
 
 def value(kind: str, text: str) -> dict[str, str]:
-    """The value of an attribute."""
     return {"DataType": kind, "BinaryValue" if kind.startswith("Binary") else "StringValue": text}
 
 
@@ -74,19 +71,19 @@ BYTES = b64encode(bytes(range(256))).decode()
 
 
 def test_attributes(sqs: Sqs, url: str) -> None:
-    """Attributes of all types come back, those that are asked for, with a digest of these."""
-    given = {
+    """Attributes of all types come back if requested, with a digest of these."""
+    stored = {
         "text": value("String", "é"),
         "text.more": value("String.json", "{}"),
         "count": value("Number", "-1.5e3"),
         "raw": value("Binary.gif", BYTES),
     }
-    sent = sqs("SendMessage", QueueUrl=url, MessageBody="a", MessageAttributes=given)
-    asked: list[list[str]] = [["All"], ["ALL"], ["*"], [".*"], ["text.*"], ["count", "none"], [], ["tex"]]
-    names = [[*given], [*given], [*given], [*given], ["text", "text.more"], ["count"], [], []]
-    for want, expected in zip(asked, names, strict=True):
+    sent = sqs("SendMessage", QueueUrl=url, MessageBody="a", MessageAttributes=stored)
+    requested: list[list[str]] = [["All"], ["ALL"], ["*"], [".*"], ["text.*"], ["count", "none"], [], ["tex"]]
+    names = [[*stored], [*stored], [*stored], [*stored], ["text", "text.more"], ["count"], [], []]
+    for want, expected in zip(requested, names, strict=True):
         [message] = receive(sqs, url, MessageAttributeNames=want, VisibilityTimeout=0)
-        assert message.get("MessageAttributes", {}) == {name: given[name] for name in expected}
+        assert message.get("MessageAttributes", {}) == {name: stored[name] for name in expected}
         assert (message.get("MD5OfMessageAttributes") == sent["MD5OfMessageAttributes"]) == (len(expected) == 4)
         assert ("MD5OfMessageAttributes" in message) == bool(expected)
 
@@ -124,8 +121,8 @@ def test_sizes_count_attributes(sqs: Sqs) -> None:
     url = sqs.create("small", MaximumMessageSize="1024")
     attribute = {"a": value("String", "x" * 100)}  # 107 bytes
     sqs("SendMessage", QueueUrl=url, MessageBody="x" * 917, MessageAttributes=attribute)
-    given = {"QueueUrl": url, "MessageBody": "x" * 918, "MessageAttributes": attribute}
-    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+    arguments = {"QueueUrl": url, "MessageBody": "x" * 918, "MessageAttributes": attribute}
+    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize("size", range(1, 8))
@@ -135,22 +132,22 @@ def test_sizes_count_the_bytes_of_binary_attributes(sqs: Sqs, size: int) -> None
     attribute = {"a": {"DataType": "Binary", "BinaryValue": b64encode(b"x" * size).decode()}}
     fits = 1024 - size - len("aBinary")
     sqs("SendMessage", QueueUrl=url, MessageBody="x" * fits, MessageAttributes=attribute)
-    given = {"QueueUrl": url, "MessageBody": "x" * (fits + 1), "MessageAttributes": attribute}
-    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+    arguments = {"QueueUrl": url, "MessageBody": "x" * (fits + 1), "MessageAttributes": attribute}
+    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
 
 
 def test_trace_of_a_request(sqs: Sqs, url: str) -> None:
     """Messages of a request with a trace header have it, but for those with one of their own."""
     own = {"AWSTraceHeader": value("String", "own")}
     entries = [{"Id": "a", "MessageBody": "a"}, {"Id": "b", "MessageBody": "b", "MessageSystemAttributes": own}]
-    for action, given in (("SendMessage", {"MessageBody": "c"}), ("SendMessageBatch", {"Entries": entries})):
+    for action, arguments in (("SendMessage", {"MessageBody": "c"}), ("SendMessageBatch", {"Entries": entries})):
         headers = {"x-amz-target": f"AmazonSQS.{action}", "content-type": "application/x-amz-json-1.0"}
-        request = sqs.signed(json.dumps({"QueueUrl": url, **given}).encode(), headers)
+        request = sqs.signed(json.dumps({"QueueUrl": url, **arguments}).encode(), headers)
         request.headers["X-Amzn-Trace-Id"] = "Root=1"
         assert "MD5OfMessageSystemAttributes" not in json.loads(sqs.send(request).body)
     got = receive(sqs, url, MaxNumberOfMessages=10, AttributeNames=["AWSTraceHeader"])
-    found = {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in got}
-    assert found == {"a": "Root=1", "b": "own", "c": "Root=1"}
+    traces = {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in got}
+    assert traces == {"a": "Root=1", "b": "own", "c": "Root=1"}
 
 
 def test_system_attributes(sqs: Sqs, url: str) -> None:
@@ -160,16 +157,16 @@ def test_system_attributes(sqs: Sqs, url: str) -> None:
     sent = sqs("SendMessage", QueueUrl=url, MessageBody="a", MessageSystemAttributes=trace, DelaySeconds=1)
     assert sent["MD5OfMessageSystemAttributes"]
     [message] = receive(sqs, url, MessageSystemAttributeNames=["ALL"], WaitTimeSeconds=5, VisibilityTimeout=0)
-    found = message["Attributes"]
-    assert (found["SenderId"], found["ApproximateReceiveCount"]) == ("shop", "1")
-    assert found["AWSTraceHeader"] == trace["AWSTraceHeader"]["StringValue"]
-    assert abs(int(found["SentTimestamp"]) / 1000 - began) < 0.9
-    assert int(found["ApproximateFirstReceiveTimestamp"]) / 1000 >= began + 0.9
+    attributes = message["Attributes"]
+    assert (attributes["SenderId"], attributes["ApproximateReceiveCount"]) == ("shop", "1")
+    assert attributes["AWSTraceHeader"] == trace["AWSTraceHeader"]["StringValue"]
+    assert abs(int(attributes["SentTimestamp"]) / 1000 - began) < 0.9
+    assert int(attributes["ApproximateFirstReceiveTimestamp"]) / 1000 >= began + 0.9
     [again] = receive(sqs, url, MessageSystemAttributeNames=["ApproximateReceiveCount"])
     assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
     bad = {"Other": value("String", "a")}
-    given = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": bad}
-    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+    arguments = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": bad}
+    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize(
@@ -186,8 +183,8 @@ def test_system_attributes(sqs: Sqs, url: str) -> None:
 )
 def test_bad_trace_headers(sqs: Sqs, url: str, trace: dict[str, Any]) -> None:
     """A trace header, which counts for no message's size, is a short text; that of a request is left out otherwise."""
-    given = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": trace}
-    assert sqs.fails("SendMessage", **given) == "InvalidParameterValue"
+    arguments = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": trace}
+    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
     headers = {"x-amz-target": "AmazonSQS.SendMessage", "content-type": "application/x-amz-json-1.0"}
     request = sqs.signed(json.dumps({"QueueUrl": url, "MessageBody": "b"}).encode(), headers)
     request.headers["X-Amzn-Trace-Id"] = "x" * 1025
@@ -206,36 +203,36 @@ def test_visibility(sqs: Sqs, url: str) -> None:
         assert receive(sqs, url) == []
     [again] = receive(sqs, url, WaitTimeSeconds=5)
     assert again["ReceiptHandle"] != handle
-    given = {"QueueUrl": url, "VisibilityTimeout": 5}
-    assert sqs.fails("ChangeMessageVisibility", ReceiptHandle=handle, **given) == "MessageNotInflight"
-    given = {"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"]}
-    assert sqs.fails("ChangeMessageVisibility", VisibilityTimeout=43_201, **given) == "InvalidParameterValue"
-    assert sqs.fails("ChangeMessageVisibility", **given) == "MissingParameter"
-    sqs("ChangeMessageVisibility", VisibilityTimeout=0, **given)
+    arguments = {"QueueUrl": url, "VisibilityTimeout": 5}
+    assert sqs.fails("ChangeMessageVisibility", ReceiptHandle=handle, **arguments) == "MessageNotInflight"
+    arguments = {"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"]}
+    assert sqs.fails("ChangeMessageVisibility", VisibilityTimeout=43_201, **arguments) == "InvalidParameterValue"
+    assert sqs.fails("ChangeMessageVisibility", **arguments) == "MissingParameter"
+    sqs("ChangeMessageVisibility", VisibilityTimeout=0, **arguments)
     assert [one["MessageId"] for one in receive(sqs, url)] == [message["MessageId"]]
 
 
 def test_deleted(sqs: Sqs, url: str) -> None:
-    """Deleting twice, or with a receipt that another one has followed, is no error; the newest one deletes."""
+    """Deleting twice, or with a superseded receipt, is not an error; the newest receipt deletes."""
     sqs("SendMessage", QueueUrl=url, MessageBody="a")
     [first] = receive(sqs, url, VisibilityTimeout=0)
     [second] = receive(sqs, url)
-    for one in (first, second, second):
-        sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
-    given = {"QueueUrl": url, "ReceiptHandle": second["ReceiptHandle"], "VisibilityTimeout": 0}
-    assert sqs.fails("ChangeMessageVisibility", **given) == "InvalidParameterValue"
+    for received in (first, second, second):
+        sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=received["ReceiptHandle"])
+    arguments = {"QueueUrl": url, "ReceiptHandle": second["ReceiptHandle"], "VisibilityTimeout": 0}
+    assert sqs.fails("ChangeMessageVisibility", **arguments) == "InvalidParameterValue"
     assert receive(sqs, url) == []
 
 
 @pytest.mark.parametrize("handle", ["", "a", "1-2-3", "é", "x" * 100_000])
 def test_bad_receipts(sqs: Sqs, url: str, handle: str) -> None:
-    """A text that is no receipt is refused, as is one of another queue."""
+    """An invalid receipt is refused, as is one of another queue."""
     assert sqs.fails("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
     other = sqs.create("other")
     sqs("SendMessage", QueueUrl=other, MessageBody="a")
     [message] = receive(sqs, other)
-    given = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
-    assert sqs.fails("DeleteMessage", **given) == "ReceiptHandleIsInvalid"
+    arguments = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
+    assert sqs.fails("DeleteMessage", **arguments) == "ReceiptHandleIsInvalid"
 
 
 def test_receives(sqs: Sqs, url: str) -> None:
@@ -244,14 +241,14 @@ def test_receives(sqs: Sqs, url: str) -> None:
         sqs("SendMessage", QueueUrl=url, MessageBody=str(number))
     assert [one["Body"] for one in receive(sqs, url)] == ["0"]
     assert [one["Body"] for one in receive(sqs, url, MaxNumberOfMessages=10)] == [str(n) for n in range(1, 11)]
-    for given in (
+    for arguments in (
         {"MaxNumberOfMessages": 0},
         {"MaxNumberOfMessages": 11},
         {"WaitTimeSeconds": 21},
         {"VisibilityTimeout": 43_201},
         {"VisibilityTimeout": -1},
     ):
-        assert sqs.fails("ReceiveMessage", QueueUrl=url, **given) == "InvalidParameterValue"
+        assert sqs.fails("ReceiveMessage", QueueUrl=url, **arguments) == "InvalidParameterValue"
     waiting = sqs.create("waiting", ReceiveMessageWaitTimeSeconds="1", DelaySeconds="1")
     began = time.monotonic()
     assert receive(sqs, waiting) == []
@@ -262,12 +259,11 @@ def test_receives(sqs: Sqs, url: str) -> None:
 
 
 def entries(*names: str, **more: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - of an entry
-    """Entries of a batch."""
     return [{"Id": name, "MessageBody": name, **more} for name in names]
 
 
 def test_batches(sqs: Sqs, url: str) -> None:
-    """Each entry has its own result; those that cannot be stored keep no others out."""
+    """Each entry has its own result; failed entries do not affect the others."""
     sent = sqs("SendMessageBatch", QueueUrl=url, Entries=[*entries("a", "b"), *entries("c", DelaySeconds=1000)])
     assert [one["Id"] for one in sent["Successful"]] == ["a", "b"]
     [failed] = sent["Failed"]
@@ -280,11 +276,11 @@ def test_batches(sqs: Sqs, url: str) -> None:
     assert [one["Id"] for one in changed["Successful"]] == ["a", "b"]
     assert [(one["Id"], one["Code"]) for one in changed["Failed"]] == [("bad", "ReceiptHandleIsInvalid")]
     got = receive(sqs, url, MaxNumberOfMessages=10)
-    both = [{"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"]} for one in got]
+    receipts = [{"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"]} for one in got]
     old = [{"Id": "old", "ReceiptHandle": handles[0]["ReceiptHandle"], "VisibilityTimeout": 9}]
     lost = sqs("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=old)
     assert [one["Code"] for one in lost["Failed"]] == ["AWS.SimpleQueueService.MessageNotInflight"]
-    done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=[*both, {"Id": "bad", "ReceiptHandle": "x"}])
+    done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=[*receipts, {"Id": "bad", "ReceiptHandle": "x"}])
     assert ([one["Id"] for one in done["Successful"]], len(done["Failed"])) == (["a", "b"], 1)
     assert receive(sqs, url) == []
 
@@ -303,7 +299,7 @@ def test_batches(sqs: Sqs, url: str) -> None:
     ],
 )
 def test_bad_batches(sqs: Sqs, url: str, given: list[dict[str, Any]], error: str) -> None:
-    """A batch that is none is refused as a whole."""
+    """An invalid batch is refused as a whole."""
     assert sqs.fails("SendMessageBatch", QueueUrl=url, Entries=given) == error
     assert receive(sqs, url) == []
 
@@ -323,18 +319,18 @@ def test_what_others_have_posted(sqs: Sqs, url: str) -> None:
 
 def test_the_store_is_away(sqs: Sqs, url: str, between: InterposedStore) -> None:
     """A message that may not be stored is answered by 503, after which clients ask again; a defect by 500."""
-    given = {"QueueUrl": url, "MessageBody": "a"}
+    arguments = {"QueueUrl": url, "MessageBody": "a"}
     between.instead(Messages.append, failing(StoreUnavailable("away", outcome="unknown")))
-    reply = sqs.ask("SendMessage", **given)
+    reply = sqs.ask("SendMessage", **arguments)
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
-    assert sqs.fails("SendMessage", **given) == "ServiceUnavailable"
+    assert sqs.fails("SendMessage", **arguments) == "ServiceUnavailable"
     between.instead(Messages.append, failing(ValueError("a secret of ours")))
-    reply = sqs.ask("SendMessage", **given)
+    reply = sqs.ask("SendMessage", **arguments)
     assert (reply.status, json.loads(reply.body)["__type"]) == (500, "com.amazonaws.sqs#InternalFailure")
     assert "secret" not in reply.text
 
 
 @pytest.mark.parametrize("action", ["", "sendmessage", "DeleteEverything", "__init__"])
 def test_unknown_actions(sqs: Sqs, action: str) -> None:
-    """An action that there is not is refused."""
+    """An unknown action is refused."""
     assert sqs.fails(action) == "InvalidAction"

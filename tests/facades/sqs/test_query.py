@@ -13,13 +13,11 @@ FIRST = "/000000000000/first"
 
 
 def texts(root: ET.Element, path: str) -> list[str | None]:
-    """The texts of elements."""
     return [element.text for element in root.findall(path)]
 
 
 @pytest.fixture
 def first(sqs: Sqs) -> str:
-    """The URL of a queue."""
     fields = {"Attribute.1.Name": "VisibilityTimeout", "Attribute.1.Value": "10", "Tag.1.Key": "a", "Tag.1.Value": "b"}
     root = xml_of(sqs.form("CreateQueue", QueueName="first", **fields))
     assert root.tag == "CreateQueueResponse"
@@ -43,9 +41,9 @@ def test_queues(sqs: Sqs, first: str) -> None:
 
 
 def test_empty(sqs: Sqs, first: str) -> None:
-    """An action that has a result answers with its element even when nothing is in it: botocore looks inside."""
-    asked = {"MessageAttributeName": "", "AttributeName": "", "MessageSystemAttributeNames": ""}
-    for action, fields in (("ReceiveMessage", asked), ("ListQueues", {"QueueNamePrefix": "none"})):
+    """An action with a result answers with its element even if it is empty: botocore looks inside."""
+    parameters = {"MessageAttributeName": "", "AttributeName": "", "MessageSystemAttributeNames": ""}
+    for action, fields in (("ReceiveMessage", parameters), ("ListQueues", {"QueueNamePrefix": "none"})):
         result = xml_of(sqs.form(action, FIRST, **fields)).find(f"{action}Result")
         assert result is not None
         assert len(result) == 0
@@ -61,8 +59,8 @@ def test_messages(sqs: Sqs, first: str) -> None:
     attribute["MessageAttribute.1.Value.StringValue"] = "me & you"
     sent = xml_of(sqs.form("SendMessage", FIRST, MessageBody="<a>é\r\n", **attribute))
     assert sent.findtext("SendMessageResult/MD5OfMessageBody") == md5("<a>é\r\n".encode()).hexdigest()
-    asked = {"AttributeName.1": "All", "MessageAttributeName.1": "All"}
-    got = xml_of(sqs.form("ReceiveMessage", FIRST, **asked)).find("ReceiveMessageResult/Message")
+    fields = {"AttributeName.1": "All", "MessageAttributeName.1": "All"}
+    got = xml_of(sqs.form("ReceiveMessage", FIRST, **fields)).find("ReceiveMessageResult/Message")
     assert got is not None
     assert got.findtext("Body") == "<a>é\r\n"
     assert got.findtext("MessageId") == sent.findtext("SendMessageResult/MessageId")
@@ -77,7 +75,7 @@ def test_messages(sqs: Sqs, first: str) -> None:
 
 
 def test_batches(sqs: Sqs, first: str) -> None:
-    """Entries are in their order, those that failed beside those that did not."""
+    """Entries are in order, failed ones beside the others."""
     entries: dict[str, str | None] = {}
     for number in range(1, 11):
         entry = f"SendMessageBatchRequestEntry.{number}"
@@ -159,7 +157,7 @@ def test_what_is_no_json(sqs: Sqs) -> None:
 
 
 def test_characters_that_xml_cannot_have(sqs: Sqs, first: str) -> None:
-    """A body of another protocol may have any character; in XML those that it cannot have are replaced."""
+    """A body of another protocol may have any character; those that XML cannot have are replaced."""
     service = sqs.caller.app.service
     from queuey.service import Draft  # noqa: PLC0415 - only here
 

@@ -21,20 +21,18 @@ NUMBERS = {
 
 
 def attributes(sqs: Sqs, url: str, *names: str) -> dict[str, str]:
-    """Attributes of a queue."""
-    found: dict[str, str] = sqs("GetQueueAttributes", QueueUrl=url, AttributeNames=names or ["All"]).get(
+    values: dict[str, str] = sqs("GetQueueAttributes", QueueUrl=url, AttributeNames=names or ["All"]).get(
         "Attributes", {}
     )
-    return found
+    return values
 
 
 def arn(name: str) -> str:
-    """The ARN of a queue."""
     return f"arn:aws:sqs:eu-west-1:000000000000:{name}"
 
 
 def redrive(name: str, count: object = 2) -> str:
-    """A policy that sends dead letters to a queue."""
+    """Returns a policy that sends dead letters to a queue."""
     return json.dumps({"deadLetterTargetArn": arn(name), "maxReceiveCount": count})
 
 
@@ -65,13 +63,13 @@ def test_numbers(sqs: Sqs, name: str) -> None:
 
 
 def test_all_attributes(sqs: Sqs) -> None:
-    """All attributes of a new queue; what is not asked for is not shown."""
+    """A new queue has all attributes; those that are not requested are not shown."""
     began = int(time.time())
     url = sqs.create("jobs")
-    found = attributes(sqs, url)
-    assert began <= int(found.pop("CreatedTimestamp")) <= int(found.pop("LastModifiedTimestamp")) <= time.time() + 1
+    values = attributes(sqs, url)
+    assert began <= int(values.pop("CreatedTimestamp")) <= int(values.pop("LastModifiedTimestamp")) <= time.time() + 1
     counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
-    assert found == {
+    assert values == {
         "QueueArn": arn("jobs"),
         "SqsManagedSseEnabled": "false",
         **{name: preset for name, (_, _, preset) in NUMBERS.items()},
@@ -90,8 +88,8 @@ def test_counts(sqs: Sqs) -> None:
     names = ("", "NotVisible", "Delayed")
 
     def counts() -> list[str]:
-        found = attributes(sqs, url)
-        return [found[f"ApproximateNumberOfMessages{name}"] for name in names]
+        values = attributes(sqs, url)
+        return [values[f"ApproximateNumberOfMessages{name}"] for name in names]
 
     assert counts() == ["2", "1", "1"]
     sqs("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=600)
@@ -99,7 +97,7 @@ def test_counts(sqs: Sqs) -> None:
 
 
 def test_created_again(sqs: Sqs) -> None:
-    """A queue that is there is found, unless it was to have other attributes; tags do not count."""
+    """An existing queue is returned, unless other attributes are given; tags do not count."""
     url = sqs.create("jobs", DelaySeconds="5")
     assert sqs.create("jobs", DelaySeconds="5") == url == sqs.create("jobs")
     assert sqs("CreateQueue", QueueName="jobs", tags={"a": "b"})["QueueUrl"] == url
@@ -122,7 +120,7 @@ def test_names(sqs: Sqs, name: str) -> None:
 
 
 def test_no_such_queue(sqs: Sqs) -> None:
-    """Every action about a queue that is not there says so, but for its deletion."""
+    """Every action on a missing queue says so, except for its deletion."""
     url = "http://queuey.test/000000000000/none"
     cases: dict[str, dict[str, object]] = {
         "GetQueueAttributes": {},
@@ -133,8 +131,8 @@ def test_no_such_queue(sqs: Sqs) -> None:
         "ListQueueTags": {},
         "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
     }
-    for action, given in cases.items():
-        assert sqs.fails(action, QueueUrl=url, **given) == "QueueDoesNotExist", action
+    for action, arguments in cases.items():
+        assert sqs.fails(action, QueueUrl=url, **arguments) == "QueueDoesNotExist", action
     assert sqs.fails("GetQueueUrl", QueueName="none") == "QueueDoesNotExist"
     url = sqs.create("none")
     sqs("DeleteQueue", QueueUrl=url)
@@ -168,7 +166,7 @@ def test_bad_values(sqs: Sqs, name: str, value: str) -> None:
 
 
 def test_unknown_attributes(sqs: Sqs) -> None:
-    """An attribute that there is not, is not of this kind of queue, or is only read, cannot be set."""
+    """An attribute that is unknown, of another kind of queue, or read-only cannot be set."""
     url = sqs.create("jobs")
     for name in ("Colour", "ContentBasedDeduplication", "FifoThroughputLimit", "QueueArn"):
         assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes={name: "true"}) == "InvalidAttributeName"
@@ -198,15 +196,15 @@ def test_lists(sqs: Sqs) -> None:
         sqs.create(name)
 
     def listed(**given: Any) -> list[str]:  # noqa: ANN401 - what the action takes
-        found: list[str] = []
+        all_names: list[str] = []
         token: dict[str, str] = {}
         while True:
             page = sqs("ListQueues", **given, **token)
             urls = page.get("QueueUrls", [])
-            found += [url.rpartition("/")[2] for url in urls]
+            all_names += [url.rpartition("/")[2] for url in urls]
             assert len(urls) <= given.get("MaxResults", 1000)
             if "NextToken" not in page:
-                return found
+                return all_names
             token = {"NextToken": page["NextToken"]}
 
     assert listed() == listed(MaxResults=1) == sorted((*names, "jobs", "other", "a"))
@@ -217,7 +215,7 @@ def test_lists(sqs: Sqs) -> None:
 
 
 def test_dead_letters(sqs: Sqs) -> None:
-    """After so many receives a message is a dead letter: with its body, id, attributes and origin."""
+    """After the maximum of receives a message is a dead letter, with its body, id, attributes and origin."""
     dead = sqs.create("dead")
     url = sqs.create("jobs", RedrivePolicy=redrive("dead", "2"), VisibilityTimeout="0")
     assert json.loads(attributes(sqs, url)["RedrivePolicy"]) == {
@@ -228,8 +226,8 @@ def test_dead_letters(sqs: Sqs) -> None:
     sent = sqs("SendMessage", QueueUrl=url, MessageBody="bad", MessageAttributes={"a": value})
     received = [sqs("ReceiveMessage", QueueUrl=url, AttributeNames=["SentTimestamp"]) for _ in range(3)]
     assert ["Messages" in each for each in received] == [True, True, False]
-    asked = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"], "WaitTimeSeconds": 5}
-    [letter] = sqs("ReceiveMessage", QueueUrl=dead, **asked)["Messages"]
+    requested = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"], "WaitTimeSeconds": 5}
+    [letter] = sqs("ReceiveMessage", QueueUrl=dead, **requested)["Messages"]
     assert (letter["Body"], letter["MessageAttributes"]) == ("bad", {"a": value})
     assert letter["MessageId"] == sent["MessageId"]
     assert letter["Attributes"]["SentTimestamp"] == received[0]["Messages"][0]["Attributes"]["SentTimestamp"]
@@ -242,9 +240,9 @@ def test_dead_letters(sqs: Sqs) -> None:
 
 
 def test_who_may_have_a_queue_for_dead_letters(sqs: Sqs) -> None:
-    """A policy of the queue for dead letters is kept; a queue that is not there cannot be one."""
+    """A policy of the queue for dead letters is kept; a missing queue cannot be one."""
     dead, url = sqs.create("dead"), sqs.create("jobs")
-    given = {"QueueUrl": url, "Attributes": {"RedrivePolicy": redrive("dead")}}
+    arguments = {"QueueUrl": url, "Attributes": {"RedrivePolicy": redrive("dead")}}
     other = {"QueueUrl": url, "Attributes": {"RedrivePolicy": redrive("none")}}
     assert sqs.fails("SetQueueAttributes", **other) == "InvalidParameterValue"
     for policy, allowed in (
@@ -257,9 +255,9 @@ def test_who_may_have_a_queue_for_dead_letters(sqs: Sqs) -> None:
         sqs("SetQueueAttributes", QueueUrl=dead, Attributes={"RedriveAllowPolicy": text})
         assert json.loads(attributes(sqs, dead)["RedriveAllowPolicy"]) == policy
         if allowed:
-            sqs("SetQueueAttributes", **given)
+            sqs("SetQueueAttributes", **arguments)
         else:
-            assert sqs.fails("SetQueueAttributes", **given) == "InvalidParameterValue"
+            assert sqs.fails("SetQueueAttributes", **arguments) == "InvalidParameterValue"
 
 
 def test_moves(sqs: Sqs, store: Store) -> None:
@@ -283,21 +281,21 @@ def test_moves(sqs: Sqs, store: Store) -> None:
 
 
 def test_moves_that_cannot_be(sqs: Sqs) -> None:
-    """A move needs two queues that are there; a rate is refused, and a task that is not there is not found."""
+    """A move needs two existing queues; a rate is refused, and an unknown task is not found."""
     sqs.create("dead")
     sqs.create("jobs")
     start = "StartMessageMoveTask"
     assert sqs.fails(start, SourceArn=arn("dead")) == "InvalidParameterValue"
-    gone = "ResourceNotFoundException"
-    assert sqs.fails(start, SourceArn=arn("none"), DestinationArn=arn("jobs")) == gone
-    assert sqs.fails(start, SourceArn=arn("dead"), DestinationArn=arn("none")) == gone
-    assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("none")) == gone
+    missing = "ResourceNotFoundException"
+    assert sqs.fails(start, SourceArn=arn("none"), DestinationArn=arn("jobs")) == missing
+    assert sqs.fails(start, SourceArn=arn("dead"), DestinationArn=arn("none")) == missing
+    assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("none")) == missing
     assert sqs.fails(start, SourceArn="dead", DestinationArn=arn("jobs")) == "InvalidParameterValue"
-    given = {"SourceArn": arn("dead"), "DestinationArn": arn("jobs")}
-    assert sqs.fails(start, **given, MaxNumberOfMessagesPerSecond=5) == "UnsupportedOperation"
-    assert sqs.fails("CancelMessageMoveTask", TaskHandle="bm9uZQ==") == gone
+    arguments = {"SourceArn": arn("dead"), "DestinationArn": arn("jobs")}
+    assert sqs.fails(start, **arguments, MaxNumberOfMessagesPerSecond=5) == "UnsupportedOperation"
+    assert sqs.fails("CancelMessageMoveTask", TaskHandle="bm9uZQ==") == missing
     assert sqs.fails("CancelMessageMoveTask", TaskHandle="none") == "InvalidParameterValue"
-    handle = sqs(start, **given)["TaskHandle"]
+    handle = sqs(start, **arguments)["TaskHandle"]
     assert sqs("CancelMessageMoveTask", TaskHandle=handle)["ApproximateNumberOfMessagesMoved"] == 0
     for most in (0, 11):
         assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("dead"), MaxResults=most) == "InvalidParameterValue"
@@ -306,8 +304,8 @@ def test_moves_that_cannot_be(sqs: Sqs) -> None:
 def test_permissions(sqs: Sqs) -> None:
     """Permissions are refused by the documented error."""
     url = sqs.create("jobs")
-    given = {"QueueUrl": url, "Label": "a", "AWSAccountIds": ["1"], "Actions": ["*"]}
-    assert sqs.fails("AddPermission", **given) == "UnsupportedOperation"
+    arguments = {"QueueUrl": url, "Label": "a", "AWSAccountIds": ["1"], "Actions": ["*"]}
+    assert sqs.fails("AddPermission", **arguments) == "UnsupportedOperation"
     assert sqs.fails("RemovePermission", QueueUrl=url, Label="a") == "UnsupportedOperation"
 
 
@@ -329,8 +327,8 @@ def test_a_queue_of_version_1(sqs: Sqs, store: Store) -> None:
 
     bridge.run(store.catalogue.create_queue("shop", "theirs", QueueSpec(ttl=100)))
     url = sqs("GetQueueUrl", QueueName="theirs")["QueueUrl"]
-    found = attributes(sqs, url)
-    assert (found["MessageRetentionPeriod"], found["VisibilityTimeout"]) == ("100", "30")
+    values = attributes(sqs, url)
+    assert (values["MessageRetentionPeriod"], values["VisibilityTimeout"]) == ("100", "30")
     sqs("SetQueueAttributes", QueueUrl=url, Attributes={"VisibilityTimeout": "9"})
     assert attributes(sqs, url, "VisibilityTimeout") == {"VisibilityTimeout": "9"}
     sqs("SendMessage", QueueUrl=url, MessageBody="a")

@@ -1,4 +1,4 @@
-"""Who may do what: only requests that were signed with an access key, as they are, and not long ago."""
+"""Authentication: only requests that were signed with an access key, unchanged, and not long ago."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ TARGET = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": "application/x
 
 
 def name_of(reply: Reply) -> str:
-    """The name of an error in either protocol."""
+    """Returns the name of an error in either protocol."""
     if reply.body.startswith(b"<"):
         return xml_of(reply).findtext("Error/Code") or ""
     return str(reply.headers["x-amzn-query-error"].partition(";")[0])
 
 
 def listing(sqs: Sqs) -> AWSRequest:
-    """A signed request that lists queues."""
     return sqs.signed(b"{}", TARGET)
 
 
@@ -54,9 +53,9 @@ def test_headers_that_botocore_does_not_sign(sqs: Sqs) -> None:
 
     class OfAnotherSdk(SigV4Auth):  # type: ignore[misc] # botocore has no types
         def headers_to_sign(self, request: AWSRequest) -> Any:  # noqa: ANN401 - botocore's headers
-            found = super().headers_to_sign(request)
-            found["user-agent"] = request.headers["user-agent"]
-            return found
+            headers = super().headers_to_sign(request)
+            headers["user-agent"] = request.headers["user-agent"]
+            return headers
 
     request = sqs.signed(b"{}", {**TARGET, "user-agent": "aws-sdk-java/1.12"}, auth=OfAnotherSdk)
     assert "user-agent" in request.headers["Authorization"]
@@ -66,45 +65,37 @@ def test_headers_that_botocore_does_not_sign(sqs: Sqs) -> None:
 
 
 def altered_body(request: AWSRequest) -> None:
-    """Another body."""
     request.data = b'{"QueueNamePrefix":"a"}'
 
 
 def altered_path(request: AWSRequest) -> None:
-    """Another path."""
     request.url = f"http://{HOST}/000000000000/other"
 
 
 def altered_query(request: AWSRequest) -> None:
-    """A query."""
     request.url += "?a=1"
 
 
 def altered_target(request: AWSRequest) -> None:
-    """Another action."""
     request.headers.replace_header("x-amz-target", "AmazonSQS.PurgeQueue")
 
 
 def altered_host(request: AWSRequest) -> None:
-    """Another service."""
     request.headers.replace_header("host", "other.test")
 
 
 def altered_date(request: AWSRequest) -> None:
-    """Another moment of the same day."""
     date = request.headers["X-Amz-Date"]
     other = "000000" if not date.endswith("000000Z") else "000001"
     request.headers.replace_header("X-Amz-Date", f"{date[:9]}{other}Z")
 
 
 def another_region(request: AWSRequest) -> None:
-    """Another region."""
     text = request.headers["Authorization"].replace("/eu-west-1/", "/eu-west-2/")
     request.headers.replace_header("Authorization", text)
 
 
 def another_signature(request: AWSRequest) -> None:
-    """A signature that is off by one digit."""
     text = request.headers["Authorization"]
     request.headers.replace_header("Authorization", text[:-1] + ("0" if text[-1] != "0" else "1"))
 
@@ -131,7 +122,7 @@ def test_altered(sqs: Sqs, alter: Any) -> None:  # noqa: ANN401 - one of the fun
 
 @pytest.mark.parametrize("query", ["#&QueueNamePrefix=a", "#", "\t", "&", "a=1"])
 def test_what_is_added_to_a_query(sqs: Sqs, query: str) -> None:
-    """A signature covers the query as it came, with what another reader of URLs would leave out of it."""
+    """A signature covers the query as received, including what other URL parsers would drop."""
     request = sqs.signed(b"Action=ListQueues", {"content-type": "application/x-www-form-urlencoded"})
     headers = {name: str(value) for name, value in request.headers.items()}
     assert sqs.caller.send("POST", "/", request.body, headers).status == 200
@@ -154,14 +145,14 @@ def test_another_moment(sqs: Sqs) -> None:
 
 
 def test_a_signed_hash_of_another_body(sqs: Sqs) -> None:
-    """A header with the hash of the body, as some clients send it, does not stand for the body."""
-    for told in ("0" * 64, "UNSIGNED-PAYLOAD"):
-        request = sqs.signed(b"{}", {**TARGET, "x-amz-content-sha256": told})
+    """A header with the hash of the body, as some clients send it, does not replace the body."""
+    for digest in ("0" * 64, "UNSIGNED-PAYLOAD"):
+        request = sqs.signed(b"{}", {**TARGET, "x-amz-content-sha256": digest})
         assert name_of(sqs.send(request)) == "SignatureDoesNotMatch"
 
 
 def test_what_a_signature_has_to_cover(sqs: Sqs) -> None:
-    """A header that says what is to be done has to be signed; one that is signed has to be there."""
+    """A header that says what is to be done must be signed; a signed header must be present."""
     request = listing(sqs)
     request.headers["x-amz-more"] = "1"
     assert name_of(sqs.send(request)) == "IncompleteSignature"
@@ -218,7 +209,7 @@ def test_unknown_keys(sqs: Sqs, name: str) -> None:
 
 
 def test_wrong_secret(sqs: Sqs) -> None:
-    """The secret of another key, or of another deployment, is none; the answer says nothing of what would be right."""
+    """The secret of another key or deployment is refused; the answer reveals nothing of the right one."""
     right = sqs.key.secret_key
     for secret in ("wrong", access_keys.secret_of(b"another deployment", sqs.key.access_key)):
         reply = Sqs(sqs.caller.app, Credentials(sqs.key.access_key, secret)).ask("ListQueues")
@@ -239,14 +230,14 @@ def test_regions(sqs: Sqs, region: str) -> None:
 
 
 def test_another_service(sqs: Sqs) -> None:
-    """A signature for another service is none for this one."""
+    """A signature for another service is refused."""
     request = AWSRequest("POST", f"http://{HOST}/", {"host": HOST, **TARGET}, b"{}")
     SigV4Auth(sqs.key, "sns", "eu-west-1").add_auth(request)
     assert name_of(sqs.send(request)) == "IncompleteSignature"
 
 
 def test_revoked(sqs: Sqs, store: Store) -> None:
-    """A key that is revoked is good no more, once nobody remembers it."""
+    """A revoked key is refused once it has left the cache."""
     [key] = bridge.run(store.applications.keys("shop"))
     bridge.run(store.applications.revoke_key("shop", key.id))
     assert sqs.fails("ListQueues") == "InvalidClientTokenId"
@@ -272,7 +263,7 @@ def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
 
 
 def test_keys_are_of_one_kind(sqs: Sqs, store: Store) -> None:
-    """The id of an access key is no key of version 1, and a key of version 1 is no access key."""
+    """The id of an access key is not a key of version 1, and a key of version 1 is not an access key."""
     name = sqs.key.access_key
     assert bridge.run(store.applications.find_key(access_keys.digest_of(name))) is not None
     from queuey.web.credentials import digest_of  # noqa: PLC0415 - beside the other one
@@ -281,7 +272,7 @@ def test_keys_are_of_one_kind(sqs: Sqs, store: Store) -> None:
 
 
 def test_limited_keys(sqs: Sqs, store: Store) -> None:
-    """A key does what it may, with its queues; of the others it learns nothing."""
+    """A key works within its rights on its queues, and learns nothing of others."""
     app = sqs.caller.app
     mine, other = sqs.create("orders-1"), sqs.create("bills-1")
     sender, worker = (Sqs(app, new_key(store, "shop", allow, "orders-*")) for allow in ("send", "read,delete"))
@@ -300,8 +291,8 @@ def test_limited_keys(sqs: Sqs, store: Store) -> None:
         (worker, "TagQueue"): {"QueueUrl": mine, "Tags": {"a": "b"}},
         (worker, "GetQueueAttributes"): {"QueueUrl": other, "AttributeNames": ["All"]},
     }
-    for (client, action), given in refused.items():
-        assert client.fails(action, **given) == "AccessDenied", action
+    for (client, action), arguments in refused.items():
+        assert client.fails(action, **arguments) == "AccessDenied", action
     assert [url.rpartition("/")[2] for url in worker("ListQueues")["QueueUrls"]] == ["orders-1"]
 
 
@@ -311,9 +302,9 @@ def test_dead_letters_of_a_limited_key(sqs: Sqs, store: Store) -> None:
     limited = Sqs(sqs.caller.app, new_key(store, "shop", "admin,send,read,delete", "orders-*"))
     url = limited.create("orders-1")
     policy = '{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:000000000000:payroll","maxReceiveCount":1}'
-    given = {"QueueUrl": url, "Attributes": {"RedrivePolicy": policy}}
-    assert limited.fails("SetQueueAttributes", **given) == "AccessDenied"
-    sqs("SetQueueAttributes", **given)
+    arguments = {"QueueUrl": url, "Attributes": {"RedrivePolicy": policy}}
+    assert limited.fails("SetQueueAttributes", **arguments) == "AccessDenied"
+    sqs("SetQueueAttributes", **arguments)
 
 
 def test_applications_are_apart(sqs: Sqs, store: Store) -> None:
@@ -331,23 +322,23 @@ def test_who_makes_the_secret(tmp_path: Path) -> None:
     """Processes that start at the same moment have one secret; on Cassandra it has to be named, and is never made."""
     settings = Settings(data=tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: access_keys.deployment_secret(SqsFacade(), settings, {}), range(50)))
-    assert (len(found), [path.name for path in tmp_path.iterdir()]) == (1, [access_keys.FILE])
-    assert len(found.pop()) >= access_keys.MIN_SECRET
+        secrets = set(pool.map(lambda _: access_keys.deployment_secret(SqsFacade(), settings, {}), range(50)))
+    assert (len(secrets), [path.name for path in tmp_path.iterdir()]) == (1, [access_keys.FILE])
+    assert len(secrets.pop()) >= access_keys.MIN_SECRET
     on_cassandra = structs.replace(settings, store="cassandra://node/queuey")
     with pytest.raises(SettingsError, match=r"facades\.sqs\.secret is not set"):
         access_keys.deployment_secret(SqsFacade(), on_cassandra, {})
     named = SqsFacade(secret="env:SQS_SECRET")
     assert access_keys.deployment_secret(named, on_cassandra, {"SQS_SECRET": "x" * 32}) == b"x" * 32
-    for environ, said in (({}, "is not set"), ({"SQS_SECRET": "x" * 31}, "31 characters")):
-        with pytest.raises(SettingsError, match=said):
+    for environ, message in (({}, "is not set"), ({"SQS_SECRET": "x" * 31}, "31 characters")):
+        with pytest.raises(SettingsError, match=message):
             access_keys.deployment_secret(named, on_cassandra, environ)
 
 
 def test_the_secret_of_a_deployment() -> None:
-    """Secrets follow from the deployment's and the id alone; each is another one."""
-    one, two = "QK" + "A" * 18, "QK" + "B" * 18
-    found = {access_keys.secret_of(key, name) for key in (DEPLOYMENT, b"other") for name in (one, two)}
-    assert len(found) == 4
-    assert all(len(secret) == 40 for secret in found)
-    assert access_keys.secret_of(DEPLOYMENT, one) in found
+    """Secrets are derived only from the deployment's and the id, and all differ."""
+    first, second = "QK" + "A" * 18, "QK" + "B" * 18
+    secrets = {access_keys.secret_of(key, name) for key in (DEPLOYMENT, b"other") for name in (first, second)}
+    assert len(secrets) == 4
+    assert all(len(secret) == 40 for secret in secrets)
+    assert access_keys.secret_of(DEPLOYMENT, first) in secrets

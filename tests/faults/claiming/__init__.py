@@ -1,1 +1,1 @@
-"""Claims while web processes and nodes are killed and paused: many clients, and what they saw."""
+"""Claims while web processes and nodes are killed and paused: many clients, and the records of what they saw."""

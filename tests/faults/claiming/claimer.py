@@ -1,4 +1,4 @@
-"""Clients that claim messages, and acknowledge, renew, release or forget them; each records what it saw."""
+"""Clients that claim messages, and acknowledge, renew, release or abandon them. Each records what it saw."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.harness.checking.claims import Acknowledging, ClaimHistory, Delivery,
 from tests.harness.history import now
 
 TTLS = (2.0, 4.0)
-"""Seconds of claims."""
+"""Durations of claims, in seconds."""
 REST = 0.8
-"""Seconds at most between what a client is done with and its next claim: the machine is to have time for others."""
+"""Max seconds between the end of a client's work and its next claim. Leaves the machine time for others."""
 HASTY = 0.05
-"""Share of requests that are given up early."""
+"""Fraction of requests that are given up early."""
 LOST = 409
 
 Job = tuple[Delivery, str]
-"""A message and the receipt for it."""
+"""A message and its receipt."""
 
 
 @dataclass(eq=False)
 class Claimer:
-    """One client with a connection to each web process; claims from one at a time.
+    """One client with a connection to each web process. It sends each request to one of them.
 
     Args:
         webs: The web processes.
-        account: On whose behalf.
-        queue: What is claimed from.
-        history: Where what it saw is noted down; several clients share it.
+        account: The credential of the requests.
+        queue: The queue to claim from.
+        history: The records, shared by several clients.
         lock: Guards the history.
-        calm: Tells whether the faults are over: then everything is acknowledged.
+        calm: Returns whether the faults are over. Then everything is acknowledged.
         rng: Decides what it does.
     """
 
@@ -53,11 +53,10 @@ class Claimer:
     def __post_init__(self) -> None:
         self._lines = [Line(web, self.account) for web in self.webs]
         self.empty_for = -1.0
-        """Seconds between the first and the last of the latest claims that were answered by nothing; below 0: none."""
+        """Seconds from the first to the last claim of the latest empty ones in a row. Negative if there are none."""
         self._empty_since: float | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Is the thread."""
         while not stop.is_set():
             jobs = self._claim()
             if jobs:
@@ -91,7 +90,6 @@ class Claimer:
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
-        """Does with messages what the moment's mood is."""
         mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
             stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))
@@ -104,7 +102,7 @@ class Claimer:
         elif mood < 0.85:
             self._release(jobs)
         elif mood < 0.93:
-            # Too late as a rule: others may have them by then.
+            # Usually too late: other clients may have them by then.
             stop.wait(self.rng.uniform(1.5, 6.0))
             self._acknowledge(jobs)
 
@@ -151,7 +149,7 @@ class Claimer:
         return {"receipts": [receipt for _, receipt in jobs]}
 
     def _ask(self, what: str, body: Mapping[str, Any] | None = None, query: str = "") -> Answer | None:
-        """Asks any web process that listens; None: no answer came."""
+        """Sends a request to any web process that listens. Returns None if no answer came."""
         timeout = self.rng.uniform(*HASTE) if self.rng.random() < HASTY and not self.calm() else PATIENCE
         path, data = f"/{self.queue}/claims{what}{query}", None if body is None else json.dumps(body).encode()
         for line in self.rng.sample(self._lines, len(self._lines)):
@@ -165,15 +163,15 @@ class Claimer:
 
 
 def _lives(expires: float, ttl: float, asked: float, answered: float) -> list[tuple[float, float]]:
-    """Returns from when to when a client knows that it has a claim.
+    """Returns the time for which a client knows that it has a claim.
 
-    A process may be stopped between its last look at the clock and the answer. So a client counts from its request:
-    when ``ttl`` has passed since then it knows nothing. ``expires`` of a renewal may lie later, as it never shortens.
+    A process may be stopped between reading its clock and the answer. So a client counts from its request: once ``ttl``
+    has passed since then, it knows nothing. ``expires`` of a renewal may be later, as a renewal never shortens a claim.
     """
     end = expires - _ahead()
     return [] if end <= answered >= asked + ttl else [(answered, end)]
 
 
 def _ahead() -> float:
-    """By how many seconds the wall clock, which all processes here share, is ahead of the histories' clock."""
+    """Returns by how many seconds the wall clock, shared by all processes here, is ahead of the histories' clock."""
     return time.time() - now()

@@ -25,16 +25,16 @@ QUEUE = "jobs"
 POSTERS, CLAIMERS = 3, 6
 POSTED = Style(sizes=(1, 1, 5, 10), delayed=0.05, pace=0.4)
 DRAIN_SECONDS = 300.0
-"""A failure waits so long for the queue to be empty."""
+"""Max seconds until the queue is empty."""
 CALM_SECONDS = 1.0
-"""Without faults, before and after them."""
+"""Seconds without faults, before and after them."""
 
 
 class ClaimRun(PostedRun):
     """A run with clients that claim. Further arguments are those of :class:`PostedRun`.
 
     Args:
-        consistency: Of the queue.
+        consistency: The consistency of the queue.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class ClaimRun(PostedRun):
         self._history = ClaimHistory()
 
     def run(self, plan: Plan, *, rest: float) -> Result:
-        """Runs, with all faults in the middle, then has everything claimed and acknowledged, and judges.
+        """Runs, with all faults in the middle, then lets everything be claimed and acknowledged, and judges.
 
         Args:
-            plan: Its faults, and the seed of what clients do.
+            plan: The faults, and the seed of what clients do.
             rest: Seconds between waves of faults.
         """
         with self._processes.serving():
@@ -89,6 +89,6 @@ class ClaimRun(PostedRun):
             yield claimers
 
     def _drain(self, claimers: list[Claimer]) -> None:
-        """Waits until nobody has been given anything for longer than any claim can last."""
+        """Waits until all claims have been answered with nothing for longer than any claim can last."""
         quiet = max(TTLS) + self._store.span.delay + LONGEST_DELAY
         until(lambda: all(claimer.empty_for > quiet for claimer in claimers), DRAIN_SECONDS, every=0.2)

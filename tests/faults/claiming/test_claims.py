@@ -12,7 +12,7 @@ from tests.harness.plans import Plan, Record, long, plans, verify
 
 FEW = {"acknowledged": 25, "again": 2, "acknowledgements done": 25}
 MANY = {"acknowledged": 40, "again": 3, "acknowledgements done": 40}
-"""What a run must have seen at least."""
+"""Minimum counts of a run."""
 SQLITE: list[Wave] = [
     (Step("pause", "web-1", 3.0), Step("kill", "web-2", 0.2, at=0.5)),
     (Step("kill", "web-1", 0.2), Step("pause", "web-2", 5.0, at=0.5)),
@@ -36,7 +36,7 @@ AMONG_WORKERS: list[Wave] = [
 
 @plans("claims/workers", Plan(2, "two-waves", least=MANY | {"faults": 4, "forwarded": 10}))
 def test_workers_of_one_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """Workers that leave claims of a partition to one of them lose none when one is paused or killed."""
+    """Workers that leave the claims of a partition to one of them lose none when one is paused or killed."""
     store = Store(Span(deadline=0.5, delay=0.5))
     run = ClaimRun(tmp_path, store, webs=1, workers=4, written={"two-waves": AMONG_WORKERS})
     verify(plan, lambda: run.run(plan, rest=0.5), record_property)
@@ -47,13 +47,13 @@ PAUSES: Wave = (
     Step("pause", "node-2", 2.0, at=1.0),
     Step("kill", "web-2", 0.5, at=2.0),
 )
-"""A web process is paused for longer than claims last, and meanwhile a node is, and another web process killed."""
+"""A web process is paused for longer than claims last. Meanwhile a node is paused and another web process killed."""
 DEATH: Wave = (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, at=0.5))
 
 
 @plans("claims/cassandra", Plan(1, "two-waves", least=FEW | {"faults": 5, "over_loop_during_faults": 40}, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """Three web processes on three nodes; web processes and nodes are paused and killed."""
+    """Three web processes keep G4 to G6 on three nodes while web processes and nodes are paused and killed."""
     store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     run = ClaimRun(tmp_path, store, webs=3, written={"two-waves": [PAUSES, DEATH]})
     verify(plan, lambda: run.run(plan, rest=0.5), record_property)
@@ -64,7 +64,7 @@ def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeSto
     Plan(2, "three-waves", least=FEW | {"faults": 6, "forwarded": 10, "over_loop": 100}, slow=True),
 )
 def test_workers_on_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """Four workers of one service on three nodes; workers and a node are paused and killed."""
+    """Four workers of one service keep G4 to G6 on three nodes while workers and a node are paused and killed."""
     store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     waves = [*AMONG_WORKERS, (Step("pause", "node-2", 2.0), Step("pause", "web-1/2", 4.0, at=0.5))]
     run = ClaimRun(tmp_path, store, webs=1, workers=4, written={"three-waves": waves})
@@ -76,6 +76,6 @@ LONG_LEAST = {"acknowledged": 1200, "again": 40, "acknowledgements done": 1200, 
 
 @plans("claims/cassandra-defaults", *(long(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """The same for minutes of random faults, with the W, S, D and C of a new keyspace."""
+    """G4 to G6 hold for minutes of random faults, with the W, S, D and C of a new keyspace."""
     store = three_nodes(span_of(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
     verify(plan, lambda: ClaimRun(tmp_path, store, written={}).run(plan, rest=2.0), record_property)

@@ -1,4 +1,4 @@
-"""Claims where two data centres are cut off from each other."""
+"""Claims in two data centres that are cut off from each other."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WAVES = [(Step("cut", "link", 4.0),), (Step("cut", "link", 2.0), Step("pause", "
     Plan(1, "two-waves", least={"acknowledged": 25, "acknowledgements done": 25, "faults": 3}, slow=True),
 )
 def test_cut_off(tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str, plan: Plan) -> None:
-    """A web process in each data centre, and a queue that every write reaches both of: nothing is handed out twice."""
-    from tests.faults.cluster import store_between  # noqa: PLC0415 - only who uses it needs the driver
+    """In a queue whose writes reach both data centres, web processes in each of them never hand out a message twice."""
+    from tests.faults.cluster import store_between  # noqa: PLC0415 - most tests here do not need the driver
 
     store = store_between(centres, centres_keyspace, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     run = ClaimRun(tmp_path, store, webs=2, consistency="very_strong", written={"two-waves": WAVES})

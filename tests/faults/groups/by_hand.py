@@ -1,4 +1,4 @@
-"""A member of a group whose every request a test sends."""
+"""A member of a group whose every request is sent by the test."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ OFFSETS = f"/{QUEUE}/offsets/{GROUP}"
 
 
 def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
-    """Sends a request."""
     data = None if body is None else json.dumps(body).encode()
     return line.ask(method, path, body=data, headers=HEADERS, timeout=SECONDS)
 
 
 def offsets(line: Line) -> list[str | None]:
-    """Reads the recorded offsets."""
     answer = ask(line, "GET", OFFSETS)
     assert answer.status == 200, answer
     return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
 
 
 class Member:
-    """A member, which asks one web process unless told otherwise.
+    """A member that asks one web process unless told otherwise.
 
     Attributes:
-        owned: By partition the epoch of its ownership.
-        told: By partition the offset that it was told last, and how the partition came.
+        owned: The epoch of each owned partition.
+        told: By partition, the last offset that it was told, and how the partition came.
     """
 
     def __init__(self, line: Line, session: float) -> None:
@@ -44,7 +42,7 @@ class Member:
         self._id = joined.content["member"]
 
     def beat(self, line: Line | None = None) -> Answer:
-        """Sends a heartbeat."""
+        """Sends a heartbeat, and records the partitions in the answer."""
         answer = ask(line or self._line, "POST", f"{MEMBERS}/{self._id}", {"owned": {QUEUE: self.owned}})
         for number, each in answer.content.get("take", {}).get(QUEUE, {}).items():
             self.owned[number] = each["epoch"]
@@ -52,10 +50,9 @@ class Member:
         return answer
 
     def owns(self, count: int) -> bool:
-        """Sends a heartbeat; returns whether it owns so many partitions."""
+        """Sends a heartbeat. Returns whether it owns ``count`` partitions."""
         return self.beat().status == 200 and len(self.owned) == count
 
     def commit(self, offset: str, line: Line | None = None) -> Answer:
-        """Commits for the first partition."""
         commits = {"1": {"epoch": self.owned["1"], "offset": offset}}
         return ask(line or self._line, "PUT", OFFSETS, {"member": self._id, "commits": commits})

@@ -1,4 +1,4 @@
-"""The rules of a group of the service, for what its members saw. Times are seconds of one clock."""
+"""The rules for a group of the service, checked against what its members saw. Times are seconds of one clock."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from queuey.ids import Position
 from tests.harness.checking.rules import Limits, Rules
 
 Place = tuple[str, int]
-"""A queue and a partition."""
+"""A queue and a partition number."""
 End = Literal["", "given back", "left", "over", "gone", "lost", "killed"]
-"""How a stay ended: by the member's word, because its session was over or the service said that it had ended, because
-it was told that it was not the owner, or with the member."""
+"""How a stay ended: the member gave it back or left, its session was over or the service reported that it had ended,
+the service reported another owner, or the member was killed."""
 OWN_WORD = frozenset({"given back", "left"})
 
 
 @dataclass
 class Stay:
-    """A partition with a member, from the answer that gave it until the member was no more at work on it.
+    """A partition's stay with a member, from the answer that assigned it until the member stopped working on it.
 
     Attributes:
-        life: Of the member: its name and how often it has joined.
-        instance: Blank: it has none.
-        offset: The one that it was told; None: none.
-        came: As it was told.
-        handled: Messages, in order, with the time at which the member had found that it may begin.
+        life: The member's name and the number of its life.
+        instance: The instance name; empty if it has none.
+        offset: The offset that it was told, or None.
+        came: How the partition came, as it was told.
+        handled: The handled messages in order, each with the time at which the member decided to begin.
         released: When the heartbeat that gave it back was answered.
     """
 
@@ -67,9 +67,9 @@ class GroupHistory:
     """What all members saw.
 
     Attributes:
-        observed: By place the offsets that somebody else saw, in order.
-        messages: By place the ids that were there in the end.
-        acknowledged: Messages by place.
+        observed: By place, the offsets that an outside reader saw, in order.
+        messages: By place, the ids of the messages at the end.
+        acknowledged: The acknowledged messages by place.
         recorded: The offsets at the end.
     """
 
@@ -83,14 +83,12 @@ class GroupHistory:
     calls: int = 0
 
     def by_place(self) -> Mapping[Place, list[Stay]]:
-        """The stays of each place, by their epochs."""
-        found: dict[Place, list[Stay]] = defaultdict(list)
+        stays: dict[Place, list[Stay]] = defaultdict(list)
         for stay in sorted(self.stays, key=lambda stay: (stay.epoch, stay.start)):
-            found[stay.place].append(stay)
-        return found
+            stays[stay.place].append(stay)
+        return stays
 
     def commits_of(self, place: Place) -> list[Commit]:
-        """The commits of a place."""
         return [commit for commit in self.commits if commit.place == place]
 
 
@@ -98,12 +96,12 @@ Texts = Iterator[str]
 
 
 def lost(history: GroupHistory, _: Limits) -> Texts:
-    """Every message that was acknowledged is there in the end, and was handled."""
-    for place, found in history.messages.items():
-        for position in history.acknowledged.get(place, set()) - set(found):
+    """Every acknowledged message exists in the end, and every existing one was handled."""
+    for place, positions in history.messages.items():
+        for position in history.acknowledged.get(place, set()) - set(positions):
             yield f"{place} {position} was acknowledged and is not there"
         handled = {position for stay in history.stays if stay.place == place for _, position in stay.handled}
-        yield from (f"{place} {position} was not handled" for position in found if position not in handled)
+        yield from (f"{place} {position} was not handled" for position in positions if position not in handled)
     if history.acknowledged.keys() - history.messages.keys():
         yield "nobody has read what is there in the end"
 
@@ -112,17 +110,17 @@ def order(history: GroupHistory, _: Limits) -> Texts:
     """A member handles the messages of a partition in order and without a gap, from the offset that it was told."""
     numbers = {place: {position: n for n, position in enumerate(found)} for place, found in history.messages.items()}
     for stay in history.stays:
-        known = numbers.get(stay.place, {})
-        before = -1 if stay.offset is None else known.get(stay.offset, -1)
+        numbers_by_position = numbers.get(stay.place, {})
+        before = -1 if stay.offset is None else numbers_by_position.get(stay.offset, -1)
         for at, position in stay.handled:
-            number = known.get(position, -1)
+            number = numbers_by_position.get(position, -1)
             if number != before + 1:
                 yield f"number {number} after {before} at {at:.3f}: {_told(stay)}"
             before = number
 
 
 def alone(history: GroupHistory, _: Limits) -> Texts:
-    """A partition is with one member at a time, by the time until which each was to be at work on it (O1)."""
+    """A partition is with one member at a time, where each stay lasts as long as the member may work on it (O1)."""
     for stays in history.by_place().values():
         by_time = sorted(stays, key=lambda stay: stay.start)
         for one, after in pairwise(by_time):
@@ -132,7 +130,7 @@ def alone(history: GroupHistory, _: Limits) -> Texts:
 
 
 def fenced(history: GroupHistory, _: Limits) -> Texts:
-    """Nobody commits under an epoch that is over, by its own word or by a later one (O2); an epoch has one member."""
+    """A member does not commit under an epoch that it gave back or that was replaced (O2). An epoch has one member."""
     for place, stays in history.by_place().items():
         for commit in history.commits_of(place):
             later = [stay for stay in stays if stay.epoch > commit.epoch and stay.start < commit.asked]
@@ -145,7 +143,7 @@ def fenced(history: GroupHistory, _: Limits) -> Texts:
 
 
 def back(history: GroupHistory, _: Limits) -> Texts:
-    """Offsets never go back: who gets a partition goes on where the last commit before it was recorded (O3, O4)."""
+    """Offsets never go back: a new owner goes on at the last recorded commit (O3, O4)."""
     for place, stays in history.by_place().items():
         commits = history.commits_of(place)
         for stay in stays:
@@ -158,7 +156,7 @@ def back(history: GroupHistory, _: Limits) -> Texts:
 
 
 def _between(offset: Position | None, commits: Sequence[Commit], what: str) -> Texts:
-    """Offsets lie at or above each commit that was recorded, and at one that was asked for."""
+    """Checks that an offset is at or above each recorded commit, and at one that was sent."""
     done = max((commit.position for commit in commits if commit.outcome == "done"), default=None)
     if done is not None and (offset is None or offset < done):
         yield f"{done} was recorded before: {what}, offset {offset}"
@@ -167,11 +165,11 @@ def _between(offset: Position | None, commits: Sequence[Commit], what: str) -> T
 
 
 def word(history: GroupHistory, _: Limits) -> Texts:
-    """A partition is told to be given back only if its owner before said so (O4)."""
+    """A partition comes as given back only if its former owner gave it back or left (O4)."""
     for stays in history.by_place().values():
         for one, after in pairwise(stays):
             if after.came == "given back" and one.epoch < after.epoch and one.how not in OWN_WORD:
-                # The answer that gave it to a member that has left since may have been lost.
+                # The answer that assigned it to a member that has left since may have been lost.
                 left = [stay for stay in history.stays if stay.how == "left" and one.start < stay.end <= after.start]
                 if not left:
                     yield f"{_told(one)} ended as {one.how!r} at {one.end:.3f}; {_told(after)} as given back"
@@ -192,10 +190,10 @@ GROUPS: Rules = {
 
 
 def count(history: GroupHistory) -> dict[str, int]:
-    """Counts what happened.
+    """Counts events.
 
-    * ``lives``: times that somebody joined; ``stays``: of a partition with a member, by how they began and ended.
-    * ``again``: messages that were handled several times; ``refused``: commits of partitions that were another's.
+    * ``lives``: joins; ``stays``: stays of partitions with members, by how they began and ended.
+    * ``again``: messages handled several times; ``refused``: commits of partitions that another member owned.
     """
     handled = Counter((stay.place, position) for stay in history.stays for _, position in stay.handled)
     outcomes = Counter(commit.outcome for commit in history.commits)

@@ -1,4 +1,4 @@
-"""A member over HTTP, which joins, reads, commits and leaves as ``docs/architecture-groups.md`` tells it to."""
+"""A member over HTTP, which joins, reads, commits and leaves as ``docs/architecture-groups.md`` requires."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 from tests.harness.history import now
 
 TIMEOUT = 1.2
-"""Seconds for an answer, beyond those that it may wait: then another web process is asked."""
+"""Seconds to wait for an answer, on top of the request's own wait. Then another web process is asked."""
 PAGE = 10
 STANDSTILLS = 0.02
-"""Share of pages after which a member stands still."""
+"""Probability that a member stands still after a page."""
 LATE_COMMITS = 0.4
-"""Share of partitions for which it commits after it has given them back."""
+"""Fraction of partitions for which it commits after it has given them back."""
 NOT_THERE = frozenset({400, 404, 405})
-"""Statuses of a web process that knows no groups."""
+"""Statuses of a web process that does not support groups."""
 
 
 class Ended(Exception):
@@ -32,20 +32,20 @@ class Ended(Exception):
 
 @dataclass(eq=False)
 class Member:
-    """One member with a connection to each web process; asks one at a time.
+    """One member with a connection to each web process. It sends each request to one of them.
 
     Args:
         name: Its name in the history.
         webs: The web processes.
-        account: On whose behalf.
+        account: The account of the requests.
         group: Its group.
-        queues: What it joins for.
-        history: Where it records what it saw; several members share it.
+        queues: The queues that it joins for.
+        history: The records, shared by several members.
         lock: Guards the history.
-        calm: Tells whether the faults are over: then it lives on and commits all.
+        calm: Returns whether the faults are over. Then it lives on and commits everything.
         rng: Decides what it does.
         session: Seconds of its sessions.
-        instance: Its name as a static member.
+        instance: The instance name of a static member.
         orderly: It never stands still, and always leaves in the end.
     """
 
@@ -73,7 +73,6 @@ class Member:
         self._committed: dict[Place, tuple[int, Position]] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Is the thread: lives one life after another."""
         while not stop.is_set():
             try:
                 self._live(stop)
@@ -93,7 +92,7 @@ class Member:
                 return
             answer = self._beat()
             if asked := _epochs(answer["give_back"]):
-                # One heartbeat says that it is given back; what follows asks for what comes instead.
+                # One heartbeat gives the partitions back; the next one asks for new ones.
                 self._give_back(asked)
                 continue
             for stay in list(self._stays.values()):
@@ -104,7 +103,7 @@ class Member:
                     self._commit(stay)
 
     def _end(self, stop: threading.Event) -> None:
-        """Ends a life: it leaves, is killed, or stands still for longer than its session."""
+        """Ends a life: the member leaves, is killed, or stands still for longer than its session."""
         mood = 0.0 if self.orderly else self.rng.random()
         if mood < 0.3:
             self._leave()
@@ -123,7 +122,7 @@ class Member:
     # Requests
 
     def _ask(self, method: str, path: str, body: object = None, *, wait: float = 0.0) -> tuple[float, Answer | None]:
-        """Asks any web process that listens; returns when, and the answer or None."""
+        """Sends a request to any web process that listens. Returns when it was sent, and the answer or None."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/problem+json"}
         for line in self.rng.sample(self._lines, len(self._lines)):
@@ -156,7 +155,7 @@ class Member:
         self._wait = answer.content["wait"]
 
     def _beat(self, given_back: Sequence[Stay] = ()) -> dict[str, Any]:
-        """Sends heartbeats until one is answered, and does what it says; the session may be over by then."""
+        """Sends heartbeats until one is answered, and applies the answer. Raises Ended if the session ends before."""
         while True:
             self._check()
             wait = 0.0 if given_back else self.rng.choice((0.0, 0.2, min(1.0, self._wait)))
@@ -169,7 +168,7 @@ class Member:
                 raise Ended
             assert answer is None or answer.status in {503, *NOT_THERE}, answer
             threading.Event().wait(0.1)
-        # An answer after the end of the former session counts as none.
+        # An answer after the end of the session does not count.
         self._check()
         content = answer.content
         self._over, self._wait = max(self._over, asked + content["session"]), content["wait"]
@@ -181,15 +180,15 @@ class Member:
                 self._begin((queue, int(number)), each)
         return content
 
-    def _named(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - some of them
-        found: dict[str, dict[str, int]] = {}
+    def _named(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - any iterable of stays
+        epochs: dict[str, dict[str, int]] = {}
         for stay in stays:
             queue, number = stay.place
-            found.setdefault(queue, {})[str(number)] = stay.epoch
-        return found
+            epochs.setdefault(queue, {})[str(number)] = stay.epoch
+        return epochs
 
     def _check(self) -> None:
-        """Finds out whether the session is over."""
+        """Raises Ended if the session is over."""
         if now() >= self._over:
             self._drop("over")
             raise Ended
@@ -206,7 +205,7 @@ class Member:
             self.history.stays.append(stay)
 
     def _stop(self, place: Place, how: End) -> None:
-        """Is at work on a partition no more; since its session ended, if that was before."""
+        """Ends a stay now, or at the end of the session if that was earlier."""
         if stay := self._stays.pop(place, None):
             stay.end, stay.how = min(now(), self._over), how
 
@@ -221,7 +220,7 @@ class Member:
             if stay not in late:
                 self._commit(stay)
             self._stop(stay.place, "given back")
-        # What it was asked for and does not have, it gives back as well.
+        # Partitions that it was asked for and does not have are given back as well.
         others = [
             Stay(place, "", "", epoch, None, "", 0.0) for place, epoch in asked.items() if place not in self._stays
         ]
@@ -256,7 +255,7 @@ class Member:
             self._cursors[stay.place] = position
 
     def _commit(self, stay: Stay, *, repeated: bool = False) -> None:
-        """Commits what was handled, also if it may be too late for that; once unless ``repeated``."""
+        """Commits the handled messages, even if it may be too late. Sends the same commit once, unless ``repeated``."""
         if not stay.handled:
             return
         cursor = stay.handled[-1][1]
@@ -266,8 +265,8 @@ class Member:
         commit = Commit(stay.place, stay.life, stay.epoch, cursor, now())
         with self.lock:
             self.history.commits.append(commit)
-        one = {"epoch": stay.epoch, "offset": ids.to_hex(cursor)}
-        body = {"member": self._id, "commits": {str(number): one}}
+        partition_commit = {"epoch": stay.epoch, "offset": ids.to_hex(cursor)}
+        body = {"member": self._id, "commits": {str(number): partition_commit}}
         _, answer = self._ask("PUT", f"/{queue}/offsets/{self.group}", body)
         commit.answered = now()
         if answer is None:

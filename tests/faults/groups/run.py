@@ -25,13 +25,13 @@ from tests.waiting import until
 
 GROUP = "crew"
 QUEUES = {"crew-a": 4, "crew-b": 3}
-"""By name, with the number of partitions."""
+"""Number of partitions by queue name."""
 POSTERS, MEMBERS = 2, 5
 POSTED = Style(sizes=(1, 1, 3), pace=0.2, partitions=range(1, 4))
 DRAIN_SECONDS = 120.0
-"""A failure waits so long until everything is handled and committed."""
+"""Max seconds until everything is handled and committed."""
 CALM_SECONDS = 3.0
-"""Without faults, before and after them."""
+"""Seconds without faults, before and after them."""
 OBSERVED_EVERY = 0.3
 
 
@@ -60,10 +60,10 @@ class GroupRun(PostedRun):
         self._history = GroupHistory()
 
     def run(self, plan: Plan, *, rest: float) -> Result:
-        """Runs, with all faults in the middle, then has everything handled and committed, and judges.
+        """Runs, with all faults in the middle, then lets everything be handled and committed, and judges.
 
         Args:
-            plan: Its faults, and the seed of what clients do.
+            plan: The faults, and the seed of what clients do.
             rest: Seconds between waves of faults.
         """
         with self._processes.serving():
@@ -98,7 +98,7 @@ class GroupRun(PostedRun):
         )
 
     def _observe(self, stop: threading.Event) -> None:
-        """Is the thread of somebody who looks at the offsets; one web process after another is asked."""
+        """The body of a thread that reads the offsets from a random web process again and again."""
         lines = [Line(web, self._processes.account) for web in self._processes.addresses]
         while not stop.wait(OBSERVED_EVERY):
             for place, position in _offsets(random.choice(lines), 2.0).items():
@@ -108,7 +108,7 @@ class GroupRun(PostedRun):
             line.close()
 
     def _is_drained(self, webs: Sequence[Web], account: Account) -> bool:
-        """Looks at the offsets, and returns whether everything is committed."""
+        """Reads the offsets, and returns whether everything is committed."""
         with closing(Line(webs[0], account)) as line:
             recorded = _offsets(line, PATIENCE)
         self._history.recorded = recorded
@@ -116,7 +116,7 @@ class GroupRun(PostedRun):
         return all(recorded.get(place) == found[-1] for place, found in places.items() if found)
 
     def _read_all(self, webs: Sequence[Web], account: Account) -> None:
-        """Reads what there is, when nothing vanishes or appears any more."""
+        """Reads all messages, once none can vanish or appear any more."""
         threading.Event().wait(2 * self._store.span.delay)
         self._store.converged()
         line = Line(webs[0], account)
@@ -136,8 +136,8 @@ class GroupRun(PostedRun):
 
 
 def _offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
-    """Returns the recorded offsets, as far as they are told."""
-    found: dict[Place, Position | None] = {}
+    """Returns the recorded offsets of the queues that answer."""
+    positions: dict[Place, Position | None] = {}
     for queue in QUEUES:
         try:
             answer = line.ask("GET", f"/{queue}/offsets/{GROUP}", timeout=timeout)
@@ -146,18 +146,17 @@ def _offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
         if answer.status == 200:
             for number, each in answer.content["partitions"].items():
                 offset = each["offset"]
-                found[queue, int(number)] = None if offset is None else ids.parse_position(offset)
-    return found
+                positions[queue, int(number)] = None if offset is None else ids.parse_position(offset)
+    return positions
 
 
 def _read(line: Line, queue: str, number: int) -> list[Position]:
-    """Reads a partition from its beginning."""
-    found: list[Position] = []
+    positions: list[Position] = []
     since = ""
     while True:
         answer = line.ask("GET", f"/{queue}?partitions={number}&limit=500{since}", timeout=PATIENCE)
         assert answer.status == 200, answer
-        found += [ids.parse_position(each["message_id"]) for each in answer.content["messages"]]
+        positions += [ids.parse_position(each["message_id"]) for each in answer.content["messages"]]
         if not answer.content["more"]:
-            return found
+            return positions
         since = f"&since={answer.content['cursor']}"

@@ -1,4 +1,4 @@
-"""Each rule of groups finds what breaks it, in a history that is right but for that."""
+"""Each rule of groups finds its violation in an otherwise good history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACE = "q", 1
 
 
 def good() -> GroupHistory:
-    """A partition that is given back once, and lost once."""
+    """Returns the history of a partition that is given back once, and lost once."""
     history = GroupHistory(messages={PLACE: [(n, 0) for n in range(1, 7)]}, recorded={PLACE: (6, 0)})
     history.acknowledged = {PLACE: {(1, 0), (4, 0)}}
     history.observed[PLACE] = [(2, 0), (2, 0), (6, 0)]
@@ -62,13 +62,13 @@ SPOILS: dict[str, tuple[Callable[[GroupHistory], object], set[str]]] = {
 
 
 def test_good() -> None:
-    """Nothing is found in what is right."""
+    """The rules find nothing in a good history."""
     assert check(good(), GROUPS) == []
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt(spoil: str) -> None:
-    """Each rule finds its fault, and no other one does."""
+    """Each rule finds its violation, and no other rule does."""
     history = good()
     change, rules = SPOILS[spoil]
     change(history)
@@ -76,5 +76,5 @@ def test_spoilt(spoil: str) -> None:
 
 
 def test_every_rule_is_spoilt() -> None:
-    """There is no rule that nothing breaks."""
+    """Each rule has a history that breaks it."""
     assert set().union(*(rules for _, rules in SPOILS.values())) == GROUPS.keys()

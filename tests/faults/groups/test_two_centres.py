@@ -1,4 +1,4 @@
-"""A group has its data centre: another one names it, and takes it over by a command when it is lost."""
+"""A group belongs to one data centre. Another one names it, and takes the group over by a command."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_moved(tmp_path: Path, centres: Centres) -> None:
-    """The group is served where it began; when that data centre is lost, by the other one, and never by both."""
+    """A group is served where it began, by the other data centre after a move, and never by both."""
     from queuey.storage.cassandra.driver import Driver  # noqa: PLC0415 - likewise
     from queuey.storage.cassandra.options import parse_url  # noqa: PLC0415 - likewise
-    from tests.faults.centres import NAMES, keyspace_on  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.faults.centres import NAMES, keyspace_on  # noqa: PLC0415 - most tests here do not need the driver
     from tests.faults.cluster import APPLICATION, store_between  # noqa: PLC0415 - likewise
     from tests.faults.test_two_centres import options_of, replicate, stores_on  # noqa: PLC0415 - likewise
 

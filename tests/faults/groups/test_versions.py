@@ -1,4 +1,4 @@
-"""A real 0.1.0 beside a group with members (O9)."""
+"""A real 0.1.0 next to a group with members (O9)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ZEROS = "00000000000010008080808080808080"
 
 
 def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Program) -> None:
-    """It reads offsets of groups with members, refuses what members send, and knows no refusal of what others do."""
-    from queuey.storage import cassandra  # noqa: PLC0415 - only who uses it needs the driver
+    """The release reads the offsets of groups with members, and refuses requests of members only."""
+    from queuey.storage import cassandra  # noqa: PLC0415 - most tests here do not need the driver
 
     keyspaces.empty(contract_keyspace)
     with closing(cassandra.open_store(contract_keyspace)) as opened:
@@ -58,7 +58,7 @@ def test_beside_the_release(tmp_path: Path, contract_keyspace: str, release: Pro
         assert ask(former, "DELETE", OFFSETS).status in {200, 204}
         late = member.commit(FIRST_ID)
         assert (late.status, late.content["code"]) == (409, "NotOwner")
-        member.owned.clear()  # It drops what it does not own, and gets it anew: nobody else had it.
+        member.owned.clear()  # it drops lost partitions and gets them again: no other member took them
         until(lambda: member.owns(2), every=0.2)
         assert member.owned == before
         assert set(member.told.values()) == {(None, "new")}

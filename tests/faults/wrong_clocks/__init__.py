@@ -1,1 +1,1 @@
-"""What a process with a wrong clock begins with."""
+"""The start-up code of a process with a wrong clock."""

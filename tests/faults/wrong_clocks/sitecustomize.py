@@ -1,4 +1,4 @@
-"""Python runs this at its start: the wall clock of the process is ahead by as many seconds as a variable says."""
+"""Python runs this at its start. It puts the wall clock of the process ahead by ``WALL_CLOCK_AHEAD`` seconds."""
 
 from __future__ import annotations
 

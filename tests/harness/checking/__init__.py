@@ -1,1 +1,1 @@
-"""One checker of recorded histories, for runs about messages, claims and groups: records in, violations out."""
+"""The checker of recorded histories, for runs about messages, claims and groups: records in, violations out."""

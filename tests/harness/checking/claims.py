@@ -1,4 +1,4 @@
-"""The rules of claims, for what clients of real and of simulated services saw."""
+"""The rules for claims, checked against what clients of real and simulated services saw."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tests.harness.checking.rules import Limits, Rules
 from tests.sim.availability import EmptyAnswer, Stored
 
 Outcome = Literal["done", "final", "again", "superseded", "none", "unknown", ""]
-"""What a client was told of an acknowledgement; final: it was done before; again: the same, perhaps by this very one;
-empty: nothing."""
+"""The outcome of an acknowledgement that a client was told.
+
+final: it was done before; again: the same, perhaps by this request itself; empty: no answer.
+"""
 APART = 1.0
-"""The largest difference between two clocks (seconds)."""
+"""Max difference between two clocks, in seconds."""
 FOR_GOOD = frozenset({"done", "final", "again"})
 
 
@@ -28,12 +30,12 @@ class Delivery:
     Attributes:
         number: The entry that delivered it.
         asked, answered: When the client asked for messages, and was given them.
-        lives: From when to when the client knew that it had the claim; renewals add to it.
+        lives: Start and end of the times for which the client knew it had the claim. Renewals append to it.
         dropped: When the client began to end the claim.
-        partition: Where it lies.
+        partition: The message's partition.
         kept: The client does not end the claim.
-        first: It was not delivered before.
-        renewals: When those were asked for that added to ``lives``, by the moment at which the client knew.
+        first: The message was not delivered before.
+        renewals: When each renewal in ``lives`` was requested, by its start in ``lives``.
     """
 
     position: Position
@@ -60,7 +62,7 @@ class Acknowledging:
 
 @dataclass
 class ReleasingAll:
-    """A demand to end all claims."""
+    """A request to end all claims."""
 
     asked: float
     answered: float = math.inf
@@ -73,33 +75,33 @@ class ClaimHistory:
     acknowledged: set[Position] = field(default_factory=set)
     """Messages whose post was acknowledged."""
     due: dict[Position, float] = field(default_factory=dict)
-    """When delayed ones were due."""
+    """Due times of delayed messages."""
     bodies: dict[Position, tuple[str, float, float]] = field(default_factory=dict)
-    """Of messages of a dedup queue, with the times from when they could be read by some clock, and by all clocks."""
+    """The bodies of a dedup queue, with the times from which any clock and every clock shows the message."""
     deliveries: list[Delivery] = field(default_factory=list)
     acknowledgings: list[Acknowledging] = field(default_factory=list)
     given_up: list[Acknowledging] = field(default_factory=list)
-    """Messages that a client said it cannot handle at all."""
+    """Messages that a client reported it cannot handle at all."""
     cancelled: list[Acknowledging] = field(default_factory=list)
-    """Messages that an operator has cancelled; ``done``: they were removed, or their workers are asked to stop."""
+    """Messages that an operator cancelled; ``done``: they were removed, or their workers were asked to stop."""
     releases: list[ReleasingAll] = field(default_factory=list)
     letters: dict[Position, float] = field(default_factory=dict)
-    """Messages that became dead letters, and when."""
+    """The time at which each dead letter was made."""
     letter_places: Mapping[Position, Collection[Location]] = field(default_factory=dict)
-    """Where these lie."""
+    """The locations of dead letters."""
     empties: list[EmptyAnswer] = field(default_factory=list)
-    """Tries of claims that got no message, in a queue without copies."""
+    """Claim attempts that got no message, in a queue without copies."""
     stored: Stored = field(default_factory=Stored)
-    """What is the truth about the messages and logs of a queue."""
+    """The true messages and logs of the queue."""
     left: set[Position] | None = None
-    """Where acknowledged messages are deleted: those that are still there."""
+    """If acknowledged messages are deleted: the messages that still exist."""
     calm: float = 0.0
-    """When the faults ended; from then on everything is claimed and acknowledged until nothing is left."""
+    """When the faults ended. From then on everything is claimed and acknowledged until nothing is left."""
 
 
 def g4(history: ClaimHistory, _: Limits) -> list[str]:
-    """While a claim lives nobody else has the message; a claim that is given lives."""
-    found = [
+    """While a claim lives, no other client has the message. A claim lives when it is given."""
+    problems = [
         f"{one} was over when it was given" for one in history.deliveries for start, end in one.lives if end <= start
     ]
     by_position: defaultdict[Position, list[tuple[float, float, int]]] = defaultdict(list)
@@ -110,18 +112,18 @@ def g4(history: ClaimHistory, _: Limits) -> list[str]:
         latest: tuple[float, float, int] | None = None
         for one_life in lives:
             if latest is not None and one_life[0] < latest[1] and one_life[2] != latest[2]:
-                found.append(f"{position} had two claims at once: {latest} and {one_life}")
+                problems.append(f"{position} had two claims at once: {latest} and {one_life}")
             if latest is None or one_life[1] > latest[1]:
                 latest = one_life
-    return found
+    return problems
 
 
 def key_alone(history: ClaimHistory, _: Limits) -> list[str]:
-    """In an ordered queue, while somebody has a message of a key nobody else has another one of it."""
+    """In an ordered queue, while a client has a message of a key, no other client has one of the same key."""
     by_key: defaultdict[str, list[tuple[float, float, tuple[int, float, float]]]] = defaultdict(list)
     for one, start, ended in _held(history):
         if one.position in history.stored.keys:
-            claim = one.number, one.asked, one.answered  # What a caller was given together.
+            claim = one.number, one.asked, one.answered  # the same for messages that a client was given together
             by_key[history.stored.keys[one.position]].append((start, ended, claim))
     return [
         f"{key} had two claims at once: {life} and {other}"
@@ -133,13 +135,13 @@ def key_alone(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def order(history: ClaimHistory, _: Limits) -> list[str]:
-    """In an ordered queue messages of one key are given, and stored as given first, in the order of their ids."""
+    """In an ordered queue, messages of one key are first given, and stored as given, in the order of their ids."""
     keys = history.stored.keys
-    known = [one for one in history.deliveries if one.position in keys]
+    deliveries = [one for one in history.deliveries if one.position in keys]
     return history.stored.out_of_order() + [
         f"{later} came before {one}"
-        for one in known
-        for later in known
+        for one in deliveries
+        for later in deliveries
         if one.first
         and keys[one.position] == keys[later.position]
         and one.position < later.position
@@ -148,7 +150,7 @@ def order(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def places(history: ClaimHistory, _: Limits) -> list[str]:
-    """No more messages of a key, nor of a partition, are claimed at once than their queue allows."""
+    """No more messages of a key or a partition are claimed at once than the queue allows."""
     stored = history.stored
     groups: defaultdict[tuple[str, int], list[tuple[float, int, Position]]] = defaultdict(list)
     for one, start, ended in _held(history):
@@ -156,18 +158,17 @@ def places(history: ClaimHistory, _: Limits) -> list[str]:
         own = [(f"key {key}", stored.per_key)] if key else []
         for group in [*own, (f"partition {one.partition}", stored.shares.get(one.partition, 0))]:
             if group[1]:
-                # What ends at a moment leaves its place to what begins then.
+                # A claim that ends at an instant leaves its place to one that begins then.
                 groups[group] += [(start, 1, one.position), (ended, -1, one.position)]
     return [
-        f"{name} had {len(some)} claims at once: {some}"
-        for (name, most), changes in groups.items()
-        for some in _at_once(changes)
-        if len(some) > most
+        f"{name} had {len(positions)} claims at once: {positions}"
+        for (name, limit), changes in groups.items()
+        for positions in _at_once(changes)
+        if len(positions) > limit
     ]
 
 
 def _held(history: ClaimHistory) -> Iterator[tuple[Delivery, float, float]]:
-    """Yields the deliveries, with the times for which their clients certainly had the claim."""
     for one in history.deliveries:
         for start, end in one.lives:
             ended = min([end, *_dropped(history, one, start)])
@@ -177,19 +178,19 @@ def _held(history: ClaimHistory) -> Iterator[tuple[Delivery, float, float]]:
 
 def _dropped(history: ClaimHistory, one: Delivery, start: float) -> list[float]:
     """Returns when a claim that was known at ``start`` may have ended before it expired."""
-    found = [] if one.dropped is None else [one.dropped]
-    # What was asked for before all claims were ended may have been among these, whenever its answer came.
+    ends = [] if one.dropped is None else [one.dropped]
+    # A claim requested before all claims were ended may be among them, even if its answer came later.
     asked = one.renewals.get(start, one.asked)
-    return found + [max(each.asked, start) for each in history.releases if asked <= each.answered]
+    return ends + [max(each.asked, start) for each in history.releases if asked <= each.answered]
 
 
 def g5(history: ClaimHistory, _: Limits) -> list[str]:
-    """What was acknowledged, or became a dead letter, is not given to anybody who asks later."""
+    """A message that was acknowledged, or became a dead letter, is not given to a later request."""
     ends = dict(history.letters)
     for one in (*history.acknowledgings, *history.given_up):
         if one.outcome in FOR_GOOD:
             ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
-    # All of these were receipts, so none is told that it is done because the message has become a dead letter.
+    # All of these were receipts, so "done" never means that the message has become a dead letter.
     done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
     return [
         f"{one} was given after it had been done at {ends[one.position]}"
@@ -199,7 +200,7 @@ def g5(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def cancelled(history: ClaimHistory, _: Limits) -> list[str]:
-    """What was cancelled is not given to anybody who asks later, nor becomes a dead letter."""
+    """A cancelled message is not given to a later request, and does not become a dead letter."""
     ends = {one.position: one.answered for one in reversed(history.cancelled) if one.outcome in FOR_GOOD}
     before = {one.position for one in history.cancelled if one.outcome == "final"}
     return [
@@ -222,29 +223,29 @@ def delay(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def dedup(history: ClaimHistory, _: Limits) -> list[str]:
-    """A dedup queue gives no copy of what was given, if both were there by everybody's clock at that time."""
-    # A message that its poster does not know to be there may be gone, after it was given, even to nobody who lives.
-    undone = {body for position, (body, _, _) in history.bodies.items() if position not in history.acknowledged}
-    found = []
+    """A dedup queue gives no copy of a given message, if every clock showed both at that time."""
+    # A message whose post was not acknowledged may be gone after it was given.
+    unacknowledged = {body for position, (body, _, _) in history.bodies.items() if position not in history.acknowledged}
+    problems = []
     firsts = [one for one in history.deliveries if one.first and one.position in history.bodies]
     for one in firsts:
         body = history.bodies[one.position][0]
         for other in firsts:
             text, _began, began = history.bodies[other.position]
-            if text == body and body not in undone and other.number > one.number and began < one.asked - APART:
-                found.append(f"{other} is a copy of {one}")
-    return found
+            if text == body and body not in unacknowledged and other.number > one.number and began < one.asked - APART:
+                problems.append(f"{other} is a copy of {one}")
+    return problems
 
 
 def outbox(history: ClaimHistory, _: Limits) -> list[str]:
-    """A message becomes one dead letter."""
+    """A message becomes at most one dead letter."""
     return [f"{was} lies at {places}" for was, places in history.letter_places.items() if len(places) > 1]
 
 
 def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[Position]) -> bool:
-    """Returns whether a copy was given after a message was posted, which is in order."""
+    """Returns whether a copy was given after the message was posted, which is allowed."""
     body, began, _ = history.bodies[position]
-    # A dead letter was delivered, whoever was told of it.
+    # A dead letter was delivered, whatever its client was told.
     given = {other: at for other, at in history.letters.items() if history.bodies[other][0] == body}
     for one in history.deliveries:
         if history.bodies[one.position][0] == body:
@@ -253,52 +254,52 @@ def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[
 
 
 def on_ack(history: ClaimHistory, _: Limits) -> list[str]:
-    """What was acknowledged is deleted in the end, if it is to be."""
+    """If acknowledged messages are deleted, none of them exists in the end."""
     done = {one.position for one in history.acknowledgings if one.outcome == "done"}
     return [f"{position} was not deleted" for position in sorted(done & (history.left or set()))]
 
 
 def given_up(history: ClaimHistory, _: Limits) -> list[str]:
-    """What was given up is a dead letter in the end, unless it was acknowledged before that was known."""
+    """A given-up message is a dead letter in the end, unless it was acknowledged before."""
     done = {one.position for one in history.acknowledgings if one.outcome in FOR_GOOD}
     given_up = {one.position for one in history.given_up if one.outcome == "done"} & history.acknowledged
     done |= {one.position for one in history.cancelled}
-    return [f"{position} is no dead letter" for position in sorted(given_up - done - history.letters.keys())]
+    return [f"{position} is not a dead letter" for position in sorted(given_up - done - history.letters.keys())]
 
 
 def g6(history: ClaimHistory, _: Limits) -> list[str]:
-    """What was posted is given until somebody may have acknowledged it, or it is a dead letter."""
+    """A posted message is given until a client may have acknowledged it, or it is a dead letter."""
     given = {one.position for one in history.deliveries} | history.letters.keys()
     ended = max((demand.asked for demand in history.releases), default=history.calm)
     late = {one.position for one in history.deliveries if one.answered > (ended if one.kept else history.calm)}
-    perhaps = {one.position for one in history.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
-    perhaps |= history.letters.keys() | {one.position for one in history.cancelled}
-    # What was given up and not posted for certain may be gone before it is a dead letter; so are its copies.
-    perhaps |= {one.position for one in history.given_up if one.outcome != "none"} - history.acknowledged
+    maybe_done = {one.position for one in history.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
+    maybe_done |= history.letters.keys() | {one.position for one in history.cancelled}
+    # A given-up message whose post is unsure may be gone before it is a dead letter; so may its copies.
+    maybe_done |= {one.position for one in history.given_up if one.outcome != "none"} - history.acknowledged
     return [
         f"{position} was never given"
         if position not in given
         else f"{position} was not given again, though nobody can have acknowledged it"
         for position in sorted(history.acknowledged)
-        if (position not in given or (position not in perhaps and position not in late))
+        if (position not in given or (position not in maybe_done and position not in late))
         and not (
             position in history.bodies
             and position not in given
-            and _stands_for_another(history, position, history.acknowledged | perhaps | late)
+            and _stands_for_another(history, position, history.acknowledged | maybe_done | late)
         )
     ]
 
 
 def _at_once(changes: list[tuple[float, int, Position]]) -> Iterator[list[Position]]:
-    """Gives what is claimed at each moment, by when claims begin (1) and end (-1)."""
-    there: Counter[Position] = Counter()
+    """Yields the claimed positions at each change. A change is 1 where a claim begins and -1 where it ends."""
+    claims: Counter[Position] = Counter()
     for _, change, position in sorted(changes):
-        there[position] += change
-        yield [one for one, count in there.items() if count > 0]
+        claims[position] += change
+        yield [one for one, count in claims.items() if count > 0]
 
 
 CLAIMS: Rules = {"G4": (g4, "delivered"), "G5": (g5, "acknowledgements done"), "G6": (g6, "acknowledged")}
-"""The rules of runs, in which nobody knows what is stored."""
+"""The rules for runs against a real service, whose stored state is not known."""
 SIMULATED: Rules = {
     **CLAIMS,
     "on_ack": (on_ack, "acknowledgements done"),
@@ -313,4 +314,4 @@ SIMULATED: Rules = {
     "places": (places, "delivered"),
     "empty": (lambda history, _: history.stored.false_empties(history.empties), "calls"),
 }
-"""The rules of simulated histories."""
+"""The rules for simulated histories."""

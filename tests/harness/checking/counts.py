@@ -1,4 +1,4 @@
-"""What a history amounts to in numbers."""
+"""Counts of a history."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tests.harness.checking.records import ONLY_SENT, UNAVAILABLE
 from tests.harness.checking.rules import LIMITS, Limits
 
 AGAIN = "again after "
-"""How the numbers of messages begin that were handled again, by the kind of failure that explains it."""
+"""Prefix of the counts of messages handled again; the kind of failure that explains it follows."""
 
 
 def count(history: History, limits: Limits = LIMITS) -> dict[str, int]:
-    """Counts messages that were posted and read, unless said otherwise.
+    """Counts messages posted and read, unless stated otherwise.
 
     * ``calls``: posts and reads; ``refused``: posts answered with 503; ``unanswered``: posts without an answer.
-    * ``acknowledged``, ``none``, ``unknown``: by outcome; ``during_faults``: acknowledged while something was faulty.
-    * ``none_late``: of those with outcome ``none``, how many had waited longer than a write may take.
-    * ``unknown_shown``: of those with outcome ``unknown``, how many the last full read shows.
-    * ``pages``, ``shown``: read by readers that follow; ``failed_pages``: reads that gave none.
-    * ``full``: shown on full reads; ``seen``: on all pages.
+    * ``acknowledged``, ``none``, ``unknown``: by outcome; ``during_faults``: acknowledged during a fault.
+    * ``none_late``: with outcome ``none`` after more than the max time of a write.
+    * ``unknown_shown``: with outcome ``unknown``, and shown by the last full read.
+    * ``pages``, ``shown``: pages and messages of readers that follow; ``failed_pages``: their failed reads.
+    * ``full``: shown by full reads; ``seen``: shown on all pages.
     """
     posts, faults = history.posts, history.faults
     outcomes = Counter(outcome for post in posts for outcome in post.outcomes)
     following, full = ([read for read in history.reads if bool(read.final) == final] for final in (False, True))
-    there = set(history.contents.get(max(history.contents, default=0), {}).values())
-    undone = [body for body, fate in history.fates.items() if fate.outcome == "unknown"]
+    bodies_at_the_end = set(history.contents.get(max(history.contents, default=0), {}).values())
+    unknown = [body for body, fate in history.fates.items() if fate.outcome == "unknown"]
     faulty = [post for post in posts if any(one.start <= post.start and post.end <= one.end for one in faults)]
     late = [post for post in posts if "none" in post.outcomes and post.end - post.start > limits.deadline]
     return {
@@ -39,7 +39,7 @@ def count(history: History, limits: Limits = LIMITS) -> dict[str, int]:
         "none": outcomes["none"],
         "none_late": sum(len(post.sent) for post in late),
         "unknown": outcomes["unknown"],
-        "unknown_shown": sum(body in there for body in undone),
+        "unknown_shown": sum(body in bodies_at_the_end for body in unknown),
         "refused": sum(post.status == UNAVAILABLE for post in posts),
         "unanswered": sum(post.status == ONLY_SENT for post in posts),
         "pages": sum(bool(read.next) for read in following),
@@ -51,10 +51,10 @@ def count(history: History, limits: Limits = LIMITS) -> dict[str, int]:
 
 
 def count_claims(history: ClaimHistory, posts: History) -> dict[str, int]:
-    """Counts what was claimed.
+    """Counts claims.
 
-    * ``delivered``: messages, with each time; ``again``: messages that were delivered several times.
-    * ``acknowledgements``: by what their client was told.
+    * ``delivered``: deliveries; ``again``: messages delivered more than once.
+    * ``acknowledgements``: by the outcome that the client was told.
     """
     outcomes = Counter(one.outcome or "unheard" for one in history.acknowledgings)
     positions = Counter(one.position for one in history.deliveries)
@@ -72,13 +72,13 @@ def count_claims(history: ClaimHistory, posts: History) -> dict[str, int]:
 def count_groups(history: History, limits: Limits = LIMITS) -> dict[str, int]:
     """Counts what a group did.
 
-    * ``calls``: of sessions; ``acknowledged``: messages; ``unknown``: those that may be stored or not.
-    * ``messages``: that are there in the end; ``handled``: how often one was; ``twice``: how often one was again.
+    * ``calls``: calls of sessions; ``acknowledged``: messages; ``unknown``: messages that may be stored or not.
+    * ``messages``: messages at the end; ``handled``: handlings; ``twice``: repeated handlings.
     * ``workers``: processes, of which some ``ended`` by themselves or when told; ``lives``: their sessions; ``shaken``:
-      how often one was suspended or lost; ``events``: faults, with those that only come and leave; ``failures``: those
+      sessions suspended or lost; ``events``: faults, including workers that only come and leave; ``failures``: faults
       that break something.
-    * ``stays``: how often a partition came to a worker; ``lost``: how often it was lost, instead of handed back.
-    * ``commits``, ``refused``, ``doubtful``: of a partition: recorded, refused, or of unknown end.
+    * ``stays``: assignments of a partition to a worker; ``lost``: partitions lost instead of handed back.
+    * ``commits``, ``refused``, ``doubtful``: commits per partition: recorded, refused, or of unknown effect.
     * ``stalls``: times when a process was kept from running by something else.
     * ``pause``: the longest time between two handlings of one partition, in milliseconds.
     """

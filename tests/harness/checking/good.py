@@ -1,4 +1,4 @@
-"""Histories without a broken promise, made up from a seed: one of messages, one of a group."""
+"""Good histories made up from a seed: one of messages, one of a group."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ QUEUE = "orders"
 WEBS = ("web-1", "web-2")
 PARTITIONS = (1, 2)
 DELAY = 1.5
-"""Seconds that reads stay behind."""
+"""Seconds by which reads stay behind."""
 PAGE = 3
 
 
 class Service:
-    """Keeps messages in memory, and keeps its promises.
+    """A model of the service that keeps messages in memory and breaks no rule.
 
     Args:
-        seed: Of all chance.
+        seed: Seeds all random choices.
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,7 +60,7 @@ class Service:
         return ids.EPOCH_TICKS + round(time * ids.TICKS_PER_SECOND)
 
     def post(self, outcome: Outcome, size: int = 1, web: str | None = None) -> None:
-        """Posts a batch, to any of the web processes unless one is named, and stores it if it should."""
+        """Posts a batch to ``web``, or to a random web process. It is stored according to ``outcome``."""
         good = outcome == "acknowledged"
         stored = good or (outcome == "unknown" and self.rng.random() < 0.5)
         start, self.time = self.time, self.time + 0.01
@@ -81,17 +81,17 @@ class Service:
         self._last = max(prompt, key=ids.parse_position, default=self._last)
 
     def read(self, reader: str, *, final: int = 0, web: str | None = None) -> bool:
-        """Reads a page, from any of the web processes unless one is named; tells whether there was anything on it."""
+        """Reads a page from ``web``, or from a random web process. Returns whether it had any message."""
         since = self._cursors.get(reader, {})
         horizon = self._ticks(self.time - DELAY), ids.LOW_MIN
         shown: list[Shown] = []
         following = {}
         for number in PARTITIONS:
             lower = ids.parse_position(since[number]) if number in since else ids.FIRST
-            found = sorted(place for part, place in self._messages if part == number and lower <= place < horizon)
-            page = found[:PAGE]
+            positions = sorted(place for part, place in self._messages if part == number and lower <= place < horizon)
+            page = positions[:PAGE]
             shown += [Shown(number, ids.to_hex(place), self._messages[number, place]) for place in page]
-            following[number] = ids.to_hex(ids.following(page[-1]) if len(found) > PAGE else max(lower, horizon))
+            following[number] = ids.to_hex(ids.following(page[-1]) if len(positions) > PAGE else max(lower, horizon))
         start, self.time = self.time, self.time + 0.01
         web = web or self.rng.choice(WEBS)
         page_read = Read(start, self.time, web, reader, QUEUE, PARTITIONS, OK, since, horizon=ids.to_hex(horizon))
@@ -101,14 +101,14 @@ class Service:
         return bool(shown)
 
     def serve(self) -> None:
-        """Posts to and reads from each web process, as all must serve while there is no fault."""
+        """Posts to and reads from each web process. Without faults, all of them must succeed."""
         for web in WEBS:
             self.post("acknowledged", web=web)
             self.read("r1", web=web)
 
 
 def of_messages(seed: int, steps: int = 60) -> list[Record]:
-    """Makes up records of a history that breaks no rule and has every kind of record."""
+    """Returns a history that breaks no rule and has every kind of record."""
     service = Service(seed)
     service.serve()
     for _ in range(steps):
@@ -135,15 +135,15 @@ def of_messages(seed: int, steps: int = 60) -> list[Record]:
 MESSAGES = 40
 STEP = 0.01
 APART = 10.0
-"""Seconds between two stays of a partition: longer than anything that one failure explains."""
+"""Seconds between two stays of a partition. Longer than any single failure explains."""
 PLACE = "crew-a/1"
 
 
 class Group:
-    """One partition that goes from worker to worker, each of which is there for one stay.
+    """A partition that moves from worker to worker; each worker lives for one stay.
 
     Args:
-        seed: Of who does how much, and how it ends.
+        seed: Seeds how much each worker handles, and how its stay ends.
     """
 
     def __init__(self, seed: int) -> None:
@@ -157,7 +157,6 @@ class Group:
         self._workers = 0
 
     def play(self) -> list[Record]:
-        """Returns the records of its whole life."""
         queue, at, sent = "crew-a", self._at, tuple(Sent(body, 1) for body in self._bodies)
         good: Outcome = "acknowledged"
         self._say(Post(at, at, "", "p", queue, sent, CREATED, (good,) * MESSAGES, tuple(self._ids)))
@@ -185,7 +184,7 @@ class Group:
                 self._call(worker, calls, "commit", self._version, self._ids[number])
                 self._done = number + 1
         if ending == "revoked":
-            # Its session is suspended for a moment after everything was handled.
+            # Its session is suspended for a moment after all messages were handled.
             at = self._tick()
             self._say(Heard(self._tick(), worker, 1, "suspended"))
             self._say(Heard(self._tick(), worker, 1, "connected"))
@@ -223,5 +222,4 @@ class Group:
 
 
 def of_group(seed: int) -> list[Record]:
-    """Returns the records of a group with one partition, in which nothing is wrong."""
     return Group(seed).play()

@@ -1,4 +1,4 @@
-"""The rules of groups whose workers handle messages and commit offsets."""
+"""The rules for groups whose workers handle messages and commit offsets."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.harness.history import Fault
 SERVICE: frozenset[str] = frozenset({"cut", "leader", "hush", "restart", "node-kill", "node-pause"})
 STOPS: frozenset[str] = frozenset({"pause", "stall"})
 SILENT: frozenset[str] = STOPS | {"expire"}
-"""After which a worker goes on for a moment although its session is over."""
+"""Failures after which a worker goes on for a moment although its session is over."""
 FAILURES: frozenset[str] = SERVICE | SILENT | {"kill", "silence"}
 
 GIVING_UP = 30.0
-"""Seconds after which a worker at the latest ends that cannot join its group."""
+"""Max seconds until a worker that cannot join its group gives up and ends."""
 
 
 def _excused(history: History, worker: str, kinds: frozenset[str], at: float, late: float) -> bool:
-    """Tells whether a worker could not know better at an instant, on account of a failure that is just over."""
+    """Returns whether a failure that ended less than ``late`` seconds ago kept the worker from knowing better."""
     return any(
         fault.target == worker and fault.kind in kinds and fault.touches(at, at, late) for fault in history.faults
     )
@@ -38,7 +38,6 @@ def _hits_all(fault: Fault) -> bool:
 
 
 def _leaving(history: History) -> dict[str, float]:
-    """Returns when workers were told to leave."""
     return {ended.worker: ended.told for ended in history.ended if ended.told is not None}
 
 
@@ -46,57 +45,56 @@ def _leaving(history: History) -> dict[str, float]:
 
 
 def lost(history: History, limits: Limits) -> Texts:
-    """Every message that was acknowledged is there, and every one that is there in the end was handled."""
+    """Every acknowledged message exists in the end, and every message that exists in the end was handled."""
     if not history.contents:
         yield "nobody has read what is there in the end"
     yield from messages.lost(history, limits)
     handled = {(each.place, each.id): each.body for each in history.handled}
-    for found in history.contents.values():
-        for place, body in found.items():
+    for content in history.contents.values():
+        for place, body in content.items():
             if handled.get((place.name, place.id)) != body:
                 yield f"{body} ({place.name} {place.id}) was never handled"
 
 
 def _numbers(history: History) -> dict[str, dict[str, int]]:
-    """Returns by place and id the number of each message, from 0 on."""
     return {place: {name: number for number, name in enumerate(names)} for place, names in history.last.items()}
 
 
 def order(history: History, _: Limits) -> Texts:
-    """A message is handled for the first time only after all before it in its partition."""
+    """A message is first handled only after all messages before it in its partition."""
     numbers = _numbers(history)
-    next_ones: dict[str, int] = defaultdict(int)
-    for each in history.handled:
-        number = numbers.get(each.place, {}).get(each.id)
+    next_numbers: dict[str, int] = defaultdict(int)
+    for handled in history.handled:
+        number = numbers.get(handled.place, {}).get(handled.id)
         if number is None:
-            yield f"nobody posted {_told(each)}"
-        elif number > next_ones[each.place]:
-            yield f"{number - next_ones[each.place]} before it were not handled: {_told(each)}"
-        elif number == next_ones[each.place]:
-            next_ones[each.place] += 1
+            yield f"nobody posted {_told(handled)}"
+        elif number > next_numbers[handled.place]:
+            yield f"{number - next_numbers[handled.place]} before it were not handled: {_told(handled)}"
+        elif number == next_numbers[handled.place]:
+            next_numbers[handled.place] += 1
 
 
 def stay(history: History, _: Limits) -> Texts:
-    """A worker handles the messages of its partition in order, without a gap, from the recorded offset on, once."""
+    """A worker handles the messages of its partition once, in order and without a gap, from the recorded offset on."""
     numbers = _numbers(history)
-    yield from (f"not the worker's partition: {_told(each)}" for each in history.strays)
-    for one in history.every_stay:
-        known = numbers.get(one.place, {})
-        number = -1 if one.offset is None else known.get(one.offset, -1)
-        for each in one.handled:
-            found = known.get(each.id, -1)
-            if found != number + 1:
-                yield f"number {found} after {number} of a stay since {one.start:.3f}: {_told(each)}"
-            number = found
+    yield from (f"not the worker's partition: {_told(handled)}" for handled in history.strays)
+    for stay_ in history.every_stay:
+        numbers_by_id = numbers.get(stay_.place, {})
+        number = -1 if stay_.offset is None else numbers_by_id.get(stay_.offset, -1)
+        for handled in stay_.handled:
+            handled_number = numbers_by_id.get(handled.id, -1)
+            if handled_number != number + 1:
+                yield f"number {handled_number} after {number} of a stay since {stay_.start:.3f}: {_told(handled)}"
+            number = handled_number
 
 
 # Owners
 
 
 def alone(history: History, limits: Limits) -> Texts:
-    """Nobody begins a message of a partition that another session has taken since.
+    """A worker does not begin messages of a partition that another session has taken since.
 
-    A worker that was stopped, or was told late, may for a moment.
+    A worker that was stopped, or was told late, may do so for a moment.
     """
     takings = _made(call for call in history.calls if call.asked.what == "take")
     for one in history.every_stay:
@@ -109,22 +107,22 @@ def alone(history: History, limits: Limits) -> Texts:
 
 
 def halted(history: History, limits: Limits) -> Texts:
-    """Nobody begins a message while its session is suspended, or after it was lost or the partition handed back."""
-    for one, each, since, why in _begun_after_a_halt(history, limits):
-        if not _excused(history, one.worker, STOPS, each.at, limits.reaction):
-            yield f"{each.at - since:.3f} s after {why}: {_told(each)}"
+    """A worker begins no message while its session is suspended or lost, or after it handed the partition back."""
+    for stay_, handled, since, why in _begun_after_a_halt(history, limits):
+        if not _excused(history, stay_.worker, STOPS, handled.at, limits.reaction):
+            yield f"{handled.at - since:.3f} s after {why}: {_told(handled)}"
 
 
 def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay, Handled, float, str]]:
-    """Yields what was handled although somebody was to stop, with when and why."""
+    """Yields each message handled although the worker had to stop, with the time and reason to stop."""
     states: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for heard in history.heard:
         states[heard.worker].append((heard.at, heard.event))
     for joined in history.joined:
-        if joined.life > 1:  # and nobody need have been told of the former one's end
+        if joined.life > 1:  # the end of the former session may never have been reported
             states[joined.worker].append((joined.at, "connected"))
-    for found in states.values():
-        found.sort()
+    for events in states.values():
+        events.sort()
     for one in history.every_stay:
         mine = states[one.worker]
         for each in one.handled:
@@ -139,24 +137,24 @@ def _begun_after_a_halt(history: History, limits: Limits) -> Iterator[tuple[Stay
 
 
 def _made(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
-    """Returns by place what is known to have made a version, in the order of versions."""
+    """Returns the versions known to be made, by place, in the order of versions."""
     made: dict[str, list[tuple[int, Call]]] = defaultdict(list)
     for call in calls:
         for place in call.asked.versions:
             version = call.version(place)
             if version is not None:
                 made[place].append((version, call))
-    for found in made.values():
-        found.sort(key=lambda pair: pair[0])
+    for pairs in made.values():
+        pairs.sort(key=lambda pair: pair[0])
     return made
 
 
 def fenced(history: History, limits: Limits) -> Texts:
-    """Nobody commits for a partition that another session has taken.
+    """A session does not commit for a partition that another session has taken.
 
-    Every version of an offset was made by one taking, one commit or one release, unless versions are epochs.
+    Every version of an offset was made by one take, one commit or one release, unless versions are epochs.
     """
-    in_doubt = history.released.copy()  # a release makes a version with ZooKeeper and none in a file
+    in_doubt = history.released.copy()  # a release makes a version in ZooKeeper, but not in a file
     for call in history.calls:
         for place in call.asked.versions:
             in_doubt[place] += not call.known
@@ -167,7 +165,7 @@ def fenced(history: History, limits: Limits) -> Texts:
 
 
 def _foreign(place: str, made: Sequence[Call]) -> Texts:
-    """Tells of commits by another session than the one that has taken the place last."""
+    """Yields commits by another session than the last one that took the place."""
     owner: Call | None = None
     for call in made:
         if call.asked.what == "take":
@@ -177,7 +175,7 @@ def _foreign(place: str, made: Sequence[Call]) -> Texts:
 
 
 def _disordered(place: str, made: Sequence[tuple[int, Call]], in_doubt: int) -> Texts:
-    """Tells of versions that were made twice, or by nobody, or not in the order of time."""
+    """Yields versions made twice, by no known call, or not in the order of time."""
     for (earlier, before), (later, after) in pairwise(made):
         if earlier == later:
             yield f"one version twice: {_call(before, place)}; {_call(after, place)}"
@@ -192,55 +190,54 @@ def _disordered(place: str, made: Sequence[tuple[int, Call]], in_doubt: int) -> 
 
 
 def back(history: History, limits: Limits) -> Texts:
-    """Offsets never go back, neither as they were committed nor as seen from outside.
+    """Offsets never go back, neither as committed nor as observed from outside.
 
-    Each owner goes on where the last one was.
+    Each owner goes on at the last committed offset.
     """
     doubtful = {
         place
         for call in history.calls
         for place in call.asked.versions
-        # A commit by epoch that is repeated, because its answer was lost, may be refused when it was recorded before.
+        # A commit by epoch is repeated if its answer was lost, and may be refused although it was recorded.
         if not call.known or (limits.epochs and call.asked.what == "commit" and call.version(place) is None)
     }
     for place, made in _made(history.calls).items():
         last: tuple[int, str] | None = None
         for version, call in made:
-            found = call.asked.ids.get(place)
+            offset = call.asked.ids.get(place)
             if call.asked.what == "take":
-                found = call.answer.ids.get(place) if call.answer else None
-                # A version between was made by a release, or by what nobody knows of. Epochs do not tell of commits.
+                offset = call.answer.ids.get(place) if call.answer else None
+                # A version in between was made by a release or by an unknown call. Epochs do not count commits.
                 between = 0 if last is None or limits.epochs else version - last[0] - 1
                 is_sure = place not in doubtful if limits.epochs else between <= (place not in doubtful)
-                if last is not None and is_sure and found != last[1]:
-                    yield f"goes on at {found}, not at {last[1]}: {_call(call, place)}"
-            identifier = found or (last and last[1])
+                if last is not None and is_sure and offset != last[1]:
+                    yield f"goes on at {offset}, not at {last[1]}: {_call(call, place)}"
+            identifier = offset or (last and last[1])
             if last is not None and is_before(identifier, last[1]):
                 yield f"{identifier} after {last[1]}: {_call(call, place)}"
             if identifier is not None:
                 last = version, identifier
-    seen: dict[str, str] = {}
+    last_observed: dict[str, str] = {}
     for observed in history.observed:
-        for place, before in seen.items():
+        for place, before in last_observed.items():
             if is_before(now := observed.offsets.get(place), before):
                 yield f"{place} was seen at {before}, and at {now} at {observed.end:.3f}"
-        seen |= observed.offsets
+        last_observed |= observed.offsets
 
 
 def is_before(identifier: str | None, other: str) -> bool:
-    """Returns whether an offset that was at another identifier has gone back to this one."""
     return identifier is None or order_of(identifier) < order_of(other)
 
 
 def ahead(history: History, _: Limits) -> Texts:
-    """A commit does not run ahead of what was handled."""
+    """A commit only records messages that were handled."""
     stays: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = defaultdict(list)
     for one in history.every_stay:
         stays[one.worker, one.place].append((one.start, {each.id: each.at for each in one.handled}))
     for call in history.calls:
         for place, identifier in call.asked.ids.items():
-            mine = [handled for start, handled in stays[call.asked.worker, place] if start <= call.asked.at]
-            if not mine or mine[-1].get(identifier, NEVER) > call.asked.at:
+            handled_at = [handled for start, handled in stays[call.asked.worker, place] if start <= call.asked.at]
+            if not handled_at or handled_at[-1].get(identifier, NEVER) > call.asked.at:
                 yield f"commits {identifier}, which it has not handled: {_call(call, place)}"
 
 
@@ -248,30 +245,30 @@ def ahead(history: History, _: Limits) -> Texts:
 
 
 def duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
-    """Yields the pairs of one message that was handled and then handled again."""
+    """Yields each pair of consecutive handlings of the same message."""
     last: dict[tuple[str, str], Handled] = {}
-    for each in history.handled:
-        key = each.place, each.id
+    for handled in history.handled:
+        key = handled.place, handled.id
         if key in last:
-            yield last[key], each
-        last[key] = each
+            yield last[key], handled
+        last[key] = handled
 
 
 def twice(history: History, limits: Limits) -> Texts:
-    """Messages are handled twice only after a failure that explains it."""
+    """A message is handled twice only after a failure that explains it."""
     for first, again in duplicates(history):
         if cause_of(history, first, again, limits) is None:
             yield f"nothing explains it: {_told(first)}; {_told(again)}"
 
 
 def cause_of(history: History, first: Handled, again: Handled, limits: Limits) -> Fault | None:
-    """Returns a failure that explains that a message was handled again, if there is one: the narrowest."""
-    found = [fault for fault in history.faults if _hit(fault, first, again, limits)]
-    return max(found, key=lambda fault: (fault.kind != "stall", bool(fault.target), fault.start), default=None)
+    """Returns the narrowest failure that explains why a message was handled again, or None."""
+    causes = [fault for fault in history.faults if _hit(fault, first, again, limits)]
+    return max(causes, key=lambda fault: (fault.kind != "stall", bool(fault.target), fault.start), default=None)
 
 
 def _hit(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
-    """Tells whether a failure hit whoever handled a message first before he had recorded it, or him who came late."""
+    """Returns whether a failure hit the first worker before it recorded the message, or the second, which came late."""
     if _hits_all(fault):
         return fault.touches(first.at, again.at, limits.recovery)
     kinds = FAILURES if fault.target == first.worker else SILENT if fault.target == again.worker else frozenset()
@@ -294,9 +291,9 @@ def shaken(history: History, limits: Limits) -> Texts:
 
 
 def moved(history: History, limits: Limits) -> Texts:
-    """A partition is taken away from a worker that stays only after another one came.
+    """A partition leaves a staying worker only after another worker joined.
 
-    Without failures it goes to that one.
+    Without failures it goes to that worker.
     """
     calm = not any(fault.kind in FAILURES and not _harmless(fault, limits) for fault in history.faults)
     came = [joined.at for joined in history.joined]
@@ -313,12 +310,12 @@ def moved(history: History, limits: Limits) -> Texts:
 
 
 def _harmless(fault: Fault, limits: Limits) -> bool:
-    """Tells whether a process stood still for too short a time for its session to end."""
+    """Returns whether a process stood still too briefly for its session to end."""
     return fault.kind in STOPS and fault.end - fault.start < limits.unaware / 2
 
 
 def end(history: History, limits: Limits) -> Texts:
-    """Workers that are told to leave end in order, and others not by themselves without a reason.
+    """Workers told to leave exit cleanly, and others do not exit without a reason.
 
     In the end the offsets are those of the last messages.
     """
@@ -326,13 +323,13 @@ def end(history: History, limits: Limits) -> Texts:
     for ended in history.ended:
         since = ended.at - GIVING_UP if ended.told is None else ended.told
         mine = [one for one in history.faults if one.kind in FAILURES and one.target in {"", ended.worker}]
-        well = disturbed = any(fault.touches(since, ended.at, limits.recovery) for fault in mine)
+        is_orderly = disturbed = any(fault.touches(since, ended.at, limits.recovery) for fault in mine)
         if ended.told is not None:
-            # Who was told before it listened to signals ends as every process does. Who lost its session while it
-            # finished what it had in hand says that this is handled again.
-            well = ended.code == 0 or (ended.code == -SIGTERM and ended.worker not in joined)
-            well = well or (ended.code == ExitCode.UNFINISHED and disturbed)
-        if not well:
+            # A worker that is told before it handles signals ends with SIGTERM. One that lost its session while it
+            # finished its messages exits with UNFINISHED: these are handled again.
+            is_orderly = ended.code == 0 or (ended.code == -SIGTERM and ended.worker not in joined)
+            is_orderly = is_orderly or (ended.code == ExitCode.UNFINISHED and disturbed)
+        if not is_orderly:
             yield f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}"
     last = history.observed[-1].offsets if history.observed else {}
     for place, names in history.last.items():

@@ -1,4 +1,4 @@
-"""The rules of messages that are posted and read over HTTP."""
+"""The rules for messages that are posted and read over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness.checking.records import CREATED, OK, ONLY_SENT, UNAVAILABLE, 
 from tests.harness.checking.rules import Limits, Rules, Texts
 
 SETTLED = 2
-"""The first of the full reads that must agree with all later ones."""
+"""The number of the first full read that must agree with all later ones."""
 
 
 @cache
@@ -25,8 +25,8 @@ def _position(text: str) -> Position:
 def answers(history: History, _: Limits) -> Texts:
     """Answers have only the statuses that the API promises, and 503 has Retry-After.
 
-    An acknowledged post names an id for each message, no id twice. No body is sent twice: that is the workload's own
-    promise, on which the other rules stand.
+    An acknowledged post has one id for each message, and no id occurs twice. The workload sends no body twice; other
+    rules rely on that.
     """
     bodies = Counter(sent.body for post in history.posts for sent in post.sent)
     yield from (f"{body} was sent {count} times" for body, count in bodies.items() if count > 1)
@@ -63,12 +63,12 @@ def g1(history: History, limits: Limits) -> Texts:
     for fate in history.acknowledged.values():
         acknowledged[fate.place.queue].append((_position(fate.place.id), fate))
     for name, reads in _chains(history).items():
-        asked = {read.web for read in reads}
+        webs = {read.web for read in reads}
         shown = {Place(read.queue, one.partition, one.id): one.body for read in reads for one in read.shown}
         cursors = {number: _position(text) for read in reads for number, text in read.next.items()}
         for position, fate in acknowledged[reads[0].queue]:
             place = fate.place
-            if limits.apart and fate.post.web not in asked:
+            if limits.apart and fate.post.web not in webs:
                 continue
             if position < cursors.get(place.partition, ids.FIRST) and shown.get(place) != fate.sent.body:
                 passed = next(read for read in reads if position < _position(read.next.get(place.partition, "0" * 32)))
@@ -77,24 +77,23 @@ def g1(history: History, limits: Limits) -> Texts:
 
 
 def _chains(history: History) -> Mapping[str, list[Read]]:
-    """The successful reads of each reader, in order."""
-    found: dict[str, list[Read]] = defaultdict(list)
+    chains: dict[str, list[Read]] = defaultdict(list)
     for read in history.reads:
         if read.status == OK:
-            found[read.reader].append(read)
-    return found
+            chains[read.reader].append(read)
+    return chains
 
 
 def lost(history: History, _: Limits) -> Texts:
-    """Each full read at the end shows every acknowledged message, where it was acknowledged, with its body."""
-    for number, found in history.contents.items():
+    """Each full read at the end shows every acknowledged message at its place, with its body."""
+    for number, content in history.contents.items():
         for place, fate in history.acknowledged.items():
-            if found.get(place) != fate.sent.body:
-                yield f"full read {number} shows {found.get(place, 'nothing')} at {place}: {told(fate.post)}"
+            if content.get(place) != fate.sent.body:
+                yield f"full read {number} shows {content.get(place, 'nothing')} at {place}: {told(fate.post)}"
 
 
 def g2(history: History, limits: Limits) -> Texts:
-    """What a 503 called ``none`` is never shown, by no read at any time."""
+    """A message whose 503 said ``none`` is never shown."""
     for read in history.reads:
         for shown in read.shown:
             fate = history.fates.get(shown.body)
@@ -103,7 +102,7 @@ def g2(history: History, limits: Limits) -> Texts:
 
 
 def settled(history: History, _: Limits) -> Texts:
-    """The full reads after the last faults' effects have ended agree."""
+    """Full reads agree once the effects of the last faults are over."""
     rounds = sorted(history.contents)
     if not rounds or rounds[-1] <= SETTLED:
         yield f"there were {len(rounds)} full reads, of which two must agree"
@@ -117,7 +116,7 @@ def settled(history: History, _: Limits) -> Texts:
 
 
 def truth(history: History, _: Limits) -> Texts:
-    """Whatever is shown was sent, to that queue and partition, and stands at one place only."""
+    """Every message shown was sent to that queue and partition, and has only one place."""
     places: dict[str, Place] = {}
     for read in history.reads:
         for shown in read.shown:
@@ -137,26 +136,26 @@ def truth(history: History, _: Limits) -> Texts:
 
 
 def g3(history: History, _: Limits) -> Texts:
-    """Ids follow ``X-After``; ids of one web process ascend for whoever has seen an answer."""
+    """Ids follow ``X-After``. Ids of one web process ascend for a client that has seen an answer."""
     for post in history.posts:
         if post.after is not None and any(one <= _position(post.after) for one in _prompt(post)):
             yield f"not above its X-After: {told(post)}"
         for partition in {sent.partition for sent in post.sent}:
-            part = _prompt(post, partition)
-            if part != sorted(part):
+            prompt_ids = _prompt(post, partition)
+            if prompt_ids != sorted(prompt_ids):
                 yield f"a batch in another order than given: {told(post)}"
     for web in {post.web for post in history.posts}:
         yield from _ascending([post for post in history.posts if post.web == web and _prompt(post)])
 
 
 def _prompt(post: Post, partition: int | None = None) -> list[Position]:
-    """The ids of a post's messages that are not delayed."""
+    """Returns the ids of a post's messages without delay."""
     pairs = zip(post.sent, post.ids, strict=False)
     return [_position(name) for sent, name in pairs if not sent.delay and partition in {None, sent.partition}]
 
 
 def _ascending(posts: list[Post]) -> Texts:
-    """A post that begins after another's answer has higher ids, at one web process."""
+    """At one web process, a post that begins after another's answer has higher ids."""
     ended, at = sorted(posts, key=lambda post: post.end), 0
     highest: tuple[Position, Post] | None = None
     for post in posts:
@@ -169,20 +168,20 @@ def _ascending(posts: list[Post]) -> Texts:
 
 
 def page(history: History, _: Limits) -> Texts:
-    """A page is in order, has nothing below ``since``, nothing from the horizon on and nothing twice.
+    """A page is in order and shows nothing below ``since``, at or above the horizon, or twice.
 
     Cursors never go back.
     """
     for reads in _chains(history).values():
         cursors: dict[int, str] = {}
-        known: set[Place] = set()
+        shown_before: set[Place] = set()
         for read in reads:
             if read.since != cursors:
                 yield f"starts at {read.since}, the page before ended at {cursors}: {told(read)}"
             for place in (Place(read.queue, shown.partition, shown.id) for shown in read.shown):
-                if place in known:
+                if place in shown_before:
                     yield f"{place} is shown twice to one reader: {told(read)}"
-                known.add(place)
+                shown_before.add(place)
             yield from (f"{wrong}: {told(read)}" for wrong in _page(read))
             cursors = {**cursors, **read.next}
 
@@ -196,21 +195,21 @@ def _page(read: Read) -> Texts:
     if read.merge and order != sorted(order):
         yield "is not in the order of time"
     for number, text in read.next.items():
-        found = [_position(shown.id) for shown in read.shown if shown.partition == number]
+        positions = [_position(shown.id) for shown in read.shown if shown.partition == number]
         lower = _position(read.since[number]) if number in read.since else ids.FIRST
         upper, horizon = _position(text), _position(read.horizon)
         wrong = {
-            "is not in order": found != sorted(set(found)),
-            "shows what is below its start": found and found[0] < lower,
-            "shows what is not below the horizon": found and max(found) >= horizon,
-            "has a cursor that goes back": upper < lower or (found and upper <= max(found)),
+            "is not in order": positions != sorted(set(positions)),
+            "shows what is below its start": positions and positions[0] < lower,
+            "shows what is not below the horizon": positions and max(positions) >= horizon,
+            "has a cursor that goes back": upper < lower or (positions and upper <= max(positions)),
             "has a cursor above the horizon": upper > max(lower, horizon),
         }
         yield from (f"partition {number} {what}" for what, is_wrong in wrong.items() if is_wrong)
 
 
 def available(history: History, limits: Limits) -> Texts:
-    """No request takes longer than the bound; after faults, requests succeed again."""
+    """No request takes longer than ``bound``. After faults, requests succeed again."""
     events: tuple[Post | Read, ...] = (*history.posts, *history.reads)
     for event in events:
         hit = (one.target == event.web and one.touches(event.start, event.end, limits.grace) for one in history.faults)
@@ -219,17 +218,17 @@ def available(history: History, limits: Limits) -> Texts:
     following = [read for read in history.reads if not read.final]
     for start, end in _calm(history, limits):
         for web in sorted({post.web for post in history.posts}):
-            for what, some in ("post", history.posts), ("read", following):
-                tried = [event for event in some if event.web == web and start <= event.start <= end]
-                if not any(event.status in {OK, CREATED} for event in tried):
-                    last = told(tried[-1]) if tried else "none was tried"
+            for what, events_of_kind in ("post", history.posts), ("read", following):
+                attempts = [event for event in events_of_kind if event.web == web and start <= event.start <= end]
+                if not any(event.status in {OK, CREATED} for event in attempts):
+                    last = told(attempts[-1]) if attempts else "none was tried"
                     yield f"no {what} succeeded from {start:.1f} to {end:.1f}, without any fault: {last}"
 
 
 def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
-    """The times that are long enough without faults, and in any case the time after the last fault.
+    """Yields the long enough periods without faults, and always the period after the last fault.
 
-    A machine that stands still shortly before the end is no fault of the run: what was left then may be too short.
+    If the machine stalled shortly before the end, that last period may be too short and is left out.
     """
     if not history.posts:
         return
@@ -244,11 +243,10 @@ def _calm(history: History, limits: Limits) -> Iterator[tuple[float, float]]:
 
 
 def told(event: Post | Read) -> str:
-    """A record in a line for people."""
     what = f"{event.queue} at {event.web}, {event.start:.3f}..{event.end:.3f}, {event.status}"
     if isinstance(event, Read):
-        parts = ",".join(map(str, event.partitions))
-        return f"[{event.reader} read {what}, partitions {parts}, since {event.since}, horizon {event.horizon}]"
+        partitions = ",".join(map(str, event.partitions))
+        return f"[{event.reader} read {what}, partitions {partitions}, since {event.since}, horizon {event.horizon}]"
     names = ",".join(f"{s.partition}:{name}" for s, name in zip(event.sent[:3], event.ids, strict=False))
     bodies = ",".join(sent.body for sent in event.sent[:3])
     after = f", after {event.after}" if event.after else ""

@@ -1,6 +1,6 @@
-"""The records of all runs: each is a call with its answer, or something that a process saw or did.
+"""The records of all runs. Each is a call with its answer, or an event that a process saw or caused.
 
-A *worker* is one process, with a name that none had before; a *place* is a partition as ``queue/number``; a *life* is
+A *worker* is one process, under a name that is never reused. A *place* is a partition as ``queue/number``. A *life* is
 one session of a worker, counted from 1.
 """
 
@@ -35,17 +35,17 @@ class Sent(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Post(Struct, frozen=True, tag="post"):
-    """One attempt to post, never repeated.
+    """One attempt to post. It is never repeated.
 
     Attributes:
-        start, end: When it was sent and when its answer had come.
-        web: Which web process was asked; empty: any.
-        after: The id given as ``X-After``.
-        status: Of HTTP, or ``ONLY_SENT``.
-        ids: One per message when acknowledged, else none.
+        start, end: When it was sent, and when its answer had arrived.
+        web: The web process it was sent to; empty: any.
+        after: The id sent as ``X-After``.
+        status: The HTTP status, or ``ONLY_SENT``.
+        ids: One per message if acknowledged, else empty.
         outcomes: One per message.
         retry_after: Whether the answer had that header.
-        note: What the answer or the error said.
+        note: The text of the answer or error.
     """
 
     start: float
@@ -71,16 +71,16 @@ class Shown(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Read(Struct, frozen=True, tag="read"):
-    """One page that a reader asked for.
+    """One page that a reader requested.
 
     Attributes:
-        reader: Whose reads form one chain: each goes on where the last successful one ended.
-        partitions: Which were asked for.
-        since: Position per partition at which the read started; empty: from the beginning.
+        reader: The reader's name. Its reads form a chain: each starts where the last successful one ended.
+        partitions: The requested partitions.
+        since: Start position per partition; empty: from the beginning.
         merge: The page is one list in time order over the partitions.
-        horizon: Of the answer, as an id.
-        next: Position per partition from which to go on.
-        final: 0 for a reader that follows the queue; else which of the full reads at the end this is.
+        horizon: The horizon in the answer, as an id.
+        next: Position per partition at which to go on.
+        final: 0 for a reader that follows the queue, else the number of this full read at the end.
     """
 
     start: float
@@ -114,7 +114,7 @@ class Handled(Struct, frozen=True, tag="handled", gc=False):
 
 
 class Joined(Struct, frozen=True, tag="joined"):
-    """A session begins. ``session`` is what the service needs to end it."""
+    """A session began. The service needs ``session`` to end it."""
 
     at: float
     worker: str
@@ -124,7 +124,7 @@ class Joined(Struct, frozen=True, tag="joined"):
 
 
 class Heard(Struct, frozen=True, tag="heard"):
-    """A session told of its state."""
+    """A session reported its state."""
 
     at: float
     worker: str
@@ -133,12 +133,12 @@ class Heard(Struct, frozen=True, tag="heard"):
 
 
 class Asked(Struct, frozen=True, tag="asked"):
-    """A session was asked for something.
+    """A session was asked to do something.
 
     Attributes:
-        call: Its number in the worker.
-        versions: Per place: of a commit what it is fenced by, else 0.
-        ids: Of a commit, per place.
+        call: The number of the call in its worker.
+        versions: Per place, the version that fences a commit; 0 for other calls.
+        ids: Per place, the offset that a commit records.
     """
 
     at: float
@@ -154,9 +154,9 @@ class Answered(Struct, frozen=True, tag="answered"):
     """How a call ended.
 
     Attributes:
-        error: The code of what it raised; empty: it returned.
-        versions: Per place: what is held now; None: it is not held.
-        ids: Of a taking: the offsets that were found.
+        error: The code of the error it raised; empty: it returned.
+        versions: Per place, the version held now; None if the place is not held.
+        ids: Per place, the offset that a ``take`` read.
     """
 
     at: float
@@ -168,7 +168,7 @@ class Answered(Struct, frozen=True, tag="answered"):
 
 
 class Assigned(Struct, frozen=True, tag="assigned"):
-    """A worker was told that places are its own, with the offsets from which it goes on."""
+    """A worker was assigned places, with the offsets at which it goes on."""
 
     at: float
     worker: str
@@ -176,7 +176,7 @@ class Assigned(Struct, frozen=True, tag="assigned"):
 
 
 class Gone(Struct, frozen=True, tag="gone"):
-    """A worker is done with places: it handed them back, or was told that they are lost."""
+    """A worker no longer owns places: it handed them back, or was told that it lost them."""
 
     at: float
     worker: str
@@ -188,8 +188,8 @@ class Ended(Struct, frozen=True, tag="ended"):
     """A worker's process has ended.
 
     Attributes:
-        told: When it was told to leave, by SIGTERM; None: it ended by itself.
-        code: Negative: by a signal. None: it did not end in time.
+        told: When it was sent SIGTERM; None if it ended by itself.
+        code: The exit code; negative: a signal. None: it did not end in time.
     """
 
     at: float
@@ -199,7 +199,7 @@ class Ended(Struct, frozen=True, tag="ended"):
 
 
 class Observed(Struct, frozen=True, tag="observed"):
-    """Somebody from outside has read the offsets; those of all places that have one."""
+    """An outside reader has read the offsets of all places that have one."""
 
     start: float
     end: float
@@ -210,5 +210,4 @@ Record = Post | Read | Fault | Handled | Joined | Heard | Asked | Answered | Ass
 
 
 def place_of(partition: Partition) -> str:
-    """Names a partition; the tests have one service and one application."""
     return f"{partition.queue.name}/{partition.number}"

@@ -1,4 +1,4 @@
-"""What rules are: pure functions from a history to the texts of what breaks them, each under a name."""
+"""A rule is a named pure function from a history to texts, one for each violation."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tests.harness.results import Violation
 
 
 class Limits(NamedTuple):
-    """What a run allows, in seconds.
+    """Bounds of a run, in seconds.
 
     Attributes:
-        apart: Each web process is of a data centre of its own: G1 and G2 hold for who writes and reads by the same.
-        bound: A request may take so long, as long as its web process is neither paused nor killed.
-        grace: After the end of a fault requests may still fail for so long.
-        calm: Without any fault for so long, beyond the grace, requests must succeed.
-        deadline: Of a write (W).
-        reaction: From the moment when a worker hears that it is to stop until it begins nothing any more.
-        late: After a stop of a process until it knows that its session has ended.
-        unaware: After a session was ended behind its worker's back until the worker knows. Nobody may tell it, and
-            then it is the silence that does.
-        recovery: After a fault of the coordination service, until its effects are over.
-        settling: Within which changes of membership count as one.
-        epochs: Versions are epochs of ownerships, which commits do not change.
+        apart: Each web process is in a data centre of its own. G1 and G2 then hold for clients of the same one.
+        bound: Max time of a request whose web process is neither paused nor killed.
+        grace: Time after a fault in which requests may still fail.
+        calm: Time without faults, after the grace, in which requests must succeed.
+        deadline: Max time of a write (W).
+        reaction: Max time from the order to stop until a worker begins no more messages.
+        late: Max time from the end of a process's stop until it knows that its session has ended.
+        unaware: Max time until a worker knows that its session was ended. It may not be notified, and then finds out by
+            the silence.
+        recovery: Time after a fault of the coordination service until its effects are over.
+        settling: Changes of membership within this time count as one.
+        epochs: Versions are epochs of ownership, which commits do not change.
     """
 
     apart: bool = False
@@ -42,14 +42,12 @@ class Limits(NamedTuple):
 LIMITS = Limits()
 Texts = Iterable[str]
 Rules = Mapping[str, tuple[Callable[[Any, Limits], Texts], str]]
-"""By the name that violations and reports carry: the rule, and what it is applied to, by its name among the counts."""
+"""By the name used in violations and reports: the rule, and the name of the count of what it is applied to."""
 
 
 def check(history: object, rules: Rules, limits: Limits = LIMITS) -> list[Violation]:
-    """Applies rules to a history."""
     return [Violation(name, text) for name, (broken, _) in rules.items() for text in broken(history, limits)]
 
 
 def checked(counts: Mapping[str, int], rules: Rules) -> dict[str, int]:
-    """Returns to how many records each rule was applied."""
     return {name: counts[subject] for name, (_, subject) in rules.items()}

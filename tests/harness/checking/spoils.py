@@ -1,4 +1,4 @@
-"""Ways to spoil a good history on purpose, so that a checker that works must notice: a table for each set of rules."""
+"""Ways to spoil a good history so that a working checker must notice. There is a table for each set of rules."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ from tests.sim.availability import EmptyAnswer
 
 Records = list[Record]
 Spoil = Callable[[Records, random.Random], Records | None]
-"""Gives spoiled records, or None where there is nothing of the kind."""
+"""Returns spoiled records, or None if the history has nothing to spoil in this way."""
 Spoils = Mapping[str, tuple[set[str], Spoil]]
-"""By what is wrong: the rules that must notice, and how to make it so."""
+"""By description: the rules that must notice, and the function that spoils."""
 
 
 def _put(records: Records, old: Any, *new: Record) -> Records:  # noqa: ANN401 - a record
-    """Returns the records with others in the place of one."""
     return [one for each in records for one in (new if each is old else (each,))]
 
 
@@ -49,7 +48,7 @@ def _change(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN4
 
 
 def _swapped(find: Callable[[Records], list[Any]], field: str) -> Spoil:
-    """Exchanges what the first two of the records that are found have in a field."""
+    """Swaps a field of the first two records found."""
 
     def spoil(records: Records, _: random.Random) -> Records:
         first, second = find(records)[:2]
@@ -60,13 +59,11 @@ def _swapped(find: Callable[[Records], list[Any]], field: str) -> Spoil:
 
 
 def _one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Record, ...]]) -> Spoil:
-    """Spoils by a change of one of the records that are found."""
-
     def spoil(records: Records, rng: random.Random) -> Records | None:
-        found = find(records)
-        if not found:
+        candidates = find(records)
+        if not candidates:
             return None
-        old = rng.choice(found)
+        old = rng.choice(candidates)
         return _put(records, old, *change(old))
 
     return spoil
@@ -76,16 +73,16 @@ def _one(find: Callable[[Records], list[Any]], change: Callable[[Any], tuple[Rec
 
 
 def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
-    """Changes a message on a page, from a ``final`` full read on."""
+    """Changes a message on a page of full read ``final`` or later."""
 
     def spoil(records: Records, rng: random.Random) -> Records | None:
         posts = [pair for post in of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
-        wanted = {sent.body for sent, outcome in posts if outcome in outcomes}
+        bodies = {sent.body for sent, outcome in posts if outcome in outcomes}
         reads = [read for read in of(records, Read) if read.final >= final]
-        found = [(read, shown) for read in reads for shown in read.shown if shown.body in wanted]
-        if not found:
+        candidates = [(read, shown) for read in reads for shown in read.shown if shown.body in bodies]
+        if not candidates:
             return None
-        read, old = rng.choice(found)
+        read, old = rng.choice(candidates)
         page = tuple(one for each in read.shown for one in (change(each) if each is old else (each,)))
         return _change(records, read, shown=page)
 
@@ -93,19 +90,18 @@ def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, fin
 
 
 def _other(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Makes a record another one, with these fields."""
     return lambda old: (structs.replace(old, **{name: made(old) for name, made in fields.items()}),)
 
 
 def _post(
     outcome: Outcome, change: Callable[[Post], tuple[Post, ...]], *, there: bool = False, web: str | None = None
 ) -> Spoil:
-    """Changes a post of this outcome; ``there``: one whose messages the full reads show."""
+    """Changes a post with this outcome. ``there``: only posts whose messages the full reads show."""
 
     def find(records: Records) -> list[Post]:
-        seen = {shown.body for read in of(records, Read) if read.final for shown in read.shown}
+        final_bodies = {shown.body for read in of(records, Read) if read.final for shown in read.shown}
         posts = [post for post in of(records, Post) if outcome in post.outcomes and web in {None, post.web}]
-        return [post for post in posts if not there or seen & {sent.body for sent in post.sent}]
+        return [post for post in posts if not there or final_bodies & {sent.body for sent in post.sent}]
 
     return _one(find, change)
 
@@ -196,7 +192,7 @@ def _content(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
 
 
 def _again(records: Records) -> list[Handled]:
-    """What was handled a second time, by somebody who went on after it."""
+    """Returns the handlings of a repeated message by a worker that went on afterwards."""
     handled = of(records, Handled)
     return [
         each
@@ -211,21 +207,21 @@ def _never(records: Records, rng: random.Random) -> Records:
 
 
 def _late(records: Records, _: random.Random) -> Records:
-    """The first worker begins its last message once more when the second has taken the partition."""
+    """The first worker begins its last message again after the second has taken the partition."""
     handled = of(records, Handled)
-    mine = [each for each in handled if each.worker == handled[0].worker]
-    theirs = next(each for each in handled if each.worker != handled[0].worker)
-    return [*records, structs.replace(mine[-1], at=theirs.at + 0.001)]
+    firsts = [each for each in handled if each.worker == handled[0].worker]
+    second = next(each for each in handled if each.worker != handled[0].worker)
+    return [*records, structs.replace(firsts[-1], at=second.at + 0.001)]
 
 
 def _careless(records: Records, _: random.Random) -> Records:
-    """A worker is suspended long before it handles something."""
+    """A worker is suspended long before it handles a message."""
     victim = of(records, Handled)[-1]
     return [*records, Heard(victim.at - 0.3, victim.worker, 1, "suspended"), Fault(0.0, victim.at, "cut")]
 
 
 def _foreign(records: Records, _: random.Random) -> Records:
-    """The first worker commits once more, after the second has taken the partition."""
+    """The first worker commits once more after the second has taken the partition."""
     commits = _commits(records)
     first = commits[0][0].worker
     asked, answered = next(each for each in commits if each[0].worker != first)
@@ -243,7 +239,6 @@ def _by_nobody(records: Records, rng: random.Random) -> Records:
 
 
 def _elsewhere(records: Records, _: random.Random) -> Records:
-    """A taking finds another offset than was committed."""
     takes = [each for each in of(records, Answered) if each.ids]
     return _change(records, takes[1], ids=takes[-1].ids)
 
@@ -259,7 +254,7 @@ def _without(kind: str) -> Spoil:
 
 
 def _stayed(records: Records, _: random.Random) -> Records:
-    """Nobody who handed a partition back was told to leave, and all came long ago."""
+    """No worker that handed a partition back was told to leave, and all joined long ago."""
     rest = [each for each in records if not isinstance(each, Ended)]
     return [structs.replace(each, at=0.0) if isinstance(each, Joined) else each for each in rest]
 
@@ -297,11 +292,11 @@ GROUPS: Spoils = {
 # Claims
 
 LATE = 9e9
-"""Seconds: after all that happened in a simulated history."""
+"""A time after the end of every simulated history, in seconds."""
 
 
 def _claim(history: ClaimHistory, one: Delivery, number: int) -> None:
-    """Has the message be given once more, long after everything else."""
+    """Delivers the message once more, long after everything else."""
     history.deliveries.append(Delivery(one.position, number, LATE, LATE, [(LATE, LATE + 1)], first=True))
 
 
@@ -310,7 +305,7 @@ def _done(history: ClaimHistory, one: Delivery) -> None:
 
 
 def _both(history: ClaimHistory, first: Delivery, second: Delivery) -> None:
-    """Has two messages be given at one time, the first one in an earlier entry."""
+    """Delivers two messages at one time, the first one in an earlier entry."""
     history.releases.clear()
     _claim(history, first, 9001)
     _claim(history, second, 9002)
@@ -382,13 +377,12 @@ CLAIMS: Mapping[str, tuple[set[str], Callable[[ClaimHistory, Delivery, Delivery]
     "more is claimed of a partition than its share": ({"places"}, _over_the_share),
     "a client is told that there is none": ({"empty"}, _told_of_none),
 }
-"""By what is wrong: the rules that must notice, and how to make it so, with two messages of partition 1."""
+"""By description: the rules that must notice, and the function that spoils two messages of partition 1."""
 
 
 def spoil_claims(history: ClaimHistory, what: str, rng: random.Random) -> ClaimHistory:
-    """Spoils a copy of a simulated history."""
     history = deepcopy(history)
-    known = {one.position: one for one in history.deliveries}
-    one, other = (known[position] for position in sorted(rng.sample(sorted(known), 2)))
+    deliveries = {one.position: one for one in history.deliveries}
+    one, other = (deliveries[position] for position in sorted(rng.sample(sorted(deliveries), 2)))
     CLAIMS[what][1](history, one, other)
     return history

@@ -1,4 +1,4 @@
-"""Each rule finds what is wrong with a history, and nothing else."""
+"""Each rule finds its violation in a history, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.sim.storm import Storm
 
 SEEDS = st.integers(0, 1 << 16)
 STORMS = (7, 20, 21, 50)
-"""Simulated histories of claims in one partition of a plain queue, in which messages are given again."""
+"""Seeds of simulated histories of claims in one partition of a plain queue, in which messages are given again."""
 GOOD = {"messages": lru_cache(32)(good.of_messages), "groups": lru_cache(32)(good.of_group)}
-"""Records are never changed, and to make one up takes longer than to check it."""
+"""Cached: records are never changed, and making them takes longer than checking them."""
 RULES: dict[str, Rules] = {"messages": messages.MESSAGES, "groups": groups.GROUPS, "claims": SIMULATED}
 SPOILS: dict[str, Mapping[str, tuple[set[str], Any]]] = {
     "messages": spoils.MESSAGES,
@@ -39,7 +39,6 @@ WAYS = [(kind, what) for kind in GOOD for what in SPOILS[kind]]
 
 @lru_cache
 def storm(seed: int) -> ClaimHistory:
-    """A simulated history of claims."""
     return Storm(seed).run()
 
 
@@ -47,14 +46,14 @@ def storm(seed: int) -> ClaimHistory:
 @given(seed=SEEDS)
 @example(seed=69)
 def test_good_histories(kind: str, seed: int) -> None:
-    """Nothing is found where nothing is wrong."""
+    """The rules find nothing in a good history."""
     assert check(History(GOOD[kind](seed)), RULES[kind]) == []
 
 
 @pytest.mark.parametrize(("kind", "what"), WAYS)
 @given(seed=st.integers(0, 31), choice=SEEDS)
 def test_spoiled_histories(kind: str, what: str, seed: int, choice: int) -> None:
-    """Whatever record is dropped, doubled or altered, the rule that it breaks says so."""
+    """The broken rule reports a record that was dropped, doubled or altered."""
     expected, spoil = SPOILS[kind][what]
     spoiled = spoil(GOOD[kind](seed), random.Random(choice))
     if spoiled is not None:
@@ -63,16 +62,16 @@ def test_spoiled_histories(kind: str, what: str, seed: int, choice: int) -> None
 
 @pytest.mark.parametrize(("kind", "what"), WAYS)
 def test_spoils_apply(kind: str, what: str) -> None:
-    """Each way to spoil a history finds something to spoil in most of them."""
+    """Each way to spoil a history applies to most good histories."""
     _, spoil = SPOILS[kind][what]
-    found = sum(spoil(GOOD[kind](seed), random.Random(seed)) is not None for seed in range(10))
-    assert found > (7 if kind == "messages" else 9)
+    spoiled_count = sum(spoil(GOOD[kind](seed), random.Random(seed)) is not None for seed in range(10))
+    assert spoiled_count > (7 if kind == "messages" else 9)
 
 
 @pytest.mark.parametrize("what", spoils.CLAIMS)
 @pytest.mark.parametrize("seed", STORMS)
 def test_spoiled_claims(what: str, seed: int) -> None:
-    """The rules of claims find nothing in a simulated history, and what is wrong with it when it was spoiled."""
+    """The rules for claims find nothing in a simulated history, and the violation in a spoiled one."""
     expected, _ = spoils.CLAIMS[what]
     assert check(storm(seed), SIMULATED) == []
     spoiled = spoils.spoil_claims(storm(seed), what, random.Random(seed))
@@ -80,7 +79,7 @@ def test_spoiled_claims(what: str, seed: int) -> None:
 
 
 def test_every_rule_is_tested() -> None:
-    """There is a way to spoil a history for each rule, and each is among what a report says was checked."""
+    """Each rule has a way to spoil a history, and is among those that a report lists as checked."""
     for kind, rules in RULES.items():
         assert set().union(*(broken for broken, _ in SPOILS[kind].values())) == rules.keys()
     made = {kind: History(GOOD[kind](1)) for kind in GOOD}
@@ -88,25 +87,24 @@ def test_every_rule_is_tested() -> None:
     assert all(checked(count_groups(made["groups"]), groups.GROUPS).values())
 
 
-# Messages: what a rule allows, beside what breaks it
+# Messages: what a rule allows, next to what breaks it
 
 
 def name(seconds: float) -> str:
-    """The id of an instant."""
     return ids.to_hex((ids.EPOCH_TICKS + round(seconds * ids.TICKS_PER_SECOND), ids.LOW_MIN))
 
 
 def post(
     at: float, body: str, outcome: Outcome = "acknowledged", *, web: str = "web-1", after: str | None = None
 ) -> Post:
-    """A post of one message that took 0.1 s; acknowledged with the instant of its start as id."""
+    """Returns a post of one message that took 0.1 s. If acknowledged, its id is the instant of its start."""
     good = outcome == "acknowledged"
     sent, names = (Sent(body, 1),), (name(at),) if good else ()
     return Post(at, at + 0.1, web, "w", "q", sent, 201 if good else 503, (outcome,), names, after, not good)
 
 
 def page(at: float, *bodies: tuple[float, str], reader: str = "r", since: float | None = None, final: int = 0) -> Read:
-    """A page read in 0.1 s, with a horizon 1 s before its start to which the cursor goes."""
+    """Returns a page read in 0.1 s. Its horizon, and its cursor, is 1 s before its start."""
     shown = tuple(Shown(1, name(when), body) for when, body in bodies)
     start, horizon = {} if since is None else {1: name(since)}, name(at - 1)
     read = Read(at, at + 0.1, "web-1", reader, "q", (1,), 200, start, horizon=horizon)
@@ -114,26 +112,24 @@ def page(at: float, *bodies: tuple[float, str], reader: str = "r", since: float 
 
 
 def full(*bodies: tuple[float, str]) -> list[Record]:
-    """Three full reads that agree."""
     return [page(100 + n, *bodies, reader=f"f{n}", final=n) for n in (1, 2, 3)]
 
 
 def rules(*records: Record, apart: bool = False) -> set[str]:
-    """The rules that these records break."""
     found = check(History(records), messages.MESSAGES, LIMITS._replace(apart=apart))
     return {violation.rule for violation in found}
 
 
 def test_acknowledged_below_a_cursor() -> None:
-    """A message that becomes visible only after a reader has passed it is missed, though every full read shows it."""
-    found = check(History([post(10, "a"), page(12), page(13, since=11), *full((10, "a"))]), messages.MESSAGES)
-    assert [violation.rule for violation in found] == ["G1"]
-    assert "12.000" in found[0].text, "the page that passed it is named"
+    """A message that appears only after a reader has passed it is missed, though every full read shows it."""
+    violations = check(History([post(10, "a"), page(12), page(13, since=11), *full((10, "a"))]), messages.MESSAGES)
+    assert [violation.rule for violation in violations] == ["G1"]
+    assert "12.000" in violations[0].text, "the page that passed it is named"
     assert rules(post(10, "a"), page(10.5), *full((10, "a"))) == set(), "a reader that has not come to it"
 
 
 def test_data_centres_that_are_apart() -> None:
-    """What was posted in another data centre may come late, but not be lost; in one's own it may do neither."""
+    """A message from another data centre may come late but not be lost; one from the same may do neither."""
     other, own = post(10, "a", web="web-2"), post(10, "a")
     late = [page(12), page(13, since=11), *full((10, "a"))]
     assert rules(other, *late) == {"G1"}
@@ -143,7 +139,7 @@ def test_data_centres_that_are_apart() -> None:
 
 
 def test_outcomes_of_data_centres_that_are_apart() -> None:
-    """A message that is taken back in its data centre may have been shown in another before that came over."""
+    """A message undone in its data centre may have been shown in another before the undo arrived there."""
     other, own = (post(10, "x", "none", web=web) for web in ("web-2", "web-1"))
     shown: list[Record] = [post(10.2, "a"), page(12, (10, "x"), (10.2, "a")), *full((10.2, "a"))]
     assert rules(other, *shown) == {"G2"}
@@ -164,7 +160,7 @@ def test_outcomes_of_data_centres_that_are_apart() -> None:
     ],
 )
 def test_unknown_settles(contents: list[bool], expected: set[str]) -> None:
-    """An unknown message may turn up in the first full read or the second; then it stays, and two reads agree."""
+    """An unknown message may appear in the first or second full read; then it stays, and two reads agree."""
     finals = [
         page(100 + n, *([(10.0, "x")] if there else []), (11, "a"), reader=f"f{n}", final=n)
         for n, there in enumerate(contents, 1)
@@ -173,7 +169,7 @@ def test_unknown_settles(contents: list[bool], expected: set[str]) -> None:
 
 
 def test_failed_reads_keep_the_cursor() -> None:
-    """A read that failed shows nothing and moves nothing."""
+    """A failed read shows nothing and moves no cursor."""
     failed = Read(12, 12.1, "web-1", "r", "q", (1,), 503, {1: name(10)}, retry_after=True)
     good: list[Record] = [post(10, "a"), page(11), page(12.5, (10, "a"), since=10), *full((10, "a"))]
     assert rules(*good, failed) == set()
@@ -181,7 +177,7 @@ def test_failed_reads_keep_the_cursor() -> None:
 
 
 def test_ids_of_one_process() -> None:
-    """Ids of a process ascend for whoever has seen an answer, not for posts under way at the same time."""
+    """Ids of a process ascend for a client that has seen an answer, not for concurrent posts."""
     first = structs.replace(post(10, "a"), ids=(name(11),))
     at_once = structs.replace(post(10.05, "b"), ids=(name(10.5),))
     after = structs.replace(post(10.2, "c"), ids=(name(10.7),))
@@ -192,7 +188,7 @@ def test_ids_of_one_process() -> None:
 
 
 def test_merged_pages_are_in_time_order() -> None:
-    """A merged page goes by time over its partitions, one that is not merged by partition."""
+    """A merged page is in time order over its partitions; any other page is in order by partition."""
     sent = [structs.replace(post(10 + n, "ab"[n]), sent=(Sent("ab"[n], 2 - n),)) for n in (0, 1)]
     wrong = (Shown(1, name(11), "b"), Shown(2, name(10), "a"))
     both = {1: name(50), 2: name(50)}
@@ -205,7 +201,7 @@ def test_merged_pages_are_in_time_order() -> None:
 
 
 def test_slow_answers() -> None:
-    """A request may be slow only where its own web process was stopped meanwhile."""
+    """A request may be slow only if its own web process was stopped in between."""
     slow = structs.replace(post(10, "a"), end=40)
     rest: list[Record] = [page(10), post(60, "b"), page(60, (10, "a"), since=9), *full((10, "a"), (60, "b"))]
     assert rules(slow, *rest) == {"available"}
@@ -215,7 +211,7 @@ def test_slow_answers() -> None:
 
 
 def test_requests_succeed_again() -> None:
-    """After a fault and the grace, a web process must take posts and answer reads."""
+    """After a fault and the grace, a web process must accept posts and answer reads."""
     fault = Fault(20, 25, "kill", "node-1")
     refused = [post(40 + n, str(n), "none") for n in range(5)]
     events: list[Record] = [fault, *refused, post(45, "b"), page(41), *full((45, "b"))]
@@ -226,30 +222,30 @@ def test_requests_succeed_again() -> None:
     assert rules(fault, post(29, "b"), page(29), *full((29, "b"))) == {"available"}, "within the grace"
     early: list[Record] = [post(10, "x", "none"), post(19, "y", "none"), *events]
     assert rules(*early) == {"available"}, "before the fault"
-    for kind, found in ("kill", {"available"}), ("stall", set()):
+    for kind, expected in ("kill", {"available"}), ("stall", set()):
         again = Fault(29, 29.9, kind)
-        assert rules(fault, again, post(45, "b", "none"), *full()) == found, "half a second is left"
+        assert rules(fault, again, post(45, "b", "none"), *full()) == expected, "half a second is left"
 
 
 # Numbers
 
 
 def test_counts_of_messages() -> None:
-    """The numbers that a run about messages is reported with."""
+    """A run about messages is reported with these counts."""
     slow = structs.replace(post(30, "late", "none"), end=32)
-    some: list[Record] = [post(10, "a"), post(11, "x", "none"), slow, post(12, "u", "unknown"), page(13, (10, "a"))]
-    found = count(History([*some, Fault(9, 20, "kill", "n"), *full((10, "a"), (12, "u"))]))
+    records: list[Record] = [post(10, "a"), post(11, "x", "none"), slow, post(12, "u", "unknown"), page(13, (10, "a"))]
+    counts = count(History([*records, Fault(9, 20, "kill", "n"), *full((10, "a"), (12, "u"))]))
     expected = {"acknowledged": 1, "none": 2, "none_late": 1, "unknown": 1, "unknown_shown": 1}
     expected |= {"refused": 3, "unanswered": 0, "pages": 1, "shown": 1, "failed_pages": 0, "during_faults": 1}
-    assert found == expected | {"calls": 8, "full": 6, "seen": 7}
+    assert counts == expected | {"calls": 8, "full": 6, "seen": 7}
 
 
 def test_counts_of_groups_and_claims() -> None:
-    """Messages, and how often and why they were handled again; and what clients were given and told."""
-    found = count_groups(History(good.of_group(1)))
-    assert (found["messages"], found["acknowledged"]) == (good.MESSAGES, good.MESSAGES)
-    assert {name for name in found if name.startswith(AGAIN)} <= {AGAIN + kind for kind in ("kill", "expire", "hush")}
-    assert too_few(found, {"messages": good.MESSAGES, "twice": 1}) == []
+    """Groups are counted by messages and reasons for repeated handling; claims by deliveries and outcomes."""
+    counts = count_groups(History(good.of_group(1)))
+    assert (counts["messages"], counts["acknowledged"]) == (good.MESSAGES, good.MESSAGES)
+    assert {name for name in counts if name.startswith(AGAIN)} <= {AGAIN + kind for kind in ("kill", "expire", "hush")}
+    assert too_few(counts, {"messages": good.MESSAGES, "twice": 1}) == []
     claims = count_claims(storm(STORMS[0]), History([post(10, "a"), Fault(9, 20, "kill", "n")]))
     assert (claims["acknowledged"], claims["faults"]) == (1, 1)
     assert claims["delivered"] > claims["again"] > 0

@@ -1,1 +1,1 @@
-"""Qdo's command line."""
+"""Tests of Qdo's command line."""

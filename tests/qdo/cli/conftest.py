@@ -32,34 +32,32 @@ Answer = TypeVar("Answer")
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One service for all tests of commands; each makes queues of its own."""
     with Served(tmp_path_factory.mktemp("served")) as running:
         yield running
 
 
 @pytest.fixture
 def client(served: Served) -> Iterator[Client]:
-    """A client of the service, to look behind the command's back."""
+    """A client of the service, to check the effects of commands."""
     with served.client() as opened:
         yield opened
 
 
 @pytest.fixture
 def queue(client: Client) -> str:
-    """A new queue with three partitions."""
     return client.create_queue(partitions=3).name
 
 
 class Group:
-    """The group of a test, as its coordination service knows it.
+    """The group of a test, on its coordination service.
 
     Args:
-        url: Of the coordination service.
+        url: The URL of the coordination service.
         store: The id of the service's store.
         name: The group's name.
 
     Attributes:
-        variables: Of commands that work with the group.
+        variables: Environment variables of commands that use the group.
     """
 
     def __init__(self, url: str, store: str, name: str = GROUP) -> None:
@@ -69,21 +67,19 @@ class Group:
         self.variables = {"QDO_GROUP": name} | ({"QDO_COORDINATION": url} if url else {})
 
     def partition(self, queue: str, number: int) -> Partition:
-        """A partition of the service's application."""
         return Partition(Queue(self.store, "queuey", queue), number)
 
-    async def coordinator(self, group: str, opened: AsyncExitStack) -> Any:  # noqa: ANN401 - of either kind
-        """Returns a coordinator that is not open."""
+    async def coordinator(self, group: str, opened: AsyncExitStack) -> Any:  # noqa: ANN401 - either kind of coordinator
         return open_coordinator(self.url, group)
 
     def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = "") -> Answer:
-        """Opens a coordinator for one question."""
+        """Asks one question of a coordinator that is opened for it."""
 
         async def asked() -> Answer:
             async with AsyncExitStack() as opened:
                 return await answered(await self.coordinator(group or self.name, opened))
 
-        async def answered(coordinator: Any) -> Answer:  # noqa: ANN401 - of either kind
+        async def answered(coordinator: Any) -> Answer:  # noqa: ANN401 - either kind of coordinator
             await coordinator.open()
             try:
                 return await question(coordinator)
@@ -93,31 +89,29 @@ class Group:
         return anyio.run(asked)
 
     def offsets(self, group: str = "") -> dict[tuple[str, int], str | None]:
-        """The recorded ids by queue and partition."""
-        found = self.ask(lambda coordinator: coordinator.offsets(), group)
-        return {(partition.queue.name, partition.number): offset.id for partition, offset in found.items()}
+        """Returns the recorded ids by queue and partition."""
+        offsets = self.ask(lambda coordinator: coordinator.offsets(), group)
+        return {(partition.queue.name, partition.number): offset.id for partition, offset in offsets.items()}
 
     def record(self, offsets: dict[Partition, str | None], group: str = "") -> None:
-        """Records ids."""
         self.ask(lambda coordinator: coordinator.set_offsets(offsets), group)
 
 
 class ServiceGroup(Group):
-    """A group of the service, with a name of its own."""
+    """A group of the service with a unique name."""
 
     def __init__(self, profile: Profile, store: str) -> None:
         super().__init__("", store, unique_name("group"))
         self._profile = profile
 
     async def coordinator(self, group: str, opened: AsyncExitStack) -> ServiceCoordinator:
-        """See the base class."""
         client = AsyncClient(self._profile.url, key=self._profile.key)
         return ServiceCoordinator(await opened.enter_async_context(client), group)
 
 
 @pytest.fixture
 def group(client: Client) -> Iterator[Group]:
-    """Servers of ZooKeeper in this process, of the test's own: other processes cannot reach them."""
+    """A group on ZooKeeper servers in this process, which other processes cannot reach."""
     tree, host = loop_tree(), LoopHost()
 
     def link(access: ConnectionOptions, _context: object, outlast: float) -> TreeLink:
@@ -129,7 +123,6 @@ def group(client: Client) -> Iterator[Group]:
 
 @pytest.fixture
 def service_group(client: Client, served: Served) -> ServiceGroup:
-    """A group of the service."""
     return ServiceGroup(served.profile, client.hello().id)
 
 
@@ -146,7 +139,6 @@ def run(served: Served, group: Group, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def hire(served: Served, group: Group, tmp_path: Path) -> Hire:
-    """Starts workers that belong to the test's group."""
     return Hire(
         tmp_path, environment(QUEUEY_PROFILE=str(served.profile_path), QDO_SESSION_TIMEOUT="20", **group.variables)
     )
@@ -154,13 +146,13 @@ def hire(served: Served, group: Group, tmp_path: Path) -> Hire:
 
 @pytest.fixture
 def qdo_status(client: Client) -> Iterator[None]:
-    """The queue that the original's workers made."""
+    """The queue that the original Qdo's workers created."""
     client.create_queue("qdo_status", partitions=7)
     yield
     client.delete_queue("qdo_status")
 
 
 def write_status(client: Client, name: str, processed: str, partition: int, identifier: str) -> None:
-    """Writes a status message as a worker of the original did."""
+    """Writes a status message as a worker of the original Qdo did."""
     body = json.dumps({"partition": name, "processed": processed, "last_worker": "host-1"})
     client.put("qdo_status", (partition, identifier), body, ttl=2_592_000)

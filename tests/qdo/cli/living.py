@@ -1,4 +1,4 @@
-"""Members of a group that live while a test looks on, in a thread with a loop of its own."""
+"""Members of a group in a thread with a loop of its own, which live while a test runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def living(
     owns: Mapping[str, Iterable[Partition]] | None = None,
     target: TargetAssignment | None = None,
 ) -> Iterator[None]:
-    """Has members join, take what they are to own, and leave at the end."""
+    """Joins members, lets each claim its share, and makes them leave at the end."""
     ready, enough = threading.Event(), threading.Event()
     thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, target, ready, enough))
     thread.start()

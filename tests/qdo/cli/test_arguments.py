@@ -1,7 +1,7 @@
-"""Every argument of every command of qdo is refused, or reaches exactly what it names.
+"""Every argument of every command of qdo is refused, or has effect on exactly what it names.
 
-The arguments are those that the commands declare. What reaches the service and the coordination is compared with what
-reaches them when the argument is a usual text.
+The arguments are those that the commands declare. The requests to the service and the coordination are compared with
+those for a normal text.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TEXTS = ("", ".", "..", "/", "?", "#", "%2F", "../payroll", "_me", "ü\n", "\0",
 NO_NAMES = {"", ".", "..", "/", "../payroll", "_me", "\udcff"}
 NO_PATHS = {".", "..", "/", "../payroll", "ü\n", "\0", "\udcff"}
 IMPOSSIBLE = {"queue": NO_NAMES, "dead_queue": NO_NAMES, "path": NO_PATHS, "lock_path": NO_PATHS}
-"""Texts that are refused before they do anything, by argument."""
+"""Texts that are refused before any effect, by argument."""
 TRIED_ELSEWHERE = {"url", "key"}
 """See :mod:`tests.client.http.test_arguments`."""
 NUMBERS = {"limit", "node_limit", "partition", "priority", "ttl", "watch"}
 FILES = {"config", "profile", "ca"}
-"""Options that name files of the caller's."""
+"""Options that name the caller's files."""
 USUAL = {"handler": "operator:eq", "path": "/usual", "queue": "usual", "to": ID}
-"""Arguments that a command needs, where not any text can be one."""
+"""Arguments that a command requires and that do not take any text."""
 ADDRESSES = {
     "coordination": ("zookeeper://h/{}", "zookeeper://{}/a", "{}"),
     "path": ("/{}", "/a/{}", "/{}/b", "{}"),
@@ -50,9 +50,9 @@ ADDRESSES = {
     "handler": ("{}:loads", "json:{}", "{}"),
     "context": ("{}:loads", "json:{}", "{}"),
 }
-"""Where a text is tried in arguments that have several parts."""
+"""Templates for arguments with several parts."""
 TRIED_WHOLLY = {("work",), ("offsets", "show"), ("curator", "drain")}
-"""Commands that take all of these; elsewhere the text is tried alone."""
+"""Commands that get all of these arguments; elsewhere the text is tried alone."""
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
@@ -80,7 +80,7 @@ CASES = {
 
 
 class RecordingLink(Link):
-    """An empty tree, which records where it is and which nodes are asked for.
+    """An empty tree, which records its place and the nodes of requests.
 
     Args:
         where: The place of the tree.
@@ -129,7 +129,7 @@ class RecordingLink(Link):
 
 
 def _answer(request: httpx2.Request) -> httpx2.Response:
-    """Answers as a service that has no queue."""
+    """Answers as a service without queues."""
     path = request.url.path
     if path == "/v1/":
         return httpx2.Response(200, json={"name": "queuey", "id": "a" * 32, "version": "1", "store": "sqlite"})
@@ -140,7 +140,7 @@ def _answer(request: httpx2.Request) -> httpx2.Response:
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Records what reaches the service and the coordination."""
+    """Records the requests to the service and the coordination."""
     records: list[Any] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -177,15 +177,15 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def _line(path: tuple[str, ...], command: Any, tried: Any, text: str) -> list[str]:  # noqa: ANN401 - of typer
     options, arguments = [], []
-    for each in command.params:
-        usual = "latest" if (path[-1], each.name) == ("reset", "to") else USUAL.get(each.name, "usual")
-        value = text if each is tried else usual
-        if not each.opts[0].startswith("-"):
+    for option in command.params:
+        usual = "latest" if (path[-1], option.name) == ("reset", "to") else USUAL.get(option.name, "usual")
+        value = text if option is tried else usual
+        if not option.opts[0].startswith("-"):
             arguments.append(value)
-        elif each is tried or each.required or (each.name == "queue" and path[0] in {"work", "deadletter"}):
-            options += [each.opts[0], value]
-        elif each.name in {"yes", "dry_run"}:
-            options.append(each.opts[0])
+        elif option is tried or option.required or (option.name == "queue" and path[0] in {"work", "deadletter"}):
+            options += [option.opts[0], value]
+        elif option.name in {"yes", "dry_run"}:
+            options.append(option.opts[0])
     if path[0] == "curator" and tried.name != "coordination":
         options += ["--coordination", "zookeeper://h/usual"]
     return [*path, *options, "--", *arguments]
@@ -196,7 +196,7 @@ def _names(error: str, text: str) -> bool:
 
 
 def _faults(name: str, reached: list[Any], run: Run) -> Iterator[str]:
-    """Yields what is wrong, in ASCII: reports of tests cannot carry half of a character."""
+    """Yields what is wrong, in ASCII: test reports cannot contain half of a character."""
     path, command, tried, form = CASES[name]
     run(*_line(path, command, tried, form.format(MARKER)))
     usual = list(reached)
@@ -218,5 +218,5 @@ def _faults(name: str, reached: list[Any], run: Run) -> Iterator[str]:
 @pytest.mark.needs_histories
 @pytest.mark.parametrize("name", CASES)
 def test_every_argument(name: str, reached: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command ends with an error that shows the value, or reaches exactly what the value names."""
+    """A command ends with an error that shows the value, or has effect on exactly what the value names."""
     assert list(_faults(name, reached, runner("qdo", main, monkeypatch))) == []

@@ -1,4 +1,4 @@
-"""``qdo`` as a whole: its list of commands, its version, what wrong usage and failures look like."""
+"""The ``qdo`` program: its list of commands, its version, wrong usage and failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.served import free_port
 
 
 def test_the_service_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that cannot be reached is one line and 1."""
+    """A service that cannot be reached gives one line on stderr and code 1."""
     monkeypatch.setenv("QUEUEY_URL", f"http://127.0.0.1:{free_port()}")
     ended = run("offsets", "reset", "latest", "--queue", "q", "--group", GROUP)
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
@@ -19,7 +19,7 @@ def test_the_service_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_others_wrote_is_printed_harmlessly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names with control characters cannot steer the terminal by way of an error."""
+    """Control characters in names cannot steer the terminal through an error."""
     ended = run("status", "--coordination", "x\x1b[31m:\n")
     assert ended.code == 2
     assert "\x1b" not in ended.err
@@ -27,7 +27,7 @@ def test_what_others_wrote_is_printed_harmlessly(run: Run, monkeypatch: pytest.M
 
 
 def test_names_for_the_shell(run: Run, client: Client, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell gets names of queues and groups, and values of closed lists; nothing if nobody answers."""
+    """The shell completes queues, groups and closed lists of values; without an answer it completes nothing."""
     client.create_queue("crash-reports")
     group.ask(lambda coordinator: coordinator.set_offsets({group.partition("crash-reports", 1): EARLIEST}), "archive")
 

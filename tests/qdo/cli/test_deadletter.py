@@ -15,8 +15,6 @@ from tests.servers.served import Served
 
 
 def bury(served: Served, queue: str, dead_letters: Iterable[tuple[Message, Cause]]) -> None:
-    """Makes dead letters of messages."""
-
     async def all_of_them() -> None:
         profile = served.profile
         async with AsyncClient(profile.url, key=profile.key, application=profile.application) as client:
@@ -32,15 +30,15 @@ def dead(served: Served, client: Client, queue: str) -> list[Message]:
     for partition, body in ((1, "old"), (2, "new"), (1, "odd\x1b[31m")):
         client.send(queue, body, partition=partition)
     messages = {message.body: message for message in client.read_all(queue, partitions="*")}
-    found = [messages[body] for body in ("old", "new", "odd\x1b[31m")]
+    messages_sent = [messages[body] for body in ("old", "new", "odd\x1b[31m")]
     now = time.time()
     causes = [
         Cause(attempts=5, error="ValueError", text="no such\nthing", at=now - 3600),
         Cause(attempts=5, error="ValueError", text="again", at=now),
         Cause(attempts=1, error="shop.OutOfStock", at=now),
     ]
-    bury(served, queue, zip(found, causes, strict=True))
-    return found
+    bury(served, queue, zip(messages_sent, causes, strict=True))
+    return messages_sent
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,7 @@ def dead(served: Served, client: Client, queue: str) -> list[Message]:
     ids=lambda value: " ".join(map(str, value)) if value else "all",
 )
 def test_filters(run: Run, queue: str, dead: list[Message], options: list[str], expected: list[int]) -> None:
-    """Every filter that is given must hold; what is listed is what a redrive would send."""
+    """A dead letter must match all filters; the list shows what a redrive would send."""
     listed = run("deadletter", "list", "--queue", queue, *options, "--json")
     assert {line["id"] for line in listed.json_lines} == {dead[index].id for index in expected}
     would = run("deadletter", "redrive", "--queue", queue, *options, "--dry-run", "--json").json
@@ -66,7 +64,7 @@ def test_filters(run: Run, queue: str, dead: list[Message], options: list[str], 
 
 
 def test_redrive(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
-    """What is chosen goes back to the end of its partition and is a dead letter no more; the rest stays."""
+    """Selected dead letters go back to the end of their partition and are removed; the others stay."""
     ended = run("deadletter", "redrive", "--queue", queue, "--error", "ValueError")
     assert (ended.code, "2 dead letters sent back" in ended.text) == (0, True)
     bodies = {number: [one.body for one in client.read_all(queue, partitions=number)] for number in (1, 2)}
@@ -75,7 +73,7 @@ def test_redrive(run: Run, client: Client, queue: str, dead: list[Message]) -> N
 
 
 def test_what_cannot_go_back_is_said(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
-    """A dead letter whose queue is gone stays, with the reason."""
+    """A dead letter whose queue does not exist stays, with the reason."""
     client.delete_queue(queue)
     ended = run("deadletter", "redrive", "--queue", queue)
     assert ended.code == 1
@@ -84,7 +82,7 @@ def test_what_cannot_go_back_is_said(run: Run, client: Client, queue: str, dead:
 
 
 def test_text_is_printed_harmlessly(run: Run, queue: str, dead: list[Message]) -> None:
-    """What an error said is one line and cannot steer the terminal."""
+    """The text of an error is one line and cannot steer the terminal."""
     shown = run("deadletter", "list", "--queue", queue).text
     assert "no such\\nthing" in shown
     assert len(shown.splitlines()) == 4
@@ -92,7 +90,7 @@ def test_text_is_printed_harmlessly(run: Run, queue: str, dead: list[Message]) -
 
 
 def test_the_call_of_a_task_is_shown(run: Run, client: Client, queue: str) -> None:
-    """A dead letter that calls a task has its name and arguments in the table."""
+    """The table shows the name and arguments of a task."""
     client.send(queue, json={"task": "thumb", "args": ["a.jpg"], "kwargs": {}})
     jobs = client.job_queue(queue)
     jobs.release(jobs.receive(), reason="no stack", retry=False)
@@ -101,7 +99,7 @@ def test_the_call_of_a_task_is_shown(run: Run, client: Client, queue: str) -> No
 
 @pytest.mark.parametrize("option", ["--queue", "--pattern"])
 def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: str) -> None:
-    """What claims gave up is found where the queue's ``dead_letter`` says, and goes back from there."""
+    """Dead letters of claims are found in the queue that ``dead_letter`` names, and go back from there."""
     dead_queue = f"{queue}-failed"
     client.create_queue(dead_queue)
     client.update_queue(queue, max_deliveries=1, dead_letter=dead_queue)
@@ -118,7 +116,7 @@ def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: st
 
 @pytest.mark.parametrize("command", ["list", "redrive"])
 def test_a_name_that_is_written_wrong(run: Run, client: Client, command: str) -> None:
-    """A queue that does not exist, and has left no dead letters, is an error that names similar ones."""
+    """A queue that does not exist and has no dead letters is an error that names similar ones."""
     client.create_queue("bills-2026")
     ended = run("deadletter", command, "--queue", "bills-2062")
     assert (ended.code, ended.text) == (1, "")
@@ -130,21 +128,21 @@ def test_a_name_that_is_written_wrong(run: Run, client: Client, command: str) ->
 
 @pytest.mark.parametrize("length", range(40, 51))
 def test_names_of_any_length(run: Run, served: Served, client: Client, length: int) -> None:
-    """Dead letters of a queue with the longest name are found and go back as those of others, and so do theirs."""
+    """Dead letters of a queue with the longest name are listed and sent back as others are."""
     name = "ä b%'" + "x" * (length - 5)
     client.create_queue(name)
     client.send(name, "bad")
     for queue in (name, f"{name}.dead"):
-        [one] = client.read_all(queue)
-        assert (client.info(queue).dead_letter, client.explain(queue, one).stored) == (f"{queue}.dead", True)
-        bury(served, queue, [(one, Cause(attempts=1, error="E", at=time.time()))])
+        [message] = client.read_all(queue)
+        assert (client.info(queue).dead_letter, client.explain(queue, message).stored) == (f"{queue}.dead", True)
+        bury(served, queue, [(message, Cause(attempts=1, error="E", at=time.time()))])
         assert len(run("deadletter", "list", "--queue", queue, "--json").json_lines) == 1
     for queue, count in ((f"{name}.dead", 1), (name, 2)):
         assert run("deadletter", "redrive", "--queue", queue, "--json").json["sent"] == {queue: count}
-    assert [one.body for one in client.read_all(name)] == ["bad"] * 3
+    assert [message.body for message in client.read_all(name)] == ["bad"] * 3
 
 
 @pytest.mark.parametrize("options", [[], ["--queue", "q", "--since", "sometime"], ["--queue", "q", "--limit", "0"]])
 def test_wrong_usage(run: Run, options: list[str]) -> None:
-    """Without a queue, and with filters that make no sense, nothing is asked for."""
+    """Without a queue, or with impossible filters, no request is sent."""
     assert run("deadletter", "list", *options).code == 2

@@ -1,4 +1,4 @@
-"""Commands beside what 0.1.0 has left, and against a service of 0.1.0."""
+"""Commands on a machine with data of 0.1.0, and against a service of 0.1.0."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ from tests.servers.served import environment
 
 @pytest.fixture
 def group(service_group: ServiceGroup) -> ServiceGroup:
-    """A group of the service."""
     return service_group
 
 
 class OldService(BaseHTTPRequestHandler):
-    """Answers as 0.1.0: it knows itself and the worker's rights, and nothing below ``_groups``."""
+    """A service like 0.1.0: it knows hello and the worker's rights, and nothing below ``_groups``."""
 
     def do_GET(self) -> None:
-        """Says which service this is; there is no queue."""
-        known = {
+        """Answers hello; no queue exists."""
+        answers = {
             "/v1/": {"version": "0.1.0", "store": "sqlite", "id": "a" * 32},
             "/v1/queuey/": {"status": "ok", "queues": [], "names": []},
         }
-        self._answer(known.get(self.path.partition("?")[0]))
+        self._answer(answers.get(self.path.partition("?")[0]))
 
     def do_POST(self) -> None:
-        """Grants all rights."""
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
+        query = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
         allowed = ["read", "claim", "send", "admin"]
-        rights = [{"queue_name": name, "actions": allowed} for name in asked.get("queues", ())]
+        rights = [{"queue_name": name, "actions": allowed} for name in query.get("queues", ())]
         self._answer({"status": "ok", "queues": rights} if self.path.endswith("/_rights") else None)
 
     def _answer(self, found: object) -> None:
@@ -58,7 +56,6 @@ class OldService(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def old_service() -> Iterator[str]:
-    """The URL of a service of 0.1.0."""
     with ThreadingHTTPServer(("127.0.0.1", 0), OldService) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.02,))
         serving.start()
@@ -70,7 +67,7 @@ def old_service() -> Iterator[str]:
 
 
 def test_a_service_without_groups(tmp_path: Path, old_service: str) -> None:
-    """A worker ends with 2, because no restart helps, and says what to use; it tries nothing else first."""
+    """A worker exits with code 2, because no restart helps, and names what to use; it tries nothing else before."""
     variables = environment(QUEUEY_URL=old_service, QUEUEY_KEY="a-key", QDO_GROUP="archive")
     with Hire(tmp_path, variables)("handlers:handle", "--queue", "reports", "--on-failure", "skip") as worker:
         assert worker.ended() == 2, "".join(worker.log)
@@ -81,7 +78,7 @@ def test_a_service_without_groups(tmp_path: Path, old_service: str) -> None:
 def test_offsets_are_imported_under_another_name(
     run: Run, group: ServiceGroup, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    """A group whose name the service does not allow goes on under one that it does; the command may be repeated."""
+    """A group whose name the service does not allow continues under an allowed one; the command may be repeated."""
     sent = [client.send(queue, str(number), partition=1).id for number in range(2)]
     file, name = tmp_path / "coordination.sqlite3", unique_name("group")
     write_former(file, "x y", {group.partition(queue, 1): sent[1]})
@@ -99,7 +96,7 @@ def test_offsets_are_imported_under_another_name(
 def test_a_worker_begins_where_the_file_ended(
     hire: Hire, group: ServiceGroup, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    """Without any option for it, by the user's file: what was handled before is not handled again."""
+    """With the user's file and without any option, messages handled before are not handled again."""
     sent = [client.send(queue, str(number), partition=1).id for number in range(3)]
     file = tmp_path / "state" / "qdo" / "coordination.sqlite3"
     write_former(file, group.name, {group.partition(queue, 1): sent[1]})

@@ -1,4 +1,4 @@
-"""Commands with keys that do not see all queues: what is hidden is not taken for gone."""
+"""Commands with keys that do not see all queues: hidden queues are not taken for deleted ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def limit(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> Limit:
-    """Gives the commands of the test a key with these verbs, for queues that match these patterns."""
+    """Gives the test's commands a key with these verbs, for queues that match these patterns."""
     admin = runner("queuey", queuey.cli.main, monkeypatch)
 
     def limited(allow: str, *queues: str) -> None:
@@ -41,7 +41,7 @@ def limit(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> Limit:
 
 
 def test_prune_keeps_offsets_of_hidden_queues(run: Run, group: Group, client: Client, limit: Limit) -> None:
-    """Only queues that are known not to exist lose their offsets; those that the key may not see are named."""
+    """Only offsets of queues that certainly do not exist are removed; hidden queues are named."""
     orders, mails = (client.create_queue(partitions=1).name for _ in range(2))
     gone = f"{orders}-gone"
     everything = {(name, 1): ID for name in (orders, mails, gone)}
@@ -55,7 +55,7 @@ def test_prune_keeps_offsets_of_hidden_queues(run: Run, group: Group, client: Cl
 
 
 def test_prune_does_not_guess(run: Run, group: Group, client: Client, limit: Limit) -> None:
-    """Without a single queue that the key may see nothing is removed, though the list is empty."""
+    """If the key sees no queue at all nothing is removed, though the listing is empty."""
     mails = client.create_queue(partitions=1).name
     group.record({group.partition(mails, 1): ID})
     limit("read", "orders-*")
@@ -65,7 +65,7 @@ def test_prune_does_not_guess(run: Run, group: Group, client: Client, limit: Lim
 
 
 def test_a_hidden_queue_is_not_said_to_be_missing(run: Run, client: Client, limit: Limit) -> None:
-    """A command that names a queue says whether that does not exist, or the key may not see it."""
+    """A command that names a queue tells a missing queue from one that the key may not see."""
     name = client.create_queue().name
     limit("read", f"{name}-*")
     refused = run("offsets", "reset", "earliest", "--queue", name)
@@ -75,7 +75,7 @@ def test_a_hidden_queue_is_not_said_to_be_missing(run: Run, client: Client, limi
 
 
 def test_a_pattern_says_what_it_may_miss(run: Run, group: Group, client: Client, limit: Limit) -> None:
-    """Where the key lists fewer queues than the pattern may match, that is said; elsewhere nothing is."""
+    """A note is printed only if the key lists fewer queues than the pattern may match."""
     name = client.create_queue().name
     hidden = client.create_queue(f"{name[:8]}-hidden").name
     limit("read", f"{name}*")
@@ -88,7 +88,7 @@ def test_a_pattern_says_what_it_may_miss(run: Run, group: Group, client: Client,
 
 @pytest.mark.usefixtures("qdo_status")
 def test_migrate_tells_hidden_from_gone(run: Run, group: Group, client: Client, limit: Limit) -> None:
-    """Offsets of queues that the key may not see are not taken over, and that is not said to be for want of a queue."""
+    """Offsets of hidden queues are not taken over, and the note does not call these queues missing."""
     orders, mails = (client.create_queue().name for _ in range(2))
     for name in (orders, mails, f"{orders}-gone"):
         write_status(client, f"{name}-1", ID, 1, uuid.uuid1().hex)
@@ -103,7 +103,7 @@ def test_migrate_tells_hidden_from_gone(run: Run, group: Group, client: Client, 
 
 
 def test_dead_letters_say_what_they_miss(run: Run, client: Client, limit: Limit) -> None:
-    """With a pattern or a queue that the key sees in part, list and redrive say what may be missing."""
+    """If the key sees a pattern or queue in part, list and redrive say what may be missing."""
     name = client.create_queue().name
     for queue in (f"{name}.dead", f"{name[:8]}-hidden", f"{name[:8]}-hidden.dead"):
         client.create_queue(queue)

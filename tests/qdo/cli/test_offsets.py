@@ -16,7 +16,7 @@ from tests.qdo.cli.living import living
 from tests.replacing import replace
 
 FORMER = "0" * 32
-"""The id of a store that the service had."""
+"""The id of a store that the service had before."""
 CHANGING = [
     ("reset", "earliest"),
     ("reset", "latest"),
@@ -46,19 +46,19 @@ def test_reset_to_the_ends(run: Run, group: Group, queue: str, sent: list[Receip
 
 
 def test_seek_to_an_id_and_to_an_instant(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
-    """An id counts as handled itself, an instant does not: what was sent at it is handled again."""
+    """An id counts as handled itself; messages sent at an instant are handled again."""
     assert run("offsets", "seek", "--to", sent[1].id.upper(), "--queue", queue, "--partition", "1").code == 0
     assert group.offsets() == {(queue, 1): sent[1].id}
     assert run("offsets", "seek", "--to", sent[2].timestamp, "--pattern", f"{queue[:9]}*").code == 0
-    found = group.offsets()[queue, 1]
-    assert found is not None
-    assert time_of(sent[1].id) <= time_of(found) <= time_of(sent[2].id)
+    offset = group.offsets()[queue, 1]
+    assert offset is not None
+    assert time_of(sent[1].id) <= time_of(offset) <= time_of(sent[2].id)
     assert len(group.offsets()) == 3
 
 
 @pytest.mark.parametrize("words", CHANGING, ids=" ".join)
 def test_dry_run_changes_nothing(run: Run, group: Group, queue: str, sent: list[Receipt], words: list[str]) -> None:
-    """``--dry-run`` prints from where to where, and leaves everything as it is."""
+    """``--dry-run`` prints the old and new offsets, and changes nothing."""
     group.record({group.partition(queue, 1): sent[0].id})
     before = group.offsets()
     ended = run("offsets", *words, "--dry-run")
@@ -73,7 +73,7 @@ def test_dry_run_changes_nothing(run: Run, group: Group, queue: str, sent: list[
 def test_active_groups_are_refused(
     run: Run, group: Group, queue: str, sent: list[Receipt], words: list[str], more: tuple[str, ...]
 ) -> None:
-    """While a group has a member, its offsets stay where they are, and the member is named."""
+    """While a group has a member its offsets stay, and the member is named."""
     group.record({group.partition(queue, 1): sent[0].id})
     with living(group.url, GROUP, Member("somebody")):
         ended = run("offsets", *words, *more)
@@ -85,7 +85,7 @@ def test_active_groups_are_refused(
 
 
 def test_forget_some_and_all(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
-    """What is chosen is removed; without a choice the group is, after a confirmation."""
+    """Selected offsets are removed; without a selection the group is removed, after a confirmation."""
     group.record({group.partition(queue, number): sent[0].id for number in (1, 2)})
     assert run("offsets", "forget", "--partition", "1", "--yes").code == 0
     assert group.offsets() == {(queue, 2): sent[0].id}
@@ -98,7 +98,7 @@ def test_forget_some_and_all(run: Run, group: Group, queue: str, sent: list[Rece
 
 
 def test_show(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
-    """What is recorded is shown with its time and who recorded it, of all services or of chosen queues."""
+    """Recorded offsets are shown with their time and owner, of all services or of selected queues."""
     other = Partition(Queue("elsewhere", "app", "other"), 2)
     group.record({group.partition(queue, 1): sent[0].id, other: EARLIEST})
     lines = run("offsets", "show", "--json").json_lines
@@ -113,13 +113,13 @@ def test_show(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
 
 
 def test_other_services_of_the_group_stay(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
-    """Without a choice of queues the offsets of this service's application are moved, and no others."""
+    """Without a selection only offsets of this service's application are moved."""
     other = Partition(Queue("elsewhere", "app", queue), 1)
     group.record({group.partition(queue, 1): sent[0].id, other: sent[0].id})
     assert run("offsets", "reset", "latest").code == 0
-    found = group.ask(lambda coordinator: coordinator.offsets())
-    assert found[other].id == sent[0].id
-    assert found[group.partition(queue, 1)].id != sent[0].id
+    offsets = group.ask(lambda coordinator: coordinator.offsets())
+    assert offsets[other].id == sent[0].id
+    assert offsets[group.partition(queue, 1)].id != sent[0].id
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_other_services_of_the_group_stay(run: Run, group: Group, queue: str, se
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_usage(run: Run, words: list[str], said: str) -> None:
-    """What cannot be meant ends with 2 and one clear word about it."""
+    """An impossible request exits with code 2 and one clear sentence."""
     ended = run("offsets", *words)
     assert (ended.code, ended.out) == (2, b"")
     assert said in ended.err
 
 
 def test_groups(run: Run, group: Group, queue: str) -> None:
-    """All groups are listed, with their members and the partitions that have an offset, also without naming one."""
+    """All groups are listed, with their members and numbers of offsets, also without naming one."""
     for name, numbers in (("a", (1, 2)), ("b/ü", (3,))):
         group.record({group.partition(queue, number): EARLIEST for number in numbers}, name)
     with living(group.url, "a", Member("one"), Member("two")):
@@ -156,7 +156,7 @@ def test_groups(run: Run, group: Group, queue: str) -> None:
 
 @pytest.mark.usefixtures("qdo_status")
 def test_migrate(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:
-    """The newest statuses of all seven partitions are taken over, once; nothing moves back unless told."""
+    """The newest statuses of all seven partitions are taken over once; nothing moves back unless requested."""
     older, newer = uuid.uuid1().hex, uuid.uuid1().hex
     write_status(client, f"{queue}-1", sent[2].id, 1, older)
     write_status(client, f"{queue}-1", sent[1].id, 7, newer)
@@ -181,7 +181,7 @@ def test_migrate(run: Run, group: Group, client: Client, queue: str, sent: list[
 
 
 def test_migrate_needs_the_status_queue(run: Run) -> None:
-    """Where the original never ran there is nothing to take over, and that is said."""
+    """If the original Qdo never ran, a message says that there is nothing to take over."""
     ended = run("offsets", "migrate")
     assert (ended.code, "qdo_status" in ended.err) == (2, True)
 
@@ -190,7 +190,7 @@ def test_migrate_needs_the_status_queue(run: Run) -> None:
 def test_migrate_is_refused_while_the_group_works(
     run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]
 ) -> None:
-    """A group with members keeps its offsets."""
+    """The offsets of a group with members stay."""
     write_status(client, f"{queue}-1", sent[0].id, 1, uuid.uuid1().hex)
     with living(group.url, GROUP, Member("somebody")):
         assert run("offsets", "migrate").code == 1
@@ -198,7 +198,7 @@ def test_migrate_is_refused_while_the_group_works(
 
 
 def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
-    """When somebody else moves an offset between the look and the change, nothing is changed and that is said."""
+    """If an offset moves between the read and the change, nothing is changed, and a message says so."""
     group.record({group.partition(queue, 1): sent[0].id})
     look = Coordinator.offsets
 
@@ -214,7 +214,7 @@ def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: l
 
 
 def test_prune(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:
-    """Offsets of queues that were deleted go, after a confirmation; those of others stay, also of other stores."""
+    """Offsets of deleted queues are removed after a confirmation; those of other queues and stores stay."""
     deleted = client.create_queue(partitions=2).name
     client.delete_queue(deleted)
     gone = [group.partition(deleted, number) for number in (1, 2)]
@@ -237,7 +237,7 @@ def test_prune(run: Run, group: Group, client: Client, queue: str, sent: list[Re
 def test_nothing_is_pruned_while_the_service_is_away(
     run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who does not answer has not said that a queue is gone."""
+    """A service that does not answer deletes no offsets: its queues may still exist."""
     group.record({group.partition(queue, 1): EARLIEST})
     monkeypatch.setenv("QUEUEY_URL", "http://127.0.0.1:9")
     assert run("offsets", "prune", "--yes").code == 1

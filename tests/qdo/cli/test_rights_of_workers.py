@@ -1,4 +1,4 @@
-"""The table of docs/access.md: the rights that ``qdo work`` needs for its options, with keys that have just these."""
+"""The table of docs/access.md: the rights that ``qdo work`` needs for its options, tested with exactly these rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ With = Callable[..., Hire]
 
 @pytest.fixture
 def group(service_group: ServiceGroup) -> ServiceGroup:
-    """One that processes reach."""
+    """A group that other processes can reach."""
     return service_group
 
 
@@ -46,7 +46,7 @@ def with_key(served: Served, run: Run, group: Group, tmp_path: Path, monkeypatch
 
 @pytest.fixture
 def in_this_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
-    """Runs a worker that ends at its start in this process, with signals and logging as before at the end."""
+    """Runs a worker that exits during its start in this process, and restores signal handlers and logging."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def work(hire: Hire, *command: str) -> Ended:
@@ -81,14 +81,14 @@ ENOUGH = [
         if COLUMNS[1] not in str(cell.id)
     ],
 ]
-"""Where the queue of dead letters exists, a worker needs less: those are slow."""
+"""Cases in which the queue of dead letters exists and a worker needs fewer rights; they are slow."""
 
 
 def needed(queue: str, options: str, here: str, there: str) -> tuple[list[str], str, dict[str, str]]:
-    """The options for a queue, its queue of dead letters, and for each verb of the page the queue that needs it."""
+    """Returns the options for a queue, its queue of dead letters, and the queue for each verb of the page."""
     dead = f"{queue}-failed" if "OTHER" in options else f"{queue}.dead"
     verbs = {verb: name for name, cell in ((queue, here), (dead, there)) for verb in cell.split(", ") if verb != "-"}
-    # Whether a worker mirrors is said in its environment; see with_key.
+    # The environment says whether a worker mirrors; see with_key.
     return options.replace("NAME", queue).replace("OTHER", dead).replace("--mirror", "").split(), dead, verbs
 
 
@@ -96,14 +96,14 @@ def needed(queue: str, options: str, here: str, there: str) -> tuple[list[str], 
 def test_the_rights_of_the_page_are_enough(
     with_key: With, client: Client, queue: str, options: str, here: str, there: str
 ) -> None:
-    """A worker whose key has just these verbs begins, and stores the dead letter of a message that fails."""
+    """A worker with exactly these rights begins, and stores the dead letter of a message that fails."""
     words, dead, verbs = needed(queue, options, here, there)
     client.send(queue, "poison", partition=3)
     if there == "send":
         client.create_queue(dead)
     hire = with_key(verbs, queue, dead, mirror="--mirror" in options)
     with hire("handlers:fail", *words, "--attempts", "1") as worker:
-        worker.logged("ends the worker|passed over|attempt 1 failed" if there == "-" else f"now in {dead}")
+        worker.logged("ends the worker|and skipped|attempt 1 failed" if there == "-" else f"moved to {dead}")
         assert (worker.ended() == 3) if "stop" in words else (worker.end() == 0)
     if there != "-":
         assert [message.body for message in client.read_all(dead, partitions="*", delay=False)] == ["poison"]
@@ -120,9 +120,9 @@ def test_a_missing_right_is_named_at_the_start(
     here: str,
     there: str,
 ) -> None:
-    """With any of these verbs less a worker ends with 1 before it is a member, and says which is missing where.
+    """Without any one of these rights a worker exits with 1 before it joins, and names the right and the queue.
 
-    A worker of a pattern says it, too, and begins if it may list queues at all.
+    A worker of a pattern logs the missing right, and begins if it may list queues at all.
     """
     words, dead, verbs = needed(queue, options, here, there)
     if there == "send":
@@ -142,7 +142,7 @@ def test_a_missing_right_is_named_at_the_start(
         assert ("joined the group" in log) == begins
         if verb == "claim":
             assert "use --coordination zookeeper://" in log
-        # Without the right to list queues the service says so first.
+        # Without the right to list queues the service refuses that first.
         if verb != "read" or begins:
             assert f"{verb}, because '{name}' does not exist" in log or f"{verb} for '{name}'" in log
         assert verb in log
@@ -151,7 +151,7 @@ def test_a_missing_right_is_named_at_the_start(
 def test_a_principal_stores_no_dead_letters(
     with_key: With, run: Run, served: Served, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker of another application, which may read the queue, begins if it needs to store none."""
+    """A worker of another application, which may read the queue, begins if it need not store dead letters."""
     other = f"app{queue}"
     runner("queuey", queuey.cli.main, monkeypatch)("app", "create", other, "--data", str(served.data))
     client.update_queue(queue, principals=[f"app:{other}"])

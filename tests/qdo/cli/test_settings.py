@@ -1,4 +1,4 @@
-"""Where settings come from, and what refuses to start."""
+"""Sources of settings, and settings that refuse to start."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"
 
 
 def write(path: Path, text: str) -> Path:
-    """Writes a settings file."""
     path.write_text(text)
     return path
 
 
 def test_nearest_source_wins(tmp_path: Path) -> None:
-    """The command line beats the environment, that the file, that the default."""
+    """The command line beats the environment, which beats the file, which beats the default."""
     file = write(tmp_path / "qdo.toml", 'attempts = 1\nparallel = 2\ndrain = "3s"\nqueue = ["a", "b"]\n')
     environ = {"QDO_CONFIG": str(file), "QDO_ATTEMPTS": "4", "QDO_PARALLEL": "5", "QDO_LOG": ""}
-    found = load({"attempts": "6", "log": None, "pattern": []}, environ)
-    assert (found.worker.retry.attempts, found.worker.parallel, found.worker.drain, found.queue) == (
+    settings = load({"attempts": "6", "log": None, "pattern": []}, environ)
+    assert (settings.worker.retry.attempts, settings.worker.parallel, settings.worker.drain, settings.queue) == (
         6,
         5,
         3.0,
         ("a", "b"),
     )
-    assert (found.log, found.pattern) == ("text", ())
+    assert (settings.log, settings.pattern) == ("text", ())
 
 
 def test_lists_and_switches(tmp_path: Path) -> None:
-    """Texts of the environment are split at commas; switches are written as people write them."""
+    """Texts of the environment are split at commas; switches accept the usual words."""
     environ = {"QDO_QUEUE": "a, b,", "QDO_MIRROR": "on", "QDO_DRAIN": "1m30s"}
-    found = load({"pattern": ["x,y", "z"]}, environ)
-    assert (found.queue, found.pattern, found.consumer.mirror, found.worker.drain) == (
+    settings = load({"pattern": ["x,y", "z"]}, environ)
+    assert (settings.queue, settings.pattern, settings.consumer.mirror, settings.worker.drain) == (
         ("a", "b"),
         ("x,y", "z"),
         True,
@@ -47,14 +46,14 @@ def test_lists_and_switches(tmp_path: Path) -> None:
 
 
 def test_config_option_beats_its_variable(tmp_path: Path) -> None:
-    """``--config`` is read instead of the file that QDO_CONFIG names; paths in it are relative to it."""
+    """``--config`` wins over QDO_CONFIG; paths in the file are relative to it."""
     file = write(tmp_path / "right.toml", 'attempts = 1\nprofile = "here.toml"')
-    found = load({}, {"QDO_CONFIG": str(tmp_path / "missing.toml")}, file)
-    assert (found.worker.retry.attempts, found.profile) == (1, tmp_path / "here.toml")
+    settings = load({}, {"QDO_CONFIG": str(tmp_path / "missing.toml")}, file)
+    assert (settings.worker.retry.attempts, settings.profile) == (1, tmp_path / "here.toml")
 
 
 def test_the_service_is_named_as_for_queuey() -> None:
-    """Which service is meant is read from the client's own variables; other ones of that kind are left alone."""
+    """The client's own variables name the service; other variables of that kind are left alone."""
     environ = {
         "QUEUEY_URL": "http://x",
         "QUEUEY_APP": "a",
@@ -62,8 +61,8 @@ def test_the_service_is_named_as_for_queuey() -> None:
         "QUEUEY_CA": "ca.pem",
         "QUEUEY_PORT": "1",
     }
-    found = load({}, environ)
-    assert (found.url, found.app, found.key, found.ca) == ("http://x", "a", "k", Path("ca.pem"))
+    settings = load({}, environ)
+    assert (settings.url, settings.app, settings.key, settings.ca) == ("http://x", "a", "k", Path("ca.pem"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_the_service_is_named_as_for_queuey() -> None:
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str]) -> None:
-    """Whatever refuses to start says which key is wrong and where it came from."""
+    """A setting that refuses to start is named, with its source."""
     with pytest.raises(SettingsError) as caught:
         load({}, environ)
     assert [word for word in words if word not in str(caught.value)] == []
@@ -116,23 +115,23 @@ def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
 
 
 def test_settings_of_the_library_reach_it() -> None:
-    """Without any value the library's defaults are in force; values with a name of their own reach its fields."""
+    """Without values the library's defaults apply; renamed settings reach their fields."""
     assert load({}, {}) == WorkSettings(consumer=ConsumerSettings(), worker=WorkerSettings())
     environ = {"QDO_RETRY_CAP": "1h", "QDO_NEVER_RETRY": "ValueError", "QDO_DEAD_TTL": "2d", "QDO_GRACE": "2"}
-    found = load({}, environ)
-    assert found.worker == WorkerSettings(retry=Retry(cap=3600.0, never=("ValueError",)), dead_ttl=172_800)
-    assert found.consumer == ConsumerSettings(grace=2.0)
+    settings = load({}, environ)
+    assert settings.worker == WorkerSettings(retry=Retry(cap=3600.0, never=("ValueError",)), dead_ttl=172_800)
+    assert settings.consumer == ConsumerSettings(grace=2.0)
 
 
 def test_each_setting_is_described() -> None:
-    """Each line has a help text of its own and a panel."""
+    """Each option has a help text of its own and a panel."""
     lines = settings.table().values()
     assert [line.name for line in lines if not line.help or not line.panel] == []
     assert len({line.help for line in lines}) == len(lines)
 
 
 def test_the_page_shows_the_table() -> None:
-    """The documentation has every setting, exactly as the program has it."""
+    """The documentation has every setting, as the program declares it."""
     rows = [
         f"| `{line.name}` | {line.type} | {line.default} | {line.help} |".replace("|  |", "| |")
         for line in settings.table().values()

@@ -21,25 +21,25 @@ from tests.servers.served import Served, environment
 
 
 def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, queue: str) -> None:
-    """One document tells who is there, who owns what, how far each partition is, and what is behind."""
+    """One JSON document has members, owners, offsets and lag."""
     sent = [client.send(queue, str(number), partition=1) for number in range(4)]
     client.send(queue, "alone", partition=2)
-    one, three = group.partition(queue, 1), group.partition(queue, 3)
-    group.record({one: sent[1].id})
-    wants = subscribe([queue], [], one.queue.service, one.queue.application)
+    first, three = group.partition(queue, 1), group.partition(queue, 3)
+    group.record({first: sent[1].id})
+    wants = subscribe([queue], [], first.queue.service, first.queue.application)
     members = Member("anna", wants), Member("bert", wants, static=True)
-    target = TargetAssignment({one: "bert", group.partition(queue, 2): "bert", three: "bert"})
-    with living(group.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=target):
-        found = run("status", "--json").json
+    target = TargetAssignment({first: "bert", group.partition(queue, 2): "bert", three: "bert"})
+    with living(group.url, GROUP, *members, owns={"anna": [first], "bert": [three]}, target=target):
+        document = run("status", "--json").json
         shown = run("status").text
-    assert [(member["id"], member["static"], member["owns"]) for member in found["members"]] == [
+    assert [(member["id"], member["static"], member["owns"]) for member in document["members"]] == [
         ("anna", False, 1),
         ("bert", True, 1),
     ]
-    assert found["members"][0]["queues"] == [queue]
-    assert found["members"][0]["service"] == one.queue.service
-    assert f"{one.queue.service}/{one.queue.application}" in shown
-    lines = {line["partition"]: line for line in found["partitions"]}
+    assert document["members"][0]["queues"] == [queue]
+    assert document["members"][0]["service"] == first.queue.service
+    assert f"{first.queue.service}/{first.queue.application}" in shown
+    lines = {line["partition"]: line for line in document["partitions"]}
     assert [(lines[number]["owner"], lines[number]["target"]) for number in (1, 2, 3)] == [
         ("anna", "bert"),
         (None, "bert"),
@@ -48,15 +48,15 @@ def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, 
     assert (lines[1]["offset"], lines[2]["offset"]) == (sent[1].id, None)
     assert [lines[number]["lag"] for number in (1, 2, 3)] == [2, 1, 0]
     assert lines[1]["lag_seconds"] > 0
-    assert (found["group"], found["lag"], found["lag_unknown"]) == (GROUP, 3, None)
+    assert (document["group"], document["lag"], document["lag_unknown"]) == (GROUP, 3, None)
     assert f"{GROUP}: 2 members own 2 of 3 partitions, 3 messages behind" in shown
-    assert found["service"] == group.store
+    assert document["service"] == group.store
     assert f"The service asked has the store {group.store}." in shown
     assert sent[1].id in shown
 
 
 def test_looking_on_leaves_no_trace(run: Run, group: Group, client: Client, queue: str) -> None:
-    """Counting what is behind records nothing that stays with the service."""
+    """Counting the lag records nothing in the service."""
     sent = client.send(queue, "x", partition=1)
     group.record({group.partition(queue, 1): sent.id})
     assert run("status", "--json").json["lag"] == 0
@@ -66,23 +66,23 @@ def test_looking_on_leaves_no_trace(run: Run, group: Group, client: Client, queu
 def test_a_group_is_shown_without_the_service(
     run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the service cannot be asked, everything but the lag is there, and the reason is said."""
+    """If the service cannot be reached everything but the lag is shown, with the reason."""
     group.record({group.partition(queue, 1): None, group.partition(queue, 2): "00000000000010008080808080808080"})
     monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
-    found = run("status", "--json").json
-    assert (found["lag"], found["partitions"][0]["lag"]) == (None, None)
-    assert "/nowhere/profile.toml" in found["lag_unknown"]
+    document = run("status", "--json").json
+    assert (document["lag"], document["partitions"][0]["lag"]) == (None, None)
+    assert "/nowhere/profile.toml" in document["lag_unknown"]
     ended = run("status")
     assert (ended.code, "/nowhere/profile.toml" in ended.err) == (0, True)
     assert run("status", "--no-lag").err == ""
 
 
 def test_what_belongs_to_another_store_is_told_apart(run: Run, group: Group, queue: str) -> None:
-    """Partitions of several stores are shown with theirs, and a note says that the group has to do with another one."""
+    """Partitions of several stores are shown with their store, and a note says that the group uses another one, too."""
     offset = "00000000000010008080808080808080"
-    there = group.partition(queue, 1)
-    elsewhere = there._replace(queue=there.queue._replace(service="f" * 32))
-    group.record({there: offset})
+    partition = group.partition(queue, 1)
+    elsewhere = partition._replace(queue=partition.queue._replace(service="f" * 32))
+    group.record({partition: offset})
     alone = run("status")
     assert ("service" in alone.text.splitlines()[3], alone.err) == (False, "")
     group.record({elsewhere: offset})
@@ -94,42 +94,42 @@ def test_what_belongs_to_another_store_is_told_apart(run: Run, group: Group, que
 
 
 def metrics(text: str) -> dict[tuple[str, ...], float]:
-    """What a text in Prometheus' form says, by name, group, queue and partition."""
+    """Parses a text in Prometheus' format, by name, group, queue and partition."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     labels = ("group", "queue", "partition")
     return {(one.name, *(one.labels[each] for each in labels if each in one.labels)): one.value for one in samples}
 
 
 def test_metrics_without_workers(run: Run, group: Group, client: Client, queue: str) -> None:
-    """Prometheus learns how far a group is behind, though no worker lives that could say so."""
+    """Prometheus gets the lag of a group without running workers."""
     sent = [client.send(queue, str(number), partition=1) for number in range(4)]
     alone = client.send(queue, "alone", partition=2)
     group.record({group.partition(queue, 1): sent[1].id, group.partition(queue, 2): alone.id})
-    found = metrics(run("status", "--metrics").text)
-    assert found["qdo_group_lag_messages", GROUP, queue, "1"] == 2
-    assert found["qdo_group_lag_messages", GROUP, queue, "2"] == 0
-    assert found["qdo_group_lag_seconds", GROUP, queue, "1"] > 0
-    assert found["qdo_group_lag_seconds", GROUP, queue, "2"] == 0
+    values = metrics(run("status", "--metrics").text)
+    assert values["qdo_group_lag_messages", GROUP, queue, "1"] == 2
+    assert values["qdo_group_lag_messages", GROUP, queue, "2"] == 0
+    assert values["qdo_group_lag_seconds", GROUP, queue, "1"] > 0
+    assert values["qdo_group_lag_seconds", GROUP, queue, "2"] == 0
     names = ("members", "partitions", "unowned_partitions", "lag_known")
-    assert [found[f"qdo_group_{name}", GROUP] for name in names] == [0, 2, 2, 1]
-    assert found["qdo_group_status_seconds", GROUP] == pytest.approx(time.time(), abs=60)
+    assert [values[f"qdo_group_{name}", GROUP] for name in names] == [0, 2, 2, 1]
+    assert values["qdo_group_status_seconds", GROUP] == pytest.approx(time.time(), abs=60)
 
 
 def test_metrics_of_a_lag_that_nobody_knows(
     run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is known is printed, with a metric that says that the lag is not, and the reason beside."""
+    """The known values are printed, with a metric that says that the lag is missing, and the reason on stderr."""
     group.record({group.partition(queue, 1): "00000000000010008080808080808080"})
     monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
     ended = run("status", "--metrics")
-    found = metrics(ended.text)
-    assert (found["qdo_group_lag_known", GROUP], found["qdo_group_partitions", GROUP]) == (0, 1)
-    assert not [key for key in found if key[0] == "qdo_group_lag_messages"]
+    values = metrics(ended.text)
+    assert (values["qdo_group_lag_known", GROUP], values["qdo_group_partitions", GROUP]) == (0, 1)
+    assert not [key for key in values if key[0] == "qdo_group_lag_messages"]
     assert "/nowhere/profile.toml" in ended.err
 
 
 def test_watch_goes_on_until_interrupted(served: Served, service_group: ServiceGroup) -> None:
-    """``--watch`` prints again and again; Ctrl-C ends it with 130 and without a traceback."""
+    """``--watch`` prints repeatedly; Ctrl-C ends it with 130 and without a traceback."""
     command = [sys.executable, "-m", "qdo", "status", "--json", "--watch", "0.1"]
     variables = {"QUEUEY_PROFILE": str(served.profile_path), **service_group.variables}
     with ending(
@@ -146,7 +146,7 @@ def test_watch_goes_on_until_interrupted(served: Served, service_group: ServiceG
 
 
 def test_a_group_that_nobody_knows_is_told(run: Run, group: Group, queue: str) -> None:
-    """A misspelt name shows nothing, says so, and ends with 1; a group without members or lag is a group."""
+    """An unknown group is reported with code 1; a group without members or lag is not unknown."""
     ended = run("status", "--group", "unheard-of")
     assert (ended.code, ended.text, "not known" in ended.err) == (1, "", True)
     assert run("status", "--group", "unheard-of", "--json").json["known"] is False
@@ -156,7 +156,7 @@ def test_a_group_that_nobody_knows_is_told(run: Run, group: Group, queue: str) -
 
 
 def test_a_group_must_be_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a group there is nothing to look at."""
+    """Without a group the command is refused."""
     monkeypatch.delenv("QDO_GROUP")
     ended = run("status")
     assert (ended.code, "--group" in ended.err) == (2, True)

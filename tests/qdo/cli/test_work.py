@@ -1,4 +1,4 @@
-"""``qdo work``: what it does at its start and its end, and the form of its log."""
+"""``qdo work``: its start, its end, and the format of its log."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.qdo.worker.test_signals import children
 
 @pytest.fixture
 def group(service_group: ServiceGroup) -> ServiceGroup:
-    """One that processes reach."""
+    """A group that other processes can reach."""
     return service_group
 
 
 @pytest.fixture
 def sent(client: Client, queue: str) -> list[str]:
-    """Three messages in each partition; returns the ids of the last ones."""
+    """Sends three messages to each partition; returns the ids of the last ones."""
     receipts = [
         [client.send(queue, f"{partition}.{number}", partition=partition) for number in range(3)]
         for partition in (1, 2, 3)
@@ -73,20 +73,20 @@ for each in (*threads, threading.Thread(target=print, args=["without end"], kwar
 
 
 def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
-    """What handlers print in several threads of two workers comes line by line; what has no end comes at the end."""
+    """Lines printed by several threads of two workers stay whole; text without a line end is printed at the end."""
     path = tmp_path / "printed"
     with path.open("a") as printed:
         writers = [subprocess.Popen([sys.executable, "-c", PRINTING], stdout=printed) for _ in range(2)]
         assert [writer.wait(60) for writer in writers] == [0, 0]
     text = path.read_text()
     assert text.count("without end") == 2
-    wanted = [f"{name} {number} {'x' * 1000} end" for name in range(4) for number in range(300)]
-    assert sorted(text.replace("without end", "").splitlines()) == sorted(wanted * 2)
+    expected = [f"{name} {number} {'x' * 1000} end" for name in range(4) for number in range(300)]
+    assert sorted(text.replace("without end", "").splitlines()) == sorted(expected * 2)
 
 
 @pytest.mark.parametrize("mode", [["--threads", "2"], ["--processes", "1"]], ids=" ".join)
 def test_a_printed_line_appears_at_once(hire: Hire, queue: str, sent: list[str], mode: list[str]) -> None:
-    """What a handler prints is in a pipe before the worker ends."""
+    """Text printed by a handler is in a pipe before the worker ends."""
     with hire("handlers:printing", "--queue", queue, *mode) as worker:
         lines = worker.said(9)
         assert worker.end() == 0
@@ -96,7 +96,7 @@ def test_a_printed_line_appears_at_once(hire: Hire, queue: str, sent: list[str],
 
 
 def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: list[str]) -> None:
-    """Everything may stand in a file, the handler and its context too; the context is made once."""
+    """All options may come from a file, with the handler and its context; the context is created once."""
     config = hire.directory / "worker.toml"
     config.write_text(f'handler = "handlers:counted"\ncontext = "handlers:context"\nqueue = ["{queue}"]\nthreads = 1\n')
     with hire("--config", str(config)) as worker:
@@ -109,7 +109,7 @@ def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: l
     [
         (["--queue", "q"], "module:function"),
         (["handlers:handle"], "--queue"),
-        (["handlers:handel", "--queue", "q"], "is 'handle' meant?"),
+        (["handlers:handel", "--queue", "q"], "did you mean 'handle'?"),
         (["handlers:handle", "--queue", "q", "--context", "handlers:no"], "no"),
         (["handlers:handle", "--queue", "q", "--threads", "2", "--processes", "2"], "processes"),
         (["handlers:handle", "--queue", "q", "--time-limit", "1"], "thread"),
@@ -122,7 +122,7 @@ def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: l
 def test_what_cannot_work_refuses_to_start(
     hire: Hire, run: Run, command: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that could never handle anything ends with 2 and one line that says why."""
+    """A worker that could never handle a message exits with code 2 and one line with the reason."""
     monkeypatch.chdir(hire.directory)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(logging.root, "handlers", [])
@@ -134,7 +134,7 @@ def test_what_cannot_work_refuses_to_start(
 
 
 def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str]) -> None:
-    """A context that cannot be made, or a coordination service that is away, may pass, so that the code is 1."""
+    """A failing context, or a coordination service that is away, may be temporary, so the code is 1."""
     with hire("handlers:handle", "--queue", queue, "--context", "handlers:broken") as worker:
         assert worker.ended() == 1
         assert "no database" in worker.log[-1]
@@ -146,7 +146,7 @@ def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str
 
 
 def test_log_and_metrics(hire: Hire, queue: str, sent: list[str]) -> None:
-    """With ``--log json`` every line is an object; the metrics say what was handled."""
+    """With ``--log json`` every line is an object; the metrics count the handled messages."""
     with hire("handlers:handle", "--queue", queue, "--log", "json", "--metrics", "127.0.0.1:0") as worker:
         worker.said(9)
         address = worker.logged(r"http://127.0.0.1:\d+/metrics")
@@ -163,7 +163,7 @@ def test_log_and_metrics(hire: Hire, queue: str, sent: list[str]) -> None:
 
 
 def test_a_worker_whose_queues_do_not_exist_ends(hire: Hire, queue: str) -> None:
-    """After the time to wait, with the code of failures, and a name that is close to what was given."""
+    """After the waiting time it exits with the code of failures, and names a similar queue."""
     wrong = f"{queue[:-1]}~"
     with hire("handlers:handle", "--queue", wrong, "--queue", "no", "--wait-for-queue", "0.2") as worker:
         assert worker.ended() == 1
@@ -172,7 +172,7 @@ def test_a_worker_whose_queues_do_not_exist_ends(hire: Hire, queue: str) -> None
 
 @pytest.mark.parametrize("how", ["for ever", "one is there", "a pattern"])
 def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how: str) -> None:
-    """If it is told to wait for ever, if another one of its queues is there, if others may match a pattern."""
+    """It waits if told to wait forever, if another of its queues exists, or if others may match a pattern."""
     later = f"{queue}-later"
     options = {
         "for ever": ["--wait-for-queue", "0"],
@@ -188,7 +188,7 @@ def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how:
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None, **extra: object) -> logging.LogRecord:
-    """A record as a logger makes it."""
+    """Returns a record as a logger makes it."""
     trace = None if error is None else (type(error), error, error.__traceback__)
     return logging.getLogger("qdo.worker").makeRecord(
         "qdo.worker", logging.WARNING, __file__, 1, message, arguments, trace, extra=extra
@@ -196,7 +196,7 @@ def record(message: str, *arguments: object, error: BaseException | None = None,
 
 
 def test_lines_for_people_name_the_message() -> None:
-    """What is said of a message can be looked up by its queue, partition and id."""
+    """A log record about a message has its queue, partition and id as fields."""
     failed = record("attempt 1 failed", queue="crashes", partition=3, message_id="07f0fd9ee4db11f1b372138788ad4202")
     line = LineFormatter("text").format(failed)
     assert line.endswith("attempt 1 failed (crashes/3 07f0fd9ee4db11f1b372138788ad4202)")
@@ -212,22 +212,22 @@ def test_a_program_that_configures_logging(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "configuring", raising=False)
     ours = [logging.getLogger(name) for name in ("qdo.worker", "qdo", "queuey.client")]
-    others = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
-    before = [one.disabled for one in others]
+    others = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    before = [logger.disabled for logger in others]
     try:
         _imported(*named)
-        assert [one.disabled for one in ours] == [False] * 3
+        assert [logger.disabled for logger in ours] == [False] * 3
     finally:
-        for one, disabled in zip(others, before, strict=True):
-            one.disabled = disabled
+        for logger, disabled in zip(others, before, strict=True):
+            logger.disabled = disabled
 
 
 def test_lines_for_programs() -> None:
-    """One object a line, with everything that the record has, whatever it is, and the traceback as text."""
-    found = json.loads(LineFormatter("json").format(record("a\nb", partitions=["a/1"], place=Path("x"), code=3)))
-    assert found.pop("time").endswith("Z")
-    assert found.pop("process") > 0
-    assert found == {
+    """Each line is one JSON object with all fields of the record, of any type, and the traceback as text."""
+    fields = json.loads(LineFormatter("json").format(record("a\nb", partitions=["a/1"], place=Path("x"), code=3)))
+    assert fields.pop("time").endswith("Z")
+    assert fields.pop("process") > 0
+    assert fields == {
         "level": "warning",
         "logger": "qdo.worker",
         "message": "a\nb",
@@ -236,15 +236,15 @@ def test_lines_for_programs() -> None:
         "code": 3,
     }
     try:
-        raise ValueError("x")  # noqa: TRY301 - a traceback is wanted
+        raise ValueError("x")  # noqa: TRY301 - for its traceback
     except ValueError:
-        found = json.loads(LineFormatter("json").format(record("failed", error=sys.exc_info()[1])))
-    assert found["exception"].endswith("ValueError: x")
+        fields = json.loads(LineFormatter("json").format(record("failed", error=sys.exc_info()[1])))
+    assert fields["exception"].endswith("ValueError: x")
 
 
 @pytest.mark.parametrize("handler", ["blocking", "holding"])
 async def test_a_worker_that_hangs_as_a_whole_ends(hire: Hire, client: Client, queue: str, handler: str) -> None:
-    """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
+    """If a handler blocks the event loop or holds the interpreter, the code is 1, and the log shows where."""
     client.send(queue, handler)
     options = ("--stalled-after", "2", "--session-timeout", "3")
     with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
@@ -256,7 +256,7 @@ async def test_a_worker_that_hangs_as_a_whole_ends(hire: Hire, client: Client, q
 async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(
     hire: Hire, client: Client, queue: str
 ) -> None:
-    """It cannot hear that its parent was killed, and ends some time later."""
+    """A child that holds its interpreter cannot notice that its parent was killed, and still ends some time later."""
     client.send(queue, "holding")
     with hire("handlers:holding", "--queue", queue, "--processes", "1", "--stalled-after", "2") as worker:
         worker.said(1)
@@ -267,7 +267,7 @@ async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(
 
 @pytest.fixture
 def begun(request: pytest.FixtureRequest, hire: Hire, client: Client, queue: str) -> Iterator[tuple[Working, str]]:
-    """A worker that has begun a message, and the message's id."""
+    """A worker with a message in hand, and the message's id."""
     handler, *options = request.param
     receipt = client.send(queue, handler)
     with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
@@ -291,7 +291,7 @@ LEFT, UNFINISHED = "the process ends without them", "a handler has not finished 
 def test_a_handler_that_goes_on_does_not_keep_a_worker(
     begun: tuple[Working, str], group: Group, said: list[str]
 ) -> None:
-    """The process ends without it and says so with its code; the log has the id of its message."""
+    """The process ends without waiting for the handler, with its own code; the log has the id of the message."""
     worker, message = begun
     assert worker.end() == 4
     assert [text for text in said if text.format(message=message) not in "".join(worker.log)] == []
@@ -300,7 +300,7 @@ def test_a_handler_that_goes_on_does_not_keep_a_worker(
 
 @pytest.mark.parametrize("begun", [("stubborn",), ("blocking",), ("background",)], indirect=True)
 def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[Working, str]) -> None:
-    """While a handler blocks the event loop, and while a thread of a handler goes on after the worker."""
+    """It ends even if a handler blocks the event loop, or a thread of a handler outlasts the worker."""
     worker, _ = begun
     for _ in range(100):
         if worker.process.poll() is None:

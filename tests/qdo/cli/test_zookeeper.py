@@ -1,4 +1,4 @@
-"""The commands where a group meets on ZooKeeper."""
+"""Commands for a group on ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.servers.served import Served, environment
 
 @pytest.fixture
 def group(zookeeper: ZooKeeper, served: Served) -> Group:
-    """A chroot of the test's own."""
+    """A chroot for the test."""
     return Group(f"zookeeper://{zookeeper.connect_string}/{unique_name('cli')}", f"127.0.0.1:{served.port}")
 
 
 def test_from_first_message_to_forgotten_group(
     served: Served, group: Group, run: Run, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    """Two workers share a queue; one is killed and the other has it all; then the group is moved, and forgotten."""
+    """Two workers share a queue; one is killed and the other gets it all; then the group is moved and forgotten."""
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url, "QDO_GROUP": GROUP}
     hire = Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="8"))
     with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
@@ -53,7 +53,7 @@ def test_from_first_message_to_forgotten_group(
 
 
 def test_an_ensemble_that_does_not_answer(run: Run) -> None:
-    """Where nobody listens there is one line and 1."""
+    """A server that cannot be reached gives one line and code 1."""
     nowhere = "zookeeper://127.0.0.1:9/x?connect_timeout=0.5"
     ended = run("status", "--coordination", nowhere)
     assert (ended.code, len(ended.err.splitlines())) == (1, 1), ended.err

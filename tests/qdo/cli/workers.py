@@ -1,4 +1,4 @@
-"""``qdo work`` in processes, with handlers that say what they do."""
+"""``qdo work`` in processes, with handlers that print what they do."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class Working:
     """A worker in a process.
 
     Args:
-        command: What follows ``qdo work``.
-        directory: Where it runs.
+        command: The arguments of ``qdo work``.
+        directory: Its working directory.
         variables: Its environment.
     """
 
@@ -128,13 +128,13 @@ class Working:
         self.ended()
 
     def said(self, count: int) -> list[str]:
-        """Waits for so many lines of standard output."""
+        """Waits for ``count`` lines of standard output."""
         lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
         assert None not in lines, "".join(self.log)
         return [str(line) for line in lines]
 
     def logged(self, pattern: str) -> str:
-        """Waits until something that it logs matches a pattern; returns what does."""
+        """Waits until the log matches a pattern; returns the match."""
         until = time.monotonic() + SECONDS
         while (found := re.search(pattern, "".join(list(self.log)))) is None:
             assert time.monotonic() < until, "".join(self.log)
@@ -142,7 +142,7 @@ class Working:
         return found[0]
 
     def rest(self) -> list[str]:
-        """Returns the lines of standard output that nobody has asked for, once it has ended."""
+        """Returns the remaining lines of standard output, once it has ended."""
         return [str(line) for line in iter(self._said.get, None)]
 
     def ended(self) -> int:
@@ -174,7 +174,7 @@ class Hire:
     """Starts workers for a test, in a directory with the module ``handlers``.
 
     Args:
-        directory: Where they run; the module is put there.
+        directory: Their working directory, which gets the module.
         variables: Their environment.
     """
 
@@ -184,14 +184,13 @@ class Hire:
         self.variables = variables
 
     def __call__(self, *command: str) -> Working:
-        """Starts one."""
         return Working(list(command), self.directory, self.variables)
 
 
 def wait_until_behind_nothing(run: Run) -> None:
-    """Waits until every partition of the group has an owner and nothing is behind its offset."""
-    found: dict[str, Any] = {"lag": None, "partitions": []}
+    """Waits until every partition of the group has an owner and the lag is zero."""
+    status: dict[str, Any] = {"lag": None, "partitions": []}
     deadline = time.monotonic() + 2 * SECONDS
-    while not found["partitions"] or found["lag"] != 0 or not all(line["offset"] for line in found["partitions"]):
-        assert time.monotonic() < deadline, found
-        found = run("status", "--json").json
+    while not status["partitions"] or status["lag"] != 0 or not all(line["offset"] for line in status["partitions"]):
+        assert time.monotonic() < deadline, status
+        status = run("status", "--json").json

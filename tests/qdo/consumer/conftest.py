@@ -24,28 +24,26 @@ from tests.qdo.contract.simulated import SimulatedService
 from tests.servers.served import Served
 
 WAIT = 2.0
-"""Seconds that the service holds a poll: what a test leaves behind keeps one of few places for so long."""
+"""Seconds that the service holds a poll; a poll that a test leaves behind keeps its place for this long."""
 HASTY = RetryPolicy(rounds=1)
-"""Of clients that leave trying again to the consumer."""
+"""Client options that leave retries to the consumer."""
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the environment of whoever runs it."""
+    """Keeps the environment of the person who runs the tests out of them."""
     for name in ("QUEUEY_URL", "QUEUEY_KEY", "QUEUEY_APP"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One service for all tests; each makes queues of its own. What polls tests leave behind shall crowd no other."""
     with Served(tmp_path_factory.mktemp("service"), ["--wait-slots", "200"]) as service:
         yield service
 
 
 @pytest.fixture
 def profile(running: Served) -> Profile:
-    """How to reach it."""
     return running.profile
 
 
@@ -53,11 +51,11 @@ class System:
     """A service, a coordination service, and consumers of both.
 
     Attributes:
-        client: To look and send behind the consumers' backs.
+        client: A client apart from the consumers, to send and check.
         store: The id of the service's store.
-        transport: The way on which consumers reach the service.
-        service: The coordination.
-        profile: How to reach the service.
+        transport: Carries the consumers' requests to the service.
+        service: The coordination service.
+        profile: The profile of clients of the service.
     """
 
     def __init__(self, client: AsyncClient, store: str, profile: Profile, opened: contextlib.AsyncExitStack) -> None:
@@ -79,7 +77,6 @@ class System:
         return self.named(created.name)
 
     def named(self, name: str) -> Queue:
-        """Gives the queue of that name, as consumers call it."""
         return Queue(self.store, self.client.application, name)
 
     async def send(self, queue: Queue, count: int, partition: int = 1, first: int = 1) -> list[str]:
@@ -97,7 +94,7 @@ class System:
         transport: AsyncBaseTransport | None = None,
         timing: AsyncTiming | None = None,
     ) -> AsyncClient:
-        """Makes a client that goes through the controlled one, or another transport; it is closed at the end."""
+        """Creates a client on the controlled transport, or on another one; it is closed at the end."""
         client = AsyncClient(
             url or self.profile.url,
             key=self.profile.key if key is None else key,
@@ -127,7 +124,7 @@ class System:
         member: str | None = None,
         **settings: Any,  # noqa: ANN401 - of ConsumerSettings
     ) -> AsyncConsumer:
-        """Starts a consumer that is closed at the end; waits until it owns something, or what is said."""
+        """Starts a consumer that is closed at the end; waits until it owns something, or the given partitions."""
         consumer = AsyncConsumer(
             client or self.connect(),
             await self.coordinator(group, session_timeout=session_timeout),
@@ -146,9 +143,8 @@ class System:
         return consumer
 
     async def offsets(self, group: str = "group") -> dict[Partition, str | None]:
-        """Gives what is recorded."""
-        found: dict[Partition, CommittedOffset] = await (await self.coordinator(group)).offsets()
-        return {partition: offset.id for partition, offset in found.items()}
+        offsets: dict[Partition, CommittedOffset] = await (await self.coordinator(group)).offsets()
+        return {partition: offset.id for partition, offset in offsets.items()}
 
 
 @pytest.fixture
@@ -160,33 +156,31 @@ async def system(profile: Profile) -> AsyncIterator[System]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until something is true that other tasks bring about."""
+    """Waits until a condition holds that other tasks bring about."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - there is no event for most of what tests look at
+        while not condition():  # noqa: ASYNC110 - most conditions have no event
             await asyncio.sleep(0.005)
 
 
 async def collect(consumer: AsyncConsumer, count: int, **options: Any) -> list[Message]:  # noqa: ANN401 - of poll
-    """Polls until there are so many messages, and gives them in the order in which they came."""
-    found: list[Message] = []
+    """Polls until there are ``count`` messages and returns them in the order in which they came."""
+    messages: list[Message] = []
     async with asyncio.timeout(PATIENCE):
-        while len(found) < count:
-            found += flat(await consumer.poll(**options))
-    return found
+        while len(messages) < count:
+            messages += flat(await consumer.poll(**options))
+    return messages
 
 
 def session_of(consumer: AsyncConsumer) -> Session:
-    """Gives the present session of a group's member."""
     group: Any = consumer._group
     session: Session = group._group_session._session
     return session
 
 
 def flat(batches: list[Batch]) -> list[Message]:
-    """Gives the messages of batches."""
     return [message for batch in batches for message in batch.messages]
 
 
 def bodies(messages: list[Message], partition: int = 1) -> list[int]:
-    """Gives the numbers in the bodies of a partition's messages, in order."""
+    """Returns the numbers in the bodies of a partition's messages, in order."""
     return [int(message.body.partition(":")[2]) for message in messages if message.partition == partition]

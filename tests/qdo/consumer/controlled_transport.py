@@ -1,4 +1,4 @@
-"""A way to the service on which a test can hold answers back, have calls fail, and see what was asked."""
+"""A transport on which a test can hold back answers, let calls fail, and see the requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 PATIENCE = 60.0
-"""Seconds after which a test gives up waiting for what must come."""
+"""Timeout in seconds of the waits in tests."""
 
 Answer = Callable[[httpx2.Request], httpx2.Response | None]
 
@@ -20,13 +20,13 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
     """Passes requests on.
 
     Attributes:
-        methods, paths: Those of all requests, in order.
-        answer: Answers a request in the service's place, unless it gives None; may raise.
+        methods, paths: HTTP methods and paths of all requests, in order.
+        answer: Answers a request in the service's place, unless it returns None; may raise.
         hold: Requests of this method get no answer.
-        reads: What the reads asked, in order.
-        fail: Answers a read in the service's place, unless it gives None.
-        heal: Looks at, and may change, the service's answer to a read.
-        store: The id of the store that the service is made to say; empty: it knows of none; None: its own.
+        reads: The bodies of all reads, in order.
+        fail: Answers a read in the service's place, unless it returns None.
+        heal: Reads, and may change, the service's answer to a read.
+        store: The store id that the service reports; empty for a service without one, None for its own.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
         if self.answer is not None and (answer := self.answer(request)) is not None:
             return answer
         if request.url.path == "/v1/" and self.store is not None:
-            found = {"version": "0", "store": "sqlite", "id": self.store}
-            return httpx2.Response(200 if self.store else 404, json=found)
+            hello = {"version": "0", "store": "sqlite", "id": self.store}
+            return httpx2.Response(200 if self.store else 404, json=hello)
         if not request.url.path.endswith("/_read"):
             return await self.inner.handle_async_request(request)
-        asked = json.loads(content)
-        self.reads.append(asked)
+        query = json.loads(content)
+        self.reads.append(query)
         self._news.set()
         if self.fail is not None and (answer := self.fail(request)) is not None:
             return answer
@@ -76,12 +76,11 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
             self.held -= 1
         if self.heal is not None:
             notified = json.loads(content)
-            self.heal(asked, notified)
+            self.heal(query, notified)
             content = json.dumps(notified).encode()
         return httpx2.Response(response.status_code, content=content, headers={"content-type": "application/json"})
 
     async def aclose(self) -> None:
-        """Closes the connections."""
         await self.inner.aclose()
 
     def hold_reads(self) -> None:
@@ -89,7 +88,6 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
         self._open.clear()
 
     def release_reads(self) -> None:
-        """Lets all answers through."""
         self._open.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -101,7 +99,7 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
 
 
 def refused(method: str, status: int = 503) -> Answer:
-    """Gives what refuses all requests of a method."""
+    """Returns an ``answer`` that refuses all requests of a method."""
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         if request.method != method:
@@ -112,10 +110,10 @@ def refused(method: str, status: int = 503) -> Answer:
 
 
 def asked_waits(transport: ControlledTransport) -> list[float]:
-    """Gives the seconds that each read asked the service to wait."""
+    """Returns the seconds that each read asked the service to wait."""
     return [read.get("wait", 0) for read in transport.reads]
 
 
 def polling(transport: ControlledTransport) -> bool:
-    """Tells whether the last read is one that waits."""
+    """Returns whether the last read is a long poll."""
     return bool(transport.reads) and asked_waits(transport)[-1] > 0

@@ -1,4 +1,4 @@
-"""Partitions that a consumer was assigned, without being a member of a group."""
+"""Partitions that a consumer was assigned directly, without being a member of a group."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ READS = ConsumerSettings(wait=WAIT)
 
 @pytest.fixture
 async def coordinator(system: System) -> Coordinator:
-    """An open coordinator of a group that nobody knows."""
-    found: Coordinator = await system.coordinator()
-    return found
+    """An open coordinator of a new group."""
+    coordinator: Coordinator = await system.coordinator()
+    return coordinator
 
 
 async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
-    """Gives what is recorded of a queue, by partition."""
+    """Returns the recorded ids of a queue, by partition."""
     return {each.number: offset.id for each, offset in (await coordinator.offsets()).items() if each.queue == queue}
 
 
 async def test_assigned_partitions_are_read_alone(system: System) -> None:
-    """Those and no others, from the beginning, by everybody who was assigned them; nobody needs a group for it."""
+    """Assigned partitions are read from the beginning by each consumer that has them; no group is needed."""
     queue = await system.queue(partitions=3)
     for partition in (1, 2, 3):
         await system.send(queue, 3, partition)
     async with (
-        AsyncConsumer(system.connect(), settings=READS) as one,
-        AsyncConsumer(system.connect(), settings=READS) as other,
+        AsyncConsumer(system.connect(), settings=READS) as anna,
+        AsyncConsumer(system.connect(), settings=READS) as bert,
     ):
-        assert await one.assign({queue.name: [1, 3]}) == one.assignment == {Partition(queue, 1), Partition(queue, 3)}
-        await other.assign({queue.name: [3]})
-        found = await collect(one, 6)
-        assert (bodies(found, 1), bodies(found, 2), bodies(found, 3)) == ([1, 2, 3], [], [1, 2, 3])
-        assert bodies(await collect(other, 3), 3) == [1, 2, 3]
-        assert flat(await one.poll(timeout=0)) == []
-    assert await one.poll() == []
+        assert await anna.assign({queue.name: [1, 3]}) == anna.assignment == {Partition(queue, 1), Partition(queue, 3)}
+        await bert.assign({queue.name: [3]})
+        messages = await collect(anna, 6)
+        assert (bodies(messages, 1), bodies(messages, 2), bodies(messages, 3)) == ([1, 2, 3], [], [1, 2, 3])
+        assert bodies(await collect(bert, 3), 3) == [1, 2, 3]
+        assert flat(await anna.poll(timeout=0)) == []
+    assert await anna.poll() == []
 
 
 async def test_a_later_assignment_replaces_the_earlier(system: System) -> None:
-    """What stays goes on where it is, what comes begins, what goes is read no more."""
+    """A later assignment keeps the places of partitions that stay, starts new ones, and stops reading the others."""
     queue, other = await system.queue(partitions=2), await system.queue()
     for place in ((queue, 1), (queue, 2), (other, 1)):
         await system.send(place[0], 2, place[1])
@@ -64,7 +64,7 @@ async def test_a_later_assignment_replaces_the_earlier(system: System) -> None:
 
 
 async def test_without_a_group_nothing_is_committed(system: System) -> None:
-    """A commit is refused with the reason, and so is what would commit by itself."""
+    """Without a group, commits are refused with the reason, and so are settings that commit automatically."""
     queue = await system.queue()
     await system.send(queue, 1)
     async with AsyncConsumer(system.connect(), settings=READS) as consumer:
@@ -78,18 +78,18 @@ async def test_without_a_group_nothing_is_committed(system: System) -> None:
 
 
 async def test_commits_count_for_the_group_that_is_given(system: System, coordinator: Coordinator) -> None:
-    """The next consumer of that group begins there, assigned or as a member; nobody joins the group for it."""
+    """A commit counts for the given group: its next consumer, assigned or a member, begins there; nobody joins it."""
     queue = await system.queue(partitions=2)
     sent = await system.send(queue, 3)
     async with AsyncConsumer(system.connect(), coordinator, settings=READS) as consumer:
-        (one,) = await consumer.assign({queue.name: [1]})
+        (partition,) = await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=2)
         await consumer.commit()
-        assert (await ids(coordinator, queue), consumer.committed(one)) == ({1: sent[1]}, sent[1])
+        assert (await ids(coordinator, queue), consumer.committed(partition)) == ({1: sent[1]}, sent[1])
         assert await coordinator.members() == {}
         with pytest.raises(InvalidArgument, match="was not returned"):
-            await consumer.commit({one: sent[2]})
-        await consumer.commit({one: sent[0]}, back=True)
+            await consumer.commit({partition: sent[2]})
+        await consumer.commit({partition: sent[0]}, back=True)
     async with AsyncConsumer(system.connect(), coordinator, settings=READS) as again:
         await again.assign({queue.name: [1]})
         assert bodies(await collect(again, 2)) == [2, 3]
@@ -100,7 +100,7 @@ async def test_commits_count_for_the_group_that_is_given(system: System, coordin
 
 
 async def test_what_counts_as_processed_is_committed_by_itself(system: System, coordinator: Coordinator) -> None:
-    """With the setting, when a partition goes and at the end: all but what was handed out last."""
+    """With the setting, all but the last messages handed out are committed when a partition goes, and at the end."""
     queue, other = await system.queue(), await system.queue()
     sent, last = await system.send(queue, 2), await system.send(other, 1)
     settings = ConsumerSettings(commit_every=3600.0, wait=WAIT)
@@ -115,7 +115,7 @@ async def test_what_counts_as_processed_is_committed_by_itself(system: System, c
 
 
 async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: Coordinator) -> None:
-    """Only the owner says how far the group is; reading goes on."""
+    """A commit is refused if a member owns the partition; reading goes on."""
     queue = await system.queue()
     await system.send(queue, 2)
     async with AsyncConsumer(system.connect(), coordinator, queues=[queue.name], settings=READS) as member:
@@ -123,8 +123,8 @@ async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordin
         await member.commit()
         before = await ids(coordinator, queue)
         async with AsyncConsumer(system.connect(), coordinator, settings=READS) as consumer:
-            (one,) = await consumer.assign({queue.name: [1]})
-            await consumer.seek(one, "earliest")
+            (partition,) = await consumer.assign({queue.name: [1]})
+            await consumer.seek(partition, "earliest")
             assert bodies(await collect(consumer, 1, most=1)) == [1]
             with pytest.raises(GroupActive):
                 await consumer.commit()
@@ -133,7 +133,7 @@ async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordin
 
 
 async def test_only_what_exists_is_assigned(system: System) -> None:
-    """To a consumer that is running and does not subscribe; what was assigned before stays."""
+    """Only existing partitions are assigned, to a running consumer without a subscription; an error changes nothing."""
     queue = await system.queue(partitions=2)
     idle = AsyncConsumer(system.connect(), settings=READS)
     with pytest.raises(InvalidArgument, match="started"):
@@ -141,7 +141,7 @@ async def test_only_what_exists_is_assigned(system: System) -> None:
     async with idle:
         await idle.assign({queue.name: [1]})
         for number in (0, 3):
-            with pytest.raises(InvalidArgument, match=f"partitions 1 to 2, and not {number}"):
+            with pytest.raises(InvalidArgument, match=f"partitions 1 to 2, not {number}"):
                 await idle.assign({queue.name: [2, number]})
         with pytest.raises(QueueNotFound):
             await idle.assign({"no-such-queue": [1]})
@@ -154,6 +154,6 @@ async def test_only_what_exists_is_assigned(system: System) -> None:
 
 
 async def test_a_worker_wants_a_member(system: System) -> None:
-    """It is told of partitions that come and go, which only a group does."""
+    """A worker refuses such a consumer, because only a group reports partitions that come and go."""
     with pytest.raises(InvalidArgument, match="has no group: give it group="):
         Worker(print, AsyncConsumer(system.connect()))

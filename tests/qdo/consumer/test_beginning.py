@@ -1,4 +1,4 @@
-"""Where a group begins of which nothing is recorded."""
+"""Where a group begins when it has no recorded offsets."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.qdo.consumer.conftest import System, bodies, collect, until
 
 
 async def test_at_the_end_only_what_comes_is_handed_out(system: System) -> None:
-    """In partitions with and without messages alike."""
+    """With ``latest``, only later messages are handed out, in partitions with and without messages alike."""
     queue = await system.queue(partitions=2)
     sent = await system.send(queue, 5)
     consumer = await system.consumer(queue, start="latest")
     await until(lambda: all(consumer.committed(partition) for partition in consumer.assignment))
     await system.send(queue, 2, first=6)
     await system.send(queue, 1, 2)
-    found = await collect(consumer, 3)
-    assert (bodies(found, 1), bodies(found, 2)) == ([6, 7], [1])
+    messages = await collect(consumer, 3)
+    assert (bodies(messages, 1), bodies(messages, 2)) == ([6, 7], [1])
     recorded = await system.offsets()
     assert order_of(str(recorded[Partition(queue, 1)])) > order_of(sent[-1])
 
 
 async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: System) -> None:
-    """What was sent to added partitions before they were found, also when no member ran, is handed out."""
+    """Messages sent to added partitions before these were found are handed out, even if no member ran."""
     queue = await system.queue()
     await system.send(queue, 2)
     first = await system.consumer(queue, start="latest")
@@ -45,7 +45,7 @@ async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: S
 
 
 async def test_the_beginning_outlives_a_member_that_commits_nothing(system: System) -> None:
-    """It is recorded before anything is handed out, so nothing is lost between two members."""
+    """The beginning is recorded before anything is handed out, so nothing is lost between two members."""
     queue = await system.queue()
     await system.send(queue, 5)
     consumer = await system.consumer(queue, start="latest")
@@ -57,7 +57,7 @@ async def test_the_beginning_outlives_a_member_that_commits_nothing(system: Syst
 
 
 async def test_nothing_is_read_before_the_beginning_is_recorded(system: System) -> None:
-    """A service that cannot say where the end is, is asked again."""
+    """A service that cannot say where the end is gets asked again; nothing is read until then."""
     queue = await system.queue()
     await system.send(queue, 2)
     failures = 2
@@ -76,30 +76,30 @@ async def test_nothing_is_read_before_the_beginning_is_recorded(system: System) 
 
 
 async def test_whoever_seeks_decides(system: System) -> None:
-    """A place that on_assign chose, or that is chosen while the end is being looked for, wins."""
+    """A place chosen in on_assign, or while the end is looked up, wins."""
     queue = await system.queue(partitions=2)
     for partition in (1, 2):
         await system.send(queue, 3, partition)
-    one, two = Partition(queue, 1), Partition(queue, 2)
+    first, second = Partition(queue, 1), Partition(queue, 2)
 
     started = asyncio.Event()
 
     async def on_assign(partitions: frozenset[Partition]) -> None:
         await started.wait()
-        await consumer.seek(one, "earliest")
+        await consumer.seek(first, "earliest")
 
     system.transport.hold_reads()
     consumer = await system.consumer(queue, start="latest", callbacks={"on_assign": on_assign})
     started.set()
     await system.transport.until(lambda: any("before" in read["queues"][0] for read in system.transport.reads))
-    await consumer.seek(two, "earliest")
+    await consumer.seek(second, "earliest")
     system.transport.release_reads()
-    found = await collect(consumer, 6)
-    assert bodies(found, 1) == bodies(found, 2) == [1, 2, 3]
+    messages = await collect(consumer, 6)
+    assert bodies(messages, 1) == bodies(messages, 2) == [1, 2, 3]
 
 
 async def test_what_is_recorded_is_where_it_begins(system: System) -> None:
-    """The setting speaks only of partitions without an offset."""
+    """Recorded offsets win: the setting concerns only partitions without an offset."""
     queue = await system.queue()
     sent = await system.send(queue, 5)
     await (await system.coordinator()).set_offsets({Partition(queue, 1): sent[1]})

@@ -1,4 +1,4 @@
-"""The consumer for ordinary code: threads, interruptions and forks."""
+"""The blocking consumer: threads, interruptions and forks."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ Make = Callable[..., Consumer]
 
 @pytest.fixture
 def client(profile: Profile) -> Iterator[Client]:
-    """A client to send with."""
+    """A client that sends messages."""
     with Client(profile.url, key=profile.key) as opened:
         yield opened
 
 
 @pytest.fixture
 def queue(client: Client) -> str:
-    """A queue with two partitions."""
     return client.create_queue(partitions=2).name
 
 
@@ -68,40 +67,39 @@ def make(profile: Profile, queue: str) -> Iterator[Make]:
 
 
 def send(client: Client, queue: str, count: int, first: int = 1) -> None:
-    """Stores messages in partition 1, each with its number as the body."""
     for number in range(first, first + count):
         client.send(queue, str(number), partition=1)
 
 
 def numbers(consumer: Consumer, count: int, **options: Any) -> list[int]:  # noqa: ANN401 - of poll
-    """Polls until there are so many messages, and gives their numbers."""
-    found: list[int] = []
+    """Polls until there are ``count`` messages and returns their numbers."""
+    numbers_seen: list[int] = []
     deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
+    while len(numbers_seen) < count:
         assert time.monotonic() < deadline
-        found += [int(message.body) for batch in consumer.poll(**options) for message in batch.messages]
-    return found
+        numbers_seen += [int(message.body) for batch in consumer.poll(**options) for message in batch.messages]
+    return numbers_seen
 
 
 def test_it_does_what_the_other_does(make: Make, client: Client, queue: str) -> None:
-    """Poll, commit, seek, pause, resume, lag and all that there is to be asked."""
+    """Poll, commit, seek, pause, resume, lag and all properties work as on the async consumer."""
     send(client, queue, 5)
     with make() as consumer:
         assert numbers(consumer, 3, most=3) == [1, 2, 3]
-        one, two = sorted(consumer.assignment)
+        first, second = sorted(consumer.assignment)
         consumer.commit()
-        assert consumer.committed(one) == consumer.position(one)
-        assert consumer.position(two) is None
-        assert consumer.lag() == {one: 2, two: 0}
-        consumer.pause([one])
-        assert consumer.paused == {one}
+        assert consumer.committed(first) == consumer.position(first)
+        assert consumer.position(second) is None
+        assert consumer.lag() == {first: 2, second: 0}
+        consumer.pause([first])
+        assert consumer.paused == {first}
         assert consumer.poll(timeout=0) == []
-        consumer.resume([one])
-        consumer.seek(one, "earliest")
+        consumer.resume([first])
+        consumer.seek(first, "earliest")
         assert numbers(consumer, 5) == [1, 2, 3, 4, 5]
         with pytest.raises(InvalidArgument):
-            consumer.commit({one: "none"})
-        consumer.commit({one: str(consumer.position(one))})
+            consumer.commit({first: "none"})
+        consumer.commit({first: str(consumer.position(first))})
     assert consumer.closing
     assert consumer.poll() == []
     consumer.close()
@@ -114,24 +112,24 @@ DRIVEN = {
     *("attach", "connected", "coordinator", "ownership", "prepare", "recall", "refused", "rejoin", "unseen"),
     "wanted",
 }
-"""What only a worker uses."""
+"""Methods that only a worker uses."""
 
 
 def test_both_have_the_same_methods() -> None:
-    """They differ in await, and in what only those need who drive the async one."""
+    """Both consumers have the same methods, apart from await and those that only users of the async one need."""
     for name, method in inspect.getmembers(AsyncConsumer):
         if name.startswith("_") or name in DRIVEN:
             continue
-        other = getattr(Consumer, name)
+        of_blocking = getattr(Consumer, name)
         if callable(method):
             parameters = [each for each in inspect.signature(method).parameters if each not in DRIVEN]
-            assert parameters == list(inspect.signature(other).parameters), name
-    one, other = (inspect.signature(kind).parameters for kind in (AsyncConsumer, Consumer))
-    assert list(one) == list(other)
+            assert parameters == list(inspect.signature(of_blocking).parameters), name
+    of_async, of_blocking = (inspect.signature(kind).parameters for kind in (AsyncConsumer, Consumer))
+    assert list(of_async) == list(of_blocking)
 
 
 def test_callbacks_may_use_the_consumer(make: Make, client: Client, queue: str) -> None:
-    """They run in threads of their own, so that a commit in on_revoke does not wait for itself."""
+    """Callbacks run in threads of their own, so that a commit in on_revoke does not wait for itself."""
     send(client, queue, 3)
     notified: list[str] = []
     threads = set()
@@ -156,7 +154,7 @@ def test_callbacks_may_use_the_consumer(make: Make, client: Client, queue: str) 
 
 
 def test_another_thread_may_wake_and_close(make: Make) -> None:
-    """A poll without end returns then."""
+    """A poll without end returns when another thread wakes or closes the consumer."""
     consumer = make()
     for end in (consumer.wake, consumer.close):
         if end == consumer.wake:
@@ -170,7 +168,7 @@ def test_another_thread_may_wake_and_close(make: Make) -> None:
 
 
 def test_who_was_not_started_says_so(make: Make) -> None:
-    """And nobody is started twice."""
+    """A consumer that was not started says so in its error, and cannot be started twice."""
     consumer = make()
     with pytest.raises(InvalidArgument, match="not started"):
         consumer.poll()
@@ -183,16 +181,16 @@ def test_who_was_not_started_says_so(make: Make) -> None:
 
 
 def test_a_start_that_fails_leaves_nothing_behind(make: Make, profile: Profile, tmp_path: Path) -> None:
-    """Neither a thread nor a member."""
+    """A start that fails leaves neither a thread nor a member."""
     before = set(threading.enumerate())
     consumer = Consumer(AsyncClient(profile.url, key="wrong"), group="g", queues=["q"])
     with pytest.raises(Exception, match="401"):
         consumer.start()
-    assert eventually(lambda: set(threading.enumerate()) <= before)  # A link's thread says that it ends, and then ends.
+    assert eventually(lambda: set(threading.enumerate()) <= before)  # A link's thread announces its end before it ends.
 
 
 def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Client, queue: str) -> None:
-    """An interruption that comes when messages were handed out, but did not arrive, loses none of them."""
+    """Messages of a poll that was interrupted before they arrived are handed out again."""
     send(client, queue, 6)
     with make() as consumer:
         assert numbers(consumer, 2, most=2) == [1, 2]
@@ -208,14 +206,14 @@ def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Clien
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(2)
         thread.call = call  # type: ignore[method-assign]
-        one = min(consumer.assignment)
+        partition = min(consumer.assignment)
         consumer.commit()
         assert numbers(consumer, 4) == [3, 4, 5, 6]
-        assert consumer.committed(one) != consumer.position(one)
+        assert consumer.committed(partition) != consumer.position(partition)
 
 
 def test_a_poll_that_goes_on_after_its_interruption_takes_nothing_away(make: Make, client: Client, queue: str) -> None:
-    """The interruption came when the call was on its way, so that nobody could cancel it."""
+    """A poll whose interruption came too late to cancel it takes no messages away."""
     with make() as consumer:
         send(client, queue, 2)
         assert numbers(consumer, 2) == [1, 2]
@@ -235,14 +233,14 @@ def test_a_poll_that_goes_on_after_its_interruption_takes_nothing_away(make: Mak
         send(client, queue, 4, first=3)
         assert len(polls[-1].result(PATIENCE)) == 1
         consumer.commit()
-        one = min(consumer.assignment)
-        assert consumer.committed(one) == consumer.position(one)
-        assert consumer.lag()[one] == 4
+        partition = min(consumer.assignment)
+        assert consumer.committed(partition) == consumer.position(partition)
+        assert consumer.lag()[partition] == 4
         assert numbers(consumer, 4) == [3, 4, 5, 6]
 
 
 async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> None:
-    """It cannot be stopped, and the next callback must not run beside it."""
+    """The thread of a cancelled callback is waited for: it cannot be stopped, and the next must not run beside it."""
     go = threading.Event()
     callback = _threaded(lambda _: assert_true(go.wait(PATIENCE)))
     assert callback is not None
@@ -255,21 +253,20 @@ async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> Non
     assert call.cancelled()
 
 
-def assert_true(value: bool) -> None:  # noqa: FBT001 - is an outcome
-    """Fails otherwise."""
+def assert_true(value: bool) -> None:  # noqa: FBT001 - a call's result
     assert value
 
 
 def poll_until(timer: threading.Timer, consumer: Consumer) -> None:
-    """Starts what interrupts a poll without end, which on a busy machine may come before the poll has begun."""
+    """Starts a timer that interrupts a poll without end; on a busy machine it may fire before the poll begins."""
     timer.start()
     consumer.poll(timeout=None)
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals for threads here")
 def test_ctrl_c_ends_a_poll_and_nothing_else(make: Make, client: Client, queue: str) -> None:
-    """The consumer goes on as if it had not been asked."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what runs in the background
+    """Ctrl-C ends the poll only; the consumer goes on as if poll had not been called."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background tasks
     with contextlib.ExitStack() as restored, make() as consumer:
         restored.callback(signal.signal, signal.SIGINT, before)
         main = threading.get_ident()
@@ -283,7 +280,7 @@ def test_ctrl_c_ends_a_poll_and_nothing_else(make: Make, client: Client, queue: 
 
 
 def test_after_a_fork_it_belongs_to_the_parent(make: Make, client: Client, queue: str) -> None:
-    """The child can neither use nor close it, and the parent does not notice the attempt."""
+    """After a fork the child can neither use nor close the consumer, and the parent is not affected."""
     with make() as consumer:
         read, write = os.pipe()
         child = os.fork()
@@ -307,7 +304,7 @@ def test_after_a_fork_it_belongs_to_the_parent(make: Make, client: Client, queue
 
 
 def test_a_call_from_its_own_loop_is_refused() -> None:
-    """It would wait for itself for ever."""
+    """A call from the consumer's own loop is refused, because it would wait for itself forever."""
     thread = LoopThread("consumer")
 
     async def nothing() -> None:
@@ -325,7 +322,7 @@ def test_a_call_from_its_own_loop_is_refused() -> None:
 
 
 def test_a_thread_that_is_stopped_breaks_off_what_runs() -> None:
-    """Whoever waits is told."""
+    """Callers that wait get an error when the thread is stopped."""
     thread = LoopThread("consumer")
     began = threading.Event()
 
@@ -350,7 +347,7 @@ def test_a_thread_that_is_stopped_breaks_off_what_runs() -> None:
 
 
 def test_a_program_that_forgets_to_close_still_ends(profile: Profile, tmp_path: Path, queue: str) -> None:
-    """The thread keeps no process alive."""
+    """A program that forgets to close still ends: the thread keeps no process alive."""
     program = f"""
 import qdo
 from queuey.client import AsyncClient

@@ -1,4 +1,4 @@
-"""What may be committed, and what a commit is worth."""
+"""Which offsets may be committed, and what a commit guarantees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.replacing import replace
 
 
 async def test_without_ids_everything_handed_out_is_committed(system: System) -> None:
-    """And nothing that is merely prefetched."""
+    """A commit without ids records all messages handed out, and no prefetched ones."""
     queue = await system.queue(partitions=3)
     sent = await system.send(queue, 10)
     consumer = await system.consumer(queue)
@@ -29,7 +29,7 @@ async def test_without_ids_everything_handed_out_is_committed(system: System) ->
 
 
 async def test_what_was_not_handed_out_cannot_be_committed(system: System) -> None:
-    """Nothing is recorded then, for the other partitions neither."""
+    """A commit of a message that was not handed out records nothing, for the other partitions either."""
     queue = await system.queue(partitions=2)
     sent = await system.send(queue, 10)
     others = await system.send(queue, 1, 2)
@@ -42,7 +42,7 @@ async def test_what_was_not_handed_out_cannot_be_committed(system: System) -> No
 
 
 async def test_a_commit_goes_back_on_purpose(system: System) -> None:
-    """The next owner begins there; this one goes on where it was, and what it commits then counts."""
+    """A commit may go back on purpose: the next owner begins there, this one reads on, and its next commit counts."""
     queue = await system.queue()
     place = Partition(queue, 1)
     sent = await system.send(queue, 10)
@@ -57,7 +57,7 @@ async def test_a_commit_goes_back_on_purpose(system: System) -> None:
 
 
 async def test_a_commit_of_what_is_somebody_elses_records_the_rest(system: System) -> None:
-    """The error names the partitions that are lost."""
+    """A commit that includes another member's partitions records the rest; the error names the lost partitions."""
     queue, foreign = await system.queue(), await system.queue()
     sent = await system.send(queue, 1)
     consumer = await system.consumer(queue)
@@ -70,7 +70,7 @@ async def test_a_commit_of_what_is_somebody_elses_records_the_rest(system: Syste
 
 
 async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
-    """When the end of one is not known the next one is not taken for a step back."""
+    """If the outcome of a commit is unknown, the next one is not taken for a step back."""
     queue = await system.queue()
     place = Partition(queue, 1)
     sent = await system.send(queue, 3)
@@ -93,7 +93,7 @@ async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
 
 
 async def test_by_itself_only_what_was_polled_past_is_committed(system: System) -> None:
-    """With commit_every the last messages handed out do not count as processed until poll is called again."""
+    """With commit_every the last messages handed out count as processed only after the next poll."""
     queue = await system.queue(partitions=2)
     sent = await system.send(queue, 10)
     consumer = await system.consumer(queue, commit_every=0.01)
@@ -106,7 +106,7 @@ async def test_by_itself_only_what_was_polled_past_is_committed(system: System) 
 
 
 async def test_a_clean_end_commits_what_was_polled_past(system: System) -> None:
-    """Also when the time for the next commit has not come."""
+    """A clean end commits messages that were polled past, even if the next commit is not due."""
     queue = await system.queue()
     sent = await system.send(queue, 3)
     consumer = await system.consumer(queue, commit_every=3600)
@@ -117,7 +117,7 @@ async def test_a_clean_end_commits_what_was_polled_past(system: System) -> None:
 
 
 async def test_commits_are_mirrored_to_the_service(system: System) -> None:
-    """Lag shows there; a step back follows a seek, and nothing else."""
+    """Lag shows in the service; a step back is mirrored only after a seek."""
     queue = await system.queue(partitions=2)
     place = Partition(queue, 1)
     sent = await system.send(queue, 10)
@@ -141,7 +141,7 @@ async def test_commits_are_mirrored_to_the_service(system: System) -> None:
 
 
 async def test_without_the_setting_nothing_is_mirrored(system: System) -> None:
-    """The service hears of no group then."""
+    """Without the setting the service never hears of the group."""
     queue = await system.queue()
     await system.send(queue, 1)
     consumer = await system.consumer(queue, group="quiet")
@@ -153,7 +153,7 @@ async def test_without_the_setting_nothing_is_mirrored(system: System) -> None:
 
 
 async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:
-    """What counts is recorded by coordination."""
+    """A failing mirror spoils no commit: the offset in the coordination service counts."""
     queue = await system.queue()
     sent = await system.send(queue, 1)
     consumer = await system.consumer(queue, mirror=True)
@@ -166,7 +166,7 @@ async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:
 
 
 async def test_lag_is_what_lies_behind_the_commits(system: System) -> None:
-    """With and without anything recorded; it needs no mirror."""
+    """Lag counts messages behind the commits, with and without recorded offsets; it needs no mirror."""
     queue, other = await system.queue(partitions=2), await system.queue()
     sent = await system.send(queue, 10)
     await system.send(queue, 4, 2)
@@ -180,7 +180,7 @@ async def test_lag_is_what_lies_behind_the_commits(system: System) -> None:
 
 
 async def test_asking_for_the_lag_records_nothing(system: System) -> None:
-    """The service counts for groups that it cannot even name."""
+    """Asking for the lag records nothing: the service counts even for groups whose names it would refuse."""
     queue = await system.queue()
     await system.send(queue, 2)
     consumer = await system.consumer(queue, group="größe")

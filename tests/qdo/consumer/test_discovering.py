@@ -13,11 +13,11 @@ from queuey.client import NotAllowed, QueuePage
 from tests.qdo.consumer.conftest import System, bodies, collect, until
 
 SOON = 0.05
-"""Seconds between looks; the shortest there can be."""
+"""Seconds between look-ups; the shortest allowed."""
 
 
 async def named(system: System, *names: str, partitions: int = 1) -> list[Queue]:
-    """Makes queues whose names begin with a text that no other test uses, given first."""
+    """Creates queues whose names begin with a unique prefix, which comes first in the result."""
     prefix = uuid.uuid4().hex[:8]
     for name in names:
         await system.client.create_queue(prefix + name, partitions=partitions)
@@ -25,29 +25,29 @@ async def named(system: System, *names: str, partitions: int = 1) -> list[Queue]
 
 
 async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
-    """However many queues there are, and wherever a page ends; others do not count."""
+    """Matching queues are found on every page of the listing, wherever a page ends; others are left out."""
     prefix, *_ = await named(system, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
     await system.client.create_queue(prefix.name + "-zz.dead")
-    found = await discover(system.client, subscribe([], [prefix.name + "-*"]), listed=2)
-    assert found == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
-    some = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
-    assert set(await discover(system.client, subscribe(some, []), listed=2)) == set(some[:5])
-    both = await discover(system.client, subscribe(some[:1], [prefix.name + "-[fg]"]), listed=2)
-    assert set(both) == {some[0], some[3], some[4]}
+    discovered = await discover(system.client, subscribe([], [prefix.name + "-*"]), listed=2)
+    assert discovered == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
+    names = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
+    assert set(await discover(system.client, subscribe(names, []), listed=2)) == set(names[:5])
+    both = await discover(system.client, subscribe(names[:1], [prefix.name + "-[fg]"]), listed=2)
+    assert set(both) == {names[0], names[3], names[4]}
 
 
 async def test_few_names_are_looked_up_one_by_one(system: System) -> None:
-    """One that is not there is no error, and its neighbour in the listing is not taken for it."""
-    prefix, one, other = await named(system, "-a", "-ab")
-    assert await discover(system.client, subscribe([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
-    assert await discover(system.client, subscribe([one.name, other.name], [])) == {one.name: 1, other.name: 1}
+    """A missing queue is not an error, and its neighbour in the listing is not taken for it."""
+    prefix, first, other = await named(system, "-a", "-ab")
+    assert await discover(system.client, subscribe([first.name, prefix.name + "-aa"], [])) == {first.name: 1}
+    assert await discover(system.client, subscribe([first.name, other.name], [])) == {first.name: 1, other.name: 1}
 
 
 async def test_names_are_found_without_the_queues_between_them(system: System) -> None:
-    """Which another application may have thousands of."""
+    """Names are found without paging through queues between them, of which another application may have thousands."""
     names = [f"-{letter}{number:02}" for letter in "abcdef" for number in range(20)]
     prefix, *_ = await named(system, *names)
-    wanted = [f"{prefix.name}-{letter}07" for letter in "abcdef"]
+    matching = [f"{prefix.name}-{letter}07" for letter in "abcdef"]
     client, listed = system.connect(), 0
     read = client.queue_page
 
@@ -58,12 +58,12 @@ async def test_names_are_found_without_the_queues_between_them(system: System) -
         return page
 
     client.queue_page = counted  # type: ignore[method-assign]
-    assert set(await discover(client, subscribe(wanted, []))) == set(wanted)
-    assert listed <= 4 * len(wanted)
+    assert set(await discover(client, subscribe(matching, []))) == set(matching)
+    assert listed <= 4 * len(matching)
 
 
 async def test_a_queue_that_is_deleted_is_given_up(system: System) -> None:
-    """As soon as a read finds it gone; the others go on."""
+    """A deleted queue is given up as soon as a read finds it gone; the others go on."""
     queue, other = await system.queue(partitions=2), await system.queue()
     consumer = await system.consumer(queue, other, discover=3600)
     await until(lambda: len(consumer.assignment) == 3)
@@ -74,7 +74,7 @@ async def test_a_queue_that_is_deleted_is_given_up(system: System) -> None:
 
 
 async def test_whoever_may_read_but_not_list_names_his_queues(system: System) -> None:
-    """Queues of others are looked up one by one; with a pattern that cannot be done."""
+    """With a key that may read but not list, names are looked up one by one, and a pattern is refused."""
     public = await system.queue(partitions=2, type="public")
     stranger = system.connect(key="")
     await system.send(public, 2)

@@ -1,4 +1,4 @@
-"""Services that are away, refuse, or have no room."""
+"""Services that are unreachable, refuse requests, or have no room."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from tests.qdo.consumer.controlled_transport import polling
 
 
 def refusal(status: int, code: str) -> httpx2.Response:
-    """Gives an answer that refuses."""
     return httpx2.Response(status, json={"status": "error", "error_msg": {code: "on purpose"}})
 
 
 class Times:
-    """Fails the first reads, so many."""
+    """Makes the first reads fail."""
 
     def __init__(self, count: int, status: int, code: str) -> None:
         self.left = count
         self._answer = (status, code)
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response | None:
-        """Gives an answer in the service's place, or none."""
+        """Returns an error response, or None to pass the request on."""
         if not self.left:
             return None
         self.left -= 1
@@ -41,7 +40,7 @@ class Times:
 async def test_a_service_that_was_away_is_read_on(
     system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever was stored before and after is handed out once it is back, and its absence is logged once."""
+    """Messages stored before and after an outage are handed out once it is over; the outage is logged once."""
     caplog.set_level(logging.INFO, "qdo.consumer")
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
@@ -60,19 +59,19 @@ async def test_a_service_that_was_away_is_read_on(
             assert not waiting.done()
             own.start()
             await system.send(queue, 2, first=4)
-            found = flat(await waiting)
-            found += await collect(consumer, 2 - len(found))
-            assert bodies(found) == [4, 5]
+            received = flat(await waiting)
+            received += await collect(consumer, 2 - len(received))
+            assert bodies(received) == [4, 5]
             assert consumer.assignment == {Partition(queue, 1)}
             await consumer.close()
     messages = [record.message for record in caplog.records if "of the service" in record.message]
-    # Once for each absence; a service that starts slowly may be away twice.
+    # Once per outage; a service that starts slowly may be away twice.
     failed = len([text for text in messages if "fail" in text])
     assert 1 <= failed == len([text for text in messages if "again" in text])
 
 
 async def test_a_refusal_that_will_not_pass_is_raised_by_poll(system: System) -> None:
-    """So that whoever runs the consumer hears of it; once the reason is gone it goes on."""
+    """A permanent refusal is raised by poll, so that the caller learns of it; poll works once the reason is gone."""
     queue = await system.queue()
     await system.send(queue, 3)
     system.transport.fail = Times(1, 401, "InvalidApplicationKey")
@@ -83,7 +82,7 @@ async def test_a_refusal_that_will_not_pass_is_raised_by_poll(system: System) ->
 
 
 async def test_a_refusal_ends_a_start(system: System) -> None:
-    """Whoever may not list the queues does not join."""
+    """A consumer that may not list the queues does not join."""
     queue = await system.queue()
     with pytest.raises(NotAuthenticated):
         await system.consumer(queue, client=system.connect(key="wrong"))
@@ -93,7 +92,7 @@ async def test_a_refusal_ends_a_start(system: System) -> None:
 async def test_a_service_that_is_away_at_the_start_is_waited_for(
     system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The group is joined and the queues are found when it is there."""
+    """A start waits for a service that is away, then joins the group and finds the queues."""
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
         async with AsyncClient(profile.url, key=profile.key) as client:
@@ -112,13 +111,13 @@ async def test_a_service_that_is_away_at_the_start_is_waited_for(
 
 
 async def test_a_queue_that_cannot_be_read_spoils_no_other(system: System) -> None:
-    """Its partitions rest and are tried again; the others are read meanwhile."""
+    """Partitions of a queue that cannot be read rest and are tried again; the others are read meanwhile."""
     queue, other = await system.queue(), await system.queue()
     spoilt = True
 
     def spoil(asked: Any, notified: Any) -> None:  # noqa: ANN401 - JSON
-        for place, one in enumerate(notified["queues"]):
-            if spoilt and one["queue_name"] == queue.name:
+        for place, row in enumerate(notified["queues"]):
+            if spoilt and row["queue_name"] == queue.name:
                 error = {"queue_name": queue.name, "status": "error", "error_msg": {"NotAllowed": "on purpose"}}
                 notified["queues"][place] = error
 
@@ -134,7 +133,7 @@ async def test_a_queue_that_cannot_be_read_spoils_no_other(system: System) -> No
 
 
 async def test_without_a_place_to_wait_it_looks_now_and_then(system: System) -> None:
-    """Who is turned away from a long poll still gets what comes, without waiting there, and polls again later."""
+    """A consumer that gets no long poll still gets new messages without one, and tries a long poll again later."""
     queue = await system.queue()
 
     def crowded(request: httpx2.Request) -> httpx2.Response | None:
@@ -151,14 +150,14 @@ async def test_without_a_place_to_wait_it_looks_now_and_then(system: System) -> 
 
 
 async def test_reads_that_are_broken_off_leave_no_connection_behind(system: System) -> None:
-    """Far more of them than a client may have connections."""
+    """Cancelled reads leave no connection behind, with far more of them than a client may have connections."""
     queue = await system.queue()
     consumer = await system.consumer(queue)
     place = Partition(queue, 1)
     for _ in range(150):
         seen = len(system.transport.reads)
         await consumer.seek(place, "earliest")
-        await system.transport.until(lambda seen=seen: len(system.transport.reads) > seen)  # type: ignore[misc] # is called at once
+        await system.transport.until(lambda seen=seen: len(system.transport.reads) > seen)  # type: ignore[misc] # called in this iteration
     await system.send(queue, 1)
     assert bodies(await collect(consumer, 1)) == [1]
     pool = system.transport.inner._pool
@@ -168,7 +167,7 @@ async def test_reads_that_are_broken_off_leave_no_connection_behind(system: Syst
 
 
 async def test_the_client_outlives_the_consumer(system: System) -> None:
-    """Closing in the middle of a long poll neither waits for its end nor spoils the client."""
+    """Closing during a long poll neither waits for its end nor harms the client."""
     queue = await system.queue()
     client = system.connect(retry=RetryPolicy())
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which service a group works for: what its store is called counts, and not the address."""
+"""Which service a group works for: the id of the store decides, not the address."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.qdo.consumer.conftest import System, bodies, collect, until
 from tests.qdo.consumer.controlled_transport import ControlledTransport
 
 SOON = 0.05
-"""Seconds between looks; the shortest there can be."""
+"""Seconds between look-ups; the shortest allowed."""
 OTHER_STORE = "0" * 32
 
 
 async def test_one_service_under_two_addresses_is_one(system: System) -> None:
-    """Members share its partitions, and nothing is handled twice."""
+    """Members that use two addresses of one service share its partitions, and nothing is handled twice."""
     queue = await system.queue(partitions=2)
     first = await system.consumer(queue)
     address = system.profile.url.replace("127.0.0.1", "localhost")
@@ -28,14 +28,14 @@ async def test_one_service_under_two_addresses_is_one(system: System) -> None:
     assert first.service == second.service == system.store
     for number in (1, 2):
         await system.send(queue, 3, partition=number)
-    found = await asyncio.gather(collect(first, 3), collect(second, 3))
-    assert sorted(message.body for messages in found for message in messages) == [
+    batches = await asyncio.gather(collect(first, 3), collect(second, 3))
+    assert sorted(message.body for messages in batches for message in messages) == [
         f"{partition}:{number}" for partition in (1, 2) for number in (1, 2, 3)
     ]
 
 
 async def test_a_group_that_knows_only_other_stores_is_told(system: System, caplog: pytest.LogCaptureFixture) -> None:
-    """It begins anew, and the log names the stores and the command that sets the offsets by time."""
+    """A group that knows only other stores begins anew; the log names the stores and the command that sets offsets."""
     queue = await system.queue()
     await system.send(queue, 1)
     former = Partition(Queue(OTHER_STORE, "queuey", queue.name), 1)
@@ -49,7 +49,7 @@ async def test_a_group_that_knows_only_other_stores_is_told(system: System, capl
 
 
 async def test_members_with_another_store_are_told_of(system: System, caplog: pytest.LogCaptureFixture) -> None:
-    """They get nothing, and the leader, here the first by name, says why, once."""
+    """Members with another store get no partitions; the leader, here the first by name, logs the reason once."""
     queue = await system.queue(partitions=2)
     first = await system.consumer(queue, discover=SOON)
     system.transport = ControlledTransport()
@@ -63,7 +63,7 @@ async def test_members_with_another_store_are_told_of(system: System, caplog: py
 
 
 async def test_another_store_at_the_same_address_ends_a_member(system: System) -> None:
-    """What was recorded for the old one says nothing about the new one; the error says what to do."""
+    """Offsets of the old store mean nothing for the new one, so the member ends with an error that says what to do."""
     queue = await system.queue()
     consumer = await system.consumer(queue, discover=SOON)
     system.transport.store = OTHER_STORE
@@ -74,7 +74,7 @@ async def test_another_store_at_the_same_address_ends_a_member(system: System) -
 
 
 async def test_a_service_that_has_no_name_is_named(system: System) -> None:
-    """One that is older does not say which store it has; the error says so."""
+    """An older service does not report its store; the error says so."""
     queue = await system.queue()
     system.transport.store = ""
     with pytest.raises(QdoError, match="older than this program"):

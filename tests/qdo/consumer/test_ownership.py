@@ -1,4 +1,4 @@
-"""The order in which the user is told of partitions, whatever the group does at the same time."""
+"""The order of callbacks, whatever the group does at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ListenerSetup:
     """An ownership that reads from nowhere, with callbacks that can be held up.
 
     Attributes:
-        calls: The callbacks that were begun and ended, in order.
+        calls: Beginnings and ends of callbacks, in order.
         holds: Callbacks that wait until their event is set, by name.
     """
 
@@ -30,8 +30,8 @@ class ListenerSetup:
         self.calls: list[str] = []
         self.holds: dict[str, asyncio.Event] = {}
         self.buffer = FetchBuffer()
-        nothing: Any = lambda *_: None  # noqa: E731 - told of things that do not happen here
-        # A client whose calls go nowhere: this is about who is told what.
+        nothing: Any = lambda *_: None  # noqa: E731 - for events that do not happen here
+        # A client whose calls go nowhere: these tests are about callbacks.
         system.transport.hold_reads()
         self.fetcher = Fetcher(
             system.connect(),
@@ -56,13 +56,12 @@ class ListenerSetup:
         self.rows: dict[Partition, OwnedPartition] = {}
 
     async def assigned(self, *partitions: Partition) -> None:
-        """Assigns partitions of which message 1 was committed."""
+        """Assigns partitions whose message 1 was committed."""
         new = {one: OwnedPartition(one, OwnedOffset(one, CommittedOffset(message_id(1)), 1)) for one in partitions}
         self.rows |= new
         await self.owner.assigned(list(new.values()))
 
     def stop(self, partition: Partition, state: State) -> OwnedPartition:
-        """Says that a partition is not owned any more."""
         row = self.rows[partition]
         row.state = state
         self.owner.stop([row])
@@ -84,12 +83,11 @@ class ListenerSetup:
 
 @pytest.fixture
 def setup(system: System) -> ListenerSetup:
-    """A setup."""
     return ListenerSetup(system)
 
 
 async def test_a_loss_stops_the_partition_at_once(setup: ListenerSetup) -> None:
-    """Even while the user is still being told of the assignment: it is not read afterwards either."""
+    """A loss stops reading at once and for good, even while on_assign is still running."""
     hold = setup.holds["assign"] = asyncio.Event()
     assigning = asyncio.create_task(setup.assigned(ONE))
     await asyncio.sleep(0)
@@ -102,7 +100,7 @@ async def test_a_loss_stops_the_partition_at_once(setup: ListenerSetup) -> None:
 
 
 async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) -> None:
-    """What is told late of the old one does not stop the new one."""
+    """A partition that comes back is a new ownership; late events of the old one do not stop it."""
     await setup.assigned(ONE)
     old = setup.stop(ONE, "releasing")
     await setup.assigned(ONE)
@@ -115,7 +113,7 @@ async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) 
 
 
 async def test_what_is_stopped_is_not_read_on(setup: ListenerSetup, system: System) -> None:
-    """The call that only it was part of is broken off."""
+    """A read that only a stopped partition needed is broken off."""
     await setup.assigned(ONE)
     await system.transport.until(lambda: system.transport.held == 1)
     setup.stop(ONE, "revoking")
@@ -124,7 +122,7 @@ async def test_what_is_stopped_is_not_read_on(setup: ListenerSetup, system: Syst
 
 
 async def test_a_former_ownership_is_over_before_the_next_begins(setup: ListenerSetup) -> None:
-    """Though it was not told so in time: the loss comes first then, and whatever is told late does nothing."""
+    """If a loss was not reported in time, on_lost runs before the next assignment; later events do nothing."""
     hold = setup.holds["revoke"] = asyncio.Event()
     await setup.assigned(ONE)
     old = setup.stop(ONE, "revoking")
@@ -143,7 +141,7 @@ async def test_a_former_ownership_is_over_before_the_next_begins(setup: Listener
 async def test_a_callback_that_is_cancelled_from_inside_is_logged(
     setup: ListenerSetup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its partition is read all the same."""
+    """A callback that is cancelled from inside is logged; its partition is read all the same."""
     hold = setup.holds["assign"] = asyncio.Event()
 
     async def cancelled() -> None:

@@ -1,4 +1,4 @@
-"""What is handed out: everything, in order, within the bounds, and nothing too early."""
+"""What is handed out: every message, in order, within the bounds, and none too early."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.qdo.consumer.controlled_transport import asked_waits, polling
     ids=["small pages", "one at a time", "hardly any bytes"],
 )
 async def test_everything_is_handed_out_once_and_in_order(system: System, settings: dict[str, Any]) -> None:
-    """Each partition gives its messages in their order, none twice, however little may be held."""
+    """Each partition hands out its messages once and in order, however few may be held."""
     queue = await system.queue(partitions=3)
     for partition, count in ((1, 120), (2, 1), (3, 45)):
         await system.send(queue, count, partition)
     consumer = await system.consumer(queue, **settings)
-    found = await collect(consumer, 166, most=50)
-    assert [bodies(found, partition) for partition in (1, 2, 3)] == [
+    messages = await collect(consumer, 166, most=50)
+    assert [bodies(messages, partition) for partition in (1, 2, 3)] == [
         list(range(1, 121)),
         [1],
         list(range(1, 46)),
@@ -37,7 +37,7 @@ async def test_everything_is_handed_out_once_and_in_order(system: System, settin
 
 
 async def test_what_comes_later_is_handed_out_too(system: System) -> None:
-    """A poll that waits returns as soon as there is something, in whatever partition."""
+    """A poll that waits returns as soon as any partition has a message."""
     queue, other = await system.queue(partitions=2), await system.queue()
     consumer = await system.consumer(queue, other)
     for place, partition in ((queue, 2), (other, 1), (queue, 1), (queue, 2)):
@@ -50,7 +50,7 @@ async def test_what_comes_later_is_handed_out_too(system: System) -> None:
 
 
 async def test_nothing_beyond_the_horizon_is_handed_out(system: System) -> None:
-    """What the queue's read delay still hides stays hidden, though it is stored."""
+    """Messages that the queue's read delay still hides stay hidden, though they are stored."""
     hidden, shown = await system.queue(read_delay=3600), await system.queue()
     consumer = await system.consumer(hidden, shown)
     await system.send(hidden, 5)
@@ -61,7 +61,7 @@ async def test_nothing_beyond_the_horizon_is_handed_out(system: System) -> None:
 
 
 async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:
-    """While nobody polls, reading stops; when room is made it goes on."""
+    """Reading stops while nobody polls, and goes on when there is room."""
     queue = await system.queue(partitions=4)
     for partition in range(1, 5):
         await system.send(queue, 1000, partition)
@@ -69,12 +69,12 @@ async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:
     calls = consumer._fetcher._pending_calls
     await until(lambda: consumer._buffer.count > 0 and not any(pending_call.end is None for pending_call in calls))
     assert consumer._buffer.count <= 400
-    found = await collect(consumer, 4000)
-    assert all(bodies(found, partition) == list(range(1, 1001)) for partition in range(1, 5))
+    messages = await collect(consumer, 4000)
+    assert all(bodies(messages, partition) == list(range(1, 1001)) for partition in range(1, 5))
 
 
 async def test_the_next_page_is_asked_for_before_one_is_handed_out(system: System) -> None:
-    """So it is read while this one is handled, even by a program that awaits nothing meanwhile."""
+    """The next page is requested before one is handed out, so reads overlap with handling, even blocking handling."""
     queue = await system.queue()
     await system.send(queue, 30)
     consumer = await system.consumer(queue, page=10)
@@ -87,7 +87,7 @@ async def test_the_next_page_is_asked_for_before_one_is_handed_out(system: Syste
 
 
 async def test_a_partition_that_is_not_finished_starves_no_other(system: System) -> None:
-    """Its messages may fill all that can be held; those of others come nevertheless."""
+    """A partition whose messages fill the buffer does not keep those of others from being read."""
     queue = await system.queue(partitions=2)
     await system.send(queue, 300, 1)
     consumer = await system.consumer(queue, page=100, prefetch_messages=100)
@@ -100,7 +100,7 @@ async def test_a_partition_that_is_not_finished_starves_no_other(system: System)
 
 
 async def test_who_waits_does_not_ask_all_the_time(system: System) -> None:
-    """Without messages one long poll follows another; the first look alone does not wait."""
+    """Without messages one long poll follows another; only the first read does not wait."""
     queue, other = await system.queue(partitions=5), await system.queue()
     consumer = await system.consumer(queue, other, wait=0.3)
     waiting = asyncio.create_task(consumer.poll(timeout=None))
@@ -111,12 +111,12 @@ async def test_who_waits_does_not_ask_all_the_time(system: System) -> None:
 
 
 async def test_a_busy_partition_does_not_break_the_polls_of_others_off(system: System) -> None:
-    """While one partition is read page by page, the idle ones wait in one and the same long poll."""
+    """While one partition is read page by page, the idle ones share a single long poll."""
     queue = await system.queue(partitions=8)
     await system.send(queue, 100, 1)
     consumer = await system.consumer(queue, page=10, prefetch_messages=40, wait=20.0)
-    found = await collect(consumer, 100, most=10)
-    assert bodies(found) == list(range(1, 101))
+    messages = await collect(consumer, 100, most=10)
+    assert bodies(messages) == list(range(1, 101))
     polls = [read for read in system.transport.reads if read.get("wait")]
     assert polls[0]["queues"][0]["partitions"] == "2,3,4,5,6,7,8"
     assert len(polls) <= 2
@@ -131,36 +131,36 @@ async def test_zero_seconds_are_no_wait_and_a_wake_is_not_lost(system: System) -
 
 
 async def test_a_poll_that_is_cancelled_loses_nothing(system: System) -> None:
-    """Wherever it is broken off: what it was about to hand out is handed out by the next one."""
+    """A cancelled poll loses nothing, wherever it is cancelled: the next one hands out its messages."""
     queue = await system.queue()
     await system.send(queue, 50)
     consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 50)
-    found = []
+    batches = []
     for step in range(50):
         task = asyncio.create_task(consumer.poll(10, timeout=0))
         for _ in range(step % 3):
             await asyncio.sleep(0)
         task.cancel()
         try:
-            found += flat(await task)
+            batches += flat(await task)
         except asyncio.CancelledError:
-            assert consumer.position(Partition(queue, 1)) == (found[-1].id if found else None)
-    found += await collect(consumer, 50 - len(found)) if len(found) < 50 else []
-    assert bodies(found) == list(range(1, 51))
+            assert consumer.position(Partition(queue, 1)) == (batches[-1].id if batches else None)
+    batches += await collect(consumer, 50 - len(batches)) if len(batches) < 50 else []
+    assert bodies(batches) == list(range(1, 51))
 
 
 async def test_one_message_after_another(system: System) -> None:
-    """A loop over the consumer hands out each by itself, so a commit in its body records up to that one."""
+    """A loop over the consumer hands out one message at a time, so a commit in its body records up to that one."""
     queue = await system.queue()
     sent = await system.send(queue, 5)
     consumer = await system.consumer(queue)
-    found = []
+    handed_out = []
     async for message in consumer:
-        found.append(message.id)
-        if len(found) == 3:
+        handed_out.append(message.id)
+        if len(handed_out) == 3:
             await consumer.commit()
             assert consumer.committed(Partition(queue, 1)) == sent[2]
-        if len(found) == 5:
+        if len(handed_out) == 5:
             await consumer.close()
-    assert found == sent
+    assert handed_out == sent

@@ -1,4 +1,4 @@
-"""Partitions that come and go: what is handed out meanwhile, what may be committed, who is told what."""
+"""Partitions that come and go: what is handed out meanwhile, what may be committed, and which callbacks run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from tests.qdo.consumer.conftest import System, bodies, collect, flat, session_o
 
 
 def places(queue: Queue, *numbers: int) -> set[Partition]:
-    """Gives partitions of a queue."""
     return {Partition(queue, number) for number in numbers}
 
 
 class Told:
-    """Keeps what a consumer's callbacks were told, in order.
+    """Keeps the calls of a consumer's callbacks, in order.
 
     Attributes:
         calls: Pairs of a callback's name and a partition's number.
@@ -31,11 +30,10 @@ class Told:
         self.calls: list[tuple[str, int]] = []
 
     def callbacks(self) -> dict[str, Any]:
-        """Gives callbacks that write down what they are told."""
         return {name: self._callback(name) for name in ("on_assign", "on_revoke", "on_lost")}
 
     def of(self, number: int) -> list[str]:
-        """Gives what was told of one partition."""
+        """Returns the callbacks of one partition."""
         return [name for name, notified in self.calls if notified == number]
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback
@@ -46,7 +44,7 @@ class Told:
 
 
 async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System) -> None:
-    """Though much is prefetched; what was handed out before can still be committed until on_revoke returns."""
+    """Prefetched messages are dropped at a revocation; those handed out can be committed until on_revoke returns."""
     queue = await system.queue(partitions=2)
     for partition in (1, 2):
         await system.send(queue, 100, partition)
@@ -82,7 +80,7 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System)
 
 
 async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System) -> None:
-    """It does not have to wait until the long poll for the partitions it had is over."""
+    """A waiting poll gets messages of a new partition without waiting for the long poll of the old ones."""
     queue = await system.queue(partitions=2)
     first = await system.consumer(queue, owns=places(queue, 1, 2), wait=20.0)
     second = await system.consumer(queue, wait=20.0)
@@ -96,7 +94,7 @@ async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System
 
 
 async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
-    """Though the revocation that ran out of time is still going on, and ends only then."""
+    """A partition that is given back is read, even while its revocation that timed out is still running."""
     queue = await system.queue(partitions=2)
     notified = Told()
     ending = asyncio.Event()
@@ -126,7 +124,7 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(sy
 
 
 async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest.LogCaptureFixture) -> None:
-    """What they raise is logged; partitions come and go all the same."""
+    """Errors of callbacks are logged; partitions come and go all the same."""
     queue = await system.queue(partitions=2)
     for partition in (1, 2):
         await system.send(queue, 1, partition)
@@ -144,7 +142,7 @@ async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest
 
 
 async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) -> None:
-    """It may say where to begin."""
+    """Nothing is handed out before on_assign returns, which may choose where to begin."""
     queue = await system.queue()
     sent = await system.send(queue, 5)
     proceed = asyncio.Event()
@@ -163,7 +161,7 @@ async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) ->
 
 
 async def test_closing_gives_everything_up_in_order(system: System) -> None:
-    """The poll that waits returns, on_revoke may commit, and then the group is left."""
+    """Closing ends a waiting poll, lets on_revoke commit, and then leaves the group."""
     queue = await system.queue(partitions=3)
     for partition in (1, 2, 3):
         await system.send(queue, 2, partition)
@@ -191,7 +189,7 @@ async def test_closing_gives_everything_up_in_order(system: System) -> None:
 
 
 async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
-    """Until coordination answers again; then it goes on where it was, if its session has lasted."""
+    """A suspended consumer hands nothing out; if its session survives it goes on where it was."""
     queue = await system.queue()
     await system.send(queue, 10)
     consumer = await system.consumer(queue)
@@ -215,7 +213,7 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
 
 @pytest.mark.parametrize("how", ["suspended", "closing"])
 async def test_a_poll_that_is_handing_out_stops_too(system: System, how: str) -> None:
-    """What it has taken, but not handed out, stays where it was."""
+    """A poll that is handing out stops on suspension, and its messages stay where they were."""
     queue = await system.queue()
     await system.send(queue, 3)
     consumer = await system.consumer(queue)
@@ -236,17 +234,17 @@ async def test_a_poll_that_is_handing_out_stops_too(system: System, how: str) ->
 
 
 async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System) -> None:
-    """Nothing of the old session can be committed; under the new one it begins at the committed offset."""
+    """After a lost session nothing of it can be committed; the new session begins at the committed offset."""
     queue = await system.queue()
     await system.send(queue, 10)
     notified = Told()
     consumer = await system.consumer(queue, callbacks=notified.callbacks())
     await collect(consumer, 4, most=4)
     await consumer.commit()
-    found = await collect(consumer, 4, most=4)
+    messages = await collect(consumer, 4, most=4)
     await system.service.expire(session_of(consumer))
     with pytest.raises((NotOwner, SessionLost)):
-        await consumer.commit({Partition(queue, 1): found[-1].id})
+        await consumer.commit({Partition(queue, 1): messages[-1].id})
     await until(lambda: notified.of(1) == ["on_assign", "on_lost", "on_assign"])
     assert bodies(await collect(consumer, 6)) == [5, 6, 7, 8, 9, 10]
-    assert bodies(found) == [5, 6, 7, 8]
+    assert bodies(messages) == [5, 6, 7, 8]

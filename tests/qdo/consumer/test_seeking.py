@@ -1,4 +1,4 @@
-"""Going elsewhere in a partition, and standing still."""
+"""Seeking in a partition, and pausing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.qdo.consumer.conftest import System, bodies, collect, until
 
 
 async def test_it_goes_on_where_it_was_told(system: System) -> None:
-    """At the ends, after a message, and at an instant of either form."""
+    """A seek goes to either end, behind a message, or to an instant of either form."""
     queue = await system.queue()
     place = Partition(queue, 1)
     sent = [(await system.send(queue, 1, first=number))[0] for number in range(1, 11)]
@@ -41,7 +41,7 @@ async def test_it_goes_on_where_it_was_told(system: System) -> None:
 
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "with another"])
 async def test_an_answer_that_is_on_its_way_is_dropped(system: System, others: int) -> None:
-    """It was asked for before the seek; another partition that the same call was made for takes its part of it."""
+    """An answer requested before the seek is dropped; another partition in the same call takes its messages."""
     queue = await system.queue(partitions=2 if others else 1)
     sent = await system.send(queue, 10)
     await system.send(queue, others, 2)
@@ -50,13 +50,13 @@ async def test_an_answer_that_is_on_its_way_is_dropped(system: System, others: i
     await system.transport.until(lambda: system.transport.held == 1)
     await consumer.seek(Partition(queue, 1), sent[6])
     system.transport.release_reads()
-    found = await collect(consumer, 3 + others)
-    assert (bodies(found, 1), bodies(found, 2)) == ([8, 9, 10], list(range(1, others + 1)))
+    messages = await collect(consumer, 3 + others)
+    assert (bodies(messages, 1), bodies(messages, 2)) == ([8, 9, 10], list(range(1, others + 1)))
     assert await consumer.poll(timeout=0) == []
 
 
 async def test_after_a_seek_the_next_commit_may_go_back(system: System) -> None:
-    """And what was handed out before it can no longer be committed."""
+    """After a seek, messages handed out before it can no longer be committed, and the next commit may go back."""
     queue = await system.queue()
     place = Partition(queue, 1)
     sent = await system.send(queue, 10)
@@ -90,8 +90,8 @@ async def test_a_seek_counts_as_processed_without_being_asked(system: System) ->
 
 
 @pytest.mark.parametrize("to", ["newest", "", float("nan"), float("inf"), -1e18, datetime(2026, 1, 1), None])  # noqa: DTZ001 - on purpose
-async def test_what_is_no_position_is_refused(system: System, to: Any) -> None:  # noqa: ANN401 - anything
-    """Before anything is dropped."""
+async def test_what_is_no_position_is_refused(system: System, to: Any) -> None:  # noqa: ANN401 - any value
+    """Invalid positions are refused before anything is dropped."""
     queue = await system.queue()
     await system.send(queue, 3)
     consumer = await system.consumer(queue)
@@ -101,19 +101,19 @@ async def test_what_is_no_position_is_refused(system: System, to: Any) -> None: 
 
 
 async def test_only_ones_own_partitions_are_moved(system: System) -> None:
-    """There is no position of what belongs to somebody else."""
+    """Partitions of another member have no position and cannot be moved."""
     consumer = await system.consumer(await system.queue())
     foreign = Partition(await system.queue(), 1)
     with pytest.raises(NotOwner):
         await consumer.seek(foreign, "earliest")
-    asked: tuple[Callable[[Partition], object], ...] = (consumer.position, consumer.committed)
-    for ask in asked:
+    queries: tuple[Callable[[Partition], object], ...] = (consumer.position, consumer.committed)
+    for ask in queries:
         with pytest.raises(NotOwner):
             ask(foreign)
 
 
 async def test_it_may_lie_ahead(system: System) -> None:
-    """Nothing is handed out before that instant comes, and nothing is lost after it."""
+    """A seek into the future hands out nothing before that instant, and loses nothing after it."""
     queue = await system.queue()
     consumer = await system.consumer(queue)
     (before,) = await system.send(queue, 1)
@@ -127,27 +127,27 @@ async def test_it_may_lie_ahead(system: System) -> None:
 
 
 async def test_a_paused_partition_stands_still(system: System) -> None:
-    """What was prefetched of it is kept, the others go on, and it goes on where it was."""
+    """A paused partition keeps its prefetched messages and resumes where it was; the others go on."""
     queue = await system.queue(partitions=2)
-    one = Partition(queue, 1)
+    partition = Partition(queue, 1)
     await system.send(queue, 10)
     consumer = await system.consumer(queue)
     await collect(consumer, 4, most=4)
-    consumer.pause([one, Partition(queue, 7)])
-    assert consumer.paused == {one}
+    consumer.pause([partition, Partition(queue, 7)])
+    assert consumer.paused == {partition}
     await system.send(queue, 2, 2)
     assert bodies(await collect(consumer, 2), 2) == [1, 2]
     assert await consumer.poll(timeout=0) == []
-    assert consumer.position(one) is not None
+    assert consumer.position(partition) is not None
     waiting = asyncio.create_task(consumer.poll(timeout=None))
     await asyncio.sleep(0)
-    consumer.resume([one])
+    consumer.resume([partition])
     assert bodies([message for batch in await waiting for message in batch.messages]) == [5, 6, 7, 8, 9, 10]
     assert consumer.paused == frozenset()
 
 
 async def test_what_is_paused_is_not_read(system: System) -> None:
-    """Once what is under way has come, the service is not asked for it until it is resumed."""
+    """A paused partition is not read again until it is resumed, once running reads have returned."""
     queue, other = await system.queue(), await system.queue()
     consumer = await system.consumer(queue, other, wait=0.1)
     await until(lambda: len(consumer.assignment) == 2)

@@ -25,12 +25,12 @@ from tests.replacing import replace_in
 from tests.servers.served import Served
 
 SOON = 0.1
-"""Seconds between looks."""
+"""Seconds between look-ups."""
 NONE = "no-key-at-all"
 
 
 class KeyedTransport(httpx2.AsyncHTTPTransport):
-    """Sends requests with a key that a test may exchange, as if the key had been limited or revoked.
+    """Sends requests with a key that a test may replace, as if the key had been limited or revoked.
 
     Attributes:
         key: The key.
@@ -43,7 +43,6 @@ class KeyedTransport(httpx2.AsyncHTTPTransport):
         self.lists = True
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request."""
         if not self.lists and request.method == "GET" and request.url.path.endswith("/queuey/"):
             return httpx2.Response(403, json={"error": "not_allowed", "message": "no list"})
         request.headers["Authorization"] = f"Application {self.key}"
@@ -54,9 +53,9 @@ class GroupWithKeys:
     """Makes keys, and members that have them.
 
     Attributes:
-        system: The service, the coordination, and a client to look behind the members' backs.
+        system: The service, the coordination, and a client apart from the members.
         full: A key without limits.
-        revoked: For each member what was taken from it.
+        revoked: The partitions that were revoked, by member.
     """
 
     def __init__(self, system: System, store: Store) -> None:
@@ -68,28 +67,27 @@ class GroupWithKeys:
         self._prefix = secrets.token_hex(4)
 
     def key(self, *queues: Queue, allow: str = "read,claim") -> str:
-        """Makes a key for these queues."""
         secret = secrets.token_hex(16)
         scope = Scope(tuple(allow.split(",")), tuple(queue.name for queue in queues))
         bridge.run(self._store.applications.add_key("queuey", sha256(secret.encode()).digest(), scope=scope))
         return secret
 
     async def queues(self, *names: str, partitions: int = 2) -> list[Queue]:
-        """Makes queues whose names begin with a text that no other test uses."""
-        found = [self.system.named(f"{self._prefix}-{name}") for name in names]
-        for queue in found:
+        """Creates queues whose names begin with a unique prefix."""
+        queues_made = [self.system.named(f"{self._prefix}-{name}") for name in names]
+        for queue in queues_made:
             await self.system.client.create_queue(queue.name, partitions=partitions)
-        return found
+        return queues_made
 
     @property
     def pattern(self) -> str:
-        """All these queues, and those that are made later."""
+        """A pattern that matches all these queues, and later ones."""
         return f"{self._prefix}-*"
 
     async def join(
         self, name: str, key: str, *queues: Queue, patterns: tuple[str, ...] = ()
     ) -> tuple[AsyncConsumer, KeyedTransport]:
-        """Has a member join that wants these queues."""
+        """Joins a member that subscribes to these queues."""
         transport = KeyedTransport(key)
         client = self.system.connect(transport=transport)
         self.revoked[name], self.given[name] = set(), set()
@@ -107,24 +105,22 @@ class GroupWithKeys:
 
 @pytest.fixture
 async def group(system: System, running: Served) -> AsyncIterator[GroupWithKeys]:
-    """Where keys are made."""
     with contextlib.closing(open_store(running.data)) as store:
         yield GroupWithKeys(system, store)
 
 
 def both(queue: Queue) -> set[Partition]:
-    """The partitions of a queue."""
     return {Partition(queue, 1), Partition(queue, 2)}
 
 
 def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
-    """Tells whether a member owns these queues and nothing else."""
+    """Returns whether a member owns these queues and no others."""
     expected = set().union(*map(both, queues))
     return lambda: consumer.assignment == expected
 
 
 async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(group: GroupWithKeys) -> None:
-    """It gives queues that it does not see to those that do, new partitions and new queues included."""
+    """A leader gives queues that it cannot see to members that can, including new partitions and queues."""
     orders, mails = await group.queues("orders", "mails")
     leader, _ = await group.join("a", group.key(orders), patterns=(group.pattern,))
     await until(owns(leader, orders))
@@ -146,7 +142,7 @@ async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(gro
 async def test_what_nobody_sees_any_more_stays_until_it_is_gone(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key that is limited while its member runs takes no partition away if nobody else may have it, and is logged."""
+    """Limiting a running member's key takes no partition away if no other member may have it; it is logged."""
     caplog.set_level(logging.WARNING, "qdo.consumer")
     orders, mails = await group.queues("orders", "mails")
     leader, _ = await group.join("a", group.key(orders), orders, mails)
@@ -154,16 +150,16 @@ async def test_what_nobody_sees_any_more_stays_until_it_is_gone(
     await until(lambda: both(mails) <= other.assignment and len(other.assignment | leader.assignment) == 4)
     transport.key = group.key(orders)
     await until(lambda: leader.unseen == {mails.name})
-    assert f"no member that wants these queues may see them: {mails.name}" in caplog.text
+    assert f"no subscribed member may see these queues: {mails.name}" in caplog.text
     assert both(mails) <= other.assignment
     await group.system.client.delete_queue(mails.name)
     await until(lambda: not both(mails) & other.assignment and not leader.unseen)
-    await until(lambda: len(leader.assignment | other.assignment) == 2)  # those of orders move meanwhile
+    await until(lambda: len(leader.assignment | other.assignment) == 2)  # partitions of orders move meanwhile
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
 async def test_a_key_that_is_limited_hands_over_what_others_may_read(group: GroupWithKeys, name: str) -> None:
-    """Whether the member leads or not."""
+    """A member whose key is limited hands partitions over to members that may read them, whether it leads or not."""
     orders, mails = await group.queues("orders", "mails")
     members = {each: await group.join(each, group.full, orders, mails) for each in ("a", "b")}
     await until(lambda: all(len(consumer.assignment) == 2 for consumer, _ in members.values()))
@@ -176,7 +172,7 @@ async def test_a_key_that_is_limited_hands_over_what_others_may_read(group: Grou
 
 @pytest.mark.parametrize("name", ["a", "b"])
 async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys, name: str) -> None:
-    """And a member whose key is good again gets its share back."""
+    """A member whose key is revoked hands everything over, and gets its share back when the key works again."""
     (orders,) = await group.queues("orders")
     members = {each: await group.join(each, group.full, orders) for each in ("a", "b")}
     await until(lambda: all(len(consumer.assignment) == 1 for consumer, _ in members.values()))
@@ -191,12 +187,12 @@ async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys,
 
 
 async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(group: GroupWithKeys) -> None:
-    """New queues go to all members at once, and no member says what it found."""
+    """With equal keys only the leader looks queues up: all members get new queues, and none reports what it found."""
     orders, mails = await group.queues("orders", "mails")
     members = [(await group.join(name, group.key(orders, mails), orders, mails))[0] for name in ("a", "b")]
     await until(lambda: all(len(consumer.assignment) == 2 for consumer in members))
-    found = await (await group.system.coordinator()).members()
-    sights = [member.sight for member in found.values()]
+    joined = await (await group.system.coordinator()).members()
+    sights = [member.sight for member in joined.values()]
     assert [(sight.patterns, sight.others) for sight in sights if sight is not None] == [
         ((orders.name, mails.name), {})
     ] * 2
@@ -205,7 +201,7 @@ async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(group
 async def test_a_leader_of_another_version_takes_nothing_away(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A member that cannot read what the leader says about itself keeps its partitions."""
+    """A member that cannot read what the leader stored about its view keeps its partitions."""
     caplog.set_level(logging.WARNING, "qdo.consumer")
     (orders,) = await group.queues("orders")
     leader = await (await group.system.coordinator()).join(Member("a"), Heard())
@@ -214,7 +210,9 @@ async def test_a_leader_of_another_version_takes_nothing_away(
     assert await leader.set_target(TargetAssignment(dict.fromkeys(both(orders), "b")), -1)
     await until(owns(member, orders))
     await group.system.service.write_member("group", "a", b"qdo9=?")
-    other = await (await group.system.coordinator()).join(Member("c"), Heard())  # so that the members look again
+    other = await (await group.system.coordinator()).join(
+        Member("c"), Heard()
+    )  # so that the members look queues up again
     await until(lambda: "the same version of Qdo" in caplog.text or bool(group.revoked["b"]))
     assert not group.revoked["b"]
     assert member.assignment == both(orders)
@@ -223,7 +221,7 @@ async def test_a_leader_of_another_version_takes_nothing_away(
 
 
 async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(group: GroupWithKeys) -> None:
-    """A user's inbox is named as unseen, refuses nothing to the worker, and is taken when it may be read."""
+    """A user's inbox is logged as unseen, does not end the worker, and is taken once it may be read."""
     orders, inbox = await group.queues("orders", "inbox")
     await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
     members = [(await group.join(name, group.full, patterns=(group.pattern,)))[0] for name in ("a", "b")]
@@ -239,7 +237,7 @@ async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(group
 
 
 async def test_a_public_queue_is_seen_whatever_the_key_is_for(group: GroupWithKeys) -> None:
-    """What a list leaves out, and the caller may read even so, has an owner."""
+    """A public queue has an owner, even if the key's listing leaves it out."""
     orders, news = await group.queues("orders", "news")
     await group.system.client.update_queue(news.name, type="public")
     reader, _ = await group.join("a", group.key(orders), news)
@@ -247,7 +245,7 @@ async def test_a_public_queue_is_seen_whatever_the_key_is_for(group: GroupWithKe
 
 
 async def test_a_leader_that_may_not_list_assigns_what_others_list(group: GroupWithKeys) -> None:
-    """A pattern of another member does not blind it."""
+    """A leader that may not list queues assigns queues that other members list."""
     orders, mails = await group.queues("orders", "mails")
     leader, transport = await group.join("a", group.full, orders)
     await until(owns(leader, orders))
@@ -262,7 +260,7 @@ async def test_a_leader_that_may_not_list_assigns_what_others_list(group: GroupW
 async def test_what_a_member_says_of_its_sight_is_bounded(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Queues that it reports and queues that it may not read together, for both lie in one node."""
+    """A member's report of visible and unreadable queues is bounded, because both are stored in one node."""
     orders, inbox, _ = await group.queues("orders", "inbox", "mails")
     await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
     with replace_in(queue_discovery, queue_discovery.MAX_OTHERS, 1):

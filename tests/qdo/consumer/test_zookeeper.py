@@ -9,7 +9,7 @@ from tests.servers.plugin import ZooKeeper
 
 
 async def test_a_group_shares_and_commits(system: System, zookeeper: ZooKeeper) -> None:
-    """Members join, partitions move, and what was committed is handled once."""
+    """Members join, partitions move, and committed messages are handled once."""
     system.use(ZooKeeperService(zookeeper.connect_string))
     queue = await system.queue(partitions=2)
     both = {Partition(queue, 1), Partition(queue, 2)}

@@ -1,6 +1,6 @@
 """The coordination services that the suite runs on: how each is reached and broken.
 
-Tests of what a tree has to do with run on each: sessions, fencing, watches, names. Tests of group state run once.
+Tests of sessions, fencing, watches and names run on each. Tests of group state run once.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from tests.servers.plugin import ZooKeeper
 
 LONG = 20.0
-"""Seconds of a session that shall outlast a test, also on a machine that has much else to do."""
+"""Session timeout in seconds that outlasts a test, also on a busy machine."""
 
 LONG_ENOUGH = 8.0
-"""Seconds of a session that outlasts a short pause of the machine, and whose signs of life are not far apart."""
+"""Session timeout in seconds that outlasts a short pause of the machine, with frequent heartbeats."""
 
 
 class Service(abc.ABC):
     """A coordination service with nothing in it, for one test.
 
     Attributes:
-        url: For ``open_coordinator``, in other processes as well; the simulated one has none.
-        root: The path that the group lies under.
-        short: Seconds of a session that a test can wait for the end of.
+        url: The argument of ``open_coordinator``, also in other processes; the simulated service has none.
+        root: The path of the group's parent.
+        short: Session timeout in seconds that is short enough for a test to wait for.
     """
 
     url: str
@@ -54,23 +54,22 @@ class Service(abc.ABC):
 
     @abc.abstractmethod
     async def expire(self, session: Session) -> None:
-        """Has the service end a session; its member hears of it later."""
+        """Ends a session at the service; its member notices later."""
 
     @abc.abstractmethod
     async def cut(self) -> None:
-        """Makes the service unreachable for everybody in this test."""
+        """Makes the service unreachable for the whole test."""
 
     @abc.abstractmethod
     async def heal(self) -> None:
-        """Makes it reachable again, with all that it had."""
+        """Makes it reachable again, with all its data."""
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Gives back what the service took for the test."""
+        """Releases the resources of the test."""
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Link]:
-        """A link of the test's own."""
         link = self.link()
         await link.open()
         try:
@@ -83,18 +82,16 @@ class Service(abc.ABC):
         await self.write(GroupPaths(self.root, group).target, data)
 
     async def write_member(self, group: str, member: str, data: bytes) -> None:
-        """Puts bytes where a live member is stored."""
         await self.write(GroupPaths(self.root, group).member(member), data)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Puts bytes into a node."""
         async with self.opened() as link:
             (outcome,) = await link.apply([(SetData(path, data, ANY),)])
         assert isinstance(outcome, Applied)
 
 
 def another(link: Link) -> Link:
-    """Returns a link to the place of another one, with a session of its own; it is not open."""
+    """Returns a link to the same place as another one, with a session of its own; it is not open."""
     if isinstance(link, TreeLink):
         return TreeLink(link.tree, link.host, link.timeout)
     from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo
@@ -108,8 +105,8 @@ async def commit_unfenced(
 ) -> dict[Partition, OwnedOffset | None]:
     """Commits over whatever is there, under another session.
 
-    That is what comes of using a client of ZooKeeper plainly: it begins a new session by itself and sends there what
-    was asked for under the old one.
+    An unmodified ZooKeeper client behaves so: it begins a new session by itself and sends the requests of the old
+    session there.
     """
     written: dict[Partition, OwnedOffset | None] = {}
     link = another(self.link)
@@ -124,21 +121,21 @@ async def commit_unfenced(
 
 
 def unfenced() -> contextlib.AbstractContextManager[None]:
-    """Has commits ask neither for the session, nor who owns the partition, nor for the offset's version."""
+    """Disables the checks of a commit: session, owner and version of the offset."""
     return replace(Session.commit, commit_unfenced)
 
 
 def zookeeper(request: pytest.FixtureRequest) -> Service:
     """A chroot of its own on the shared server."""
-    from tests.qdo.contract.zookeeper import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.qdo.contract.zookeeper import ZooKeeperService  # noqa: PLC0415 - needs the driver
 
     server: ZooKeeper = request.getfixturevalue("zookeeper")
     return ZooKeeperService(server.connect_string)
 
 
 def borrowed(request: pytest.FixtureRequest) -> Service:
-    """The same with sessions of clients that a program made."""
-    from tests.qdo.contract.zookeeper import LendingService  # noqa: PLC0415 - only who uses it needs the driver
+    """The same, with sessions of a program's own clients."""
+    from tests.qdo.contract.zookeeper import LendingService  # noqa: PLC0415 - needs the driver
 
     server: ZooKeeper = request.getfixturevalue("zookeeper")
     return LendingService(server.connect_string)
@@ -153,10 +150,10 @@ def simulated(_: pytest.FixtureRequest) -> Service:
 
 BACKENDS = {"simulated": simulated, "zookeeper": zookeeper}
 once = pytest.mark.parametrize("backend", ["simulated"], indirect=True)
-"""For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: on one is enough."""
+"""For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: one tree is enough."""
 from_outside = pytest.mark.parametrize(
     "backend",
     [pytest.param("zookeeper", marks=pytest.mark.needs_programs)],
     indirect=True,
 )
-"""For tests with members in other processes, which the simulated tree does not reach."""
+"""For tests with members in other processes, which cannot reach the simulated tree."""

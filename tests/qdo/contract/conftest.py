@@ -21,18 +21,17 @@ Join = Callable[..., Awaitable[tuple[Session, Heard]]]
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> str:
-    """Each service in turn."""
     return str(request.param)
 
 
 @pytest.fixture
 async def service(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
-    """A service with nothing in it."""
-    found = BACKENDS[backend](request)
+    """An empty service."""
+    coordination = BACKENDS[backend](request)
     try:
-        yield found
+        yield coordination
     finally:
-        await found.close()
+        await coordination.close()
 
 
 @pytest.fixture
@@ -51,13 +50,13 @@ async def open_one(service: Service) -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def coordinator(open_one: Open) -> Coordinator:
-    """An open coordinator of a group that nobody knows."""
+    """An open coordinator of a new group."""
     return await open_one()
 
 
 @pytest.fixture
 def join(open_one: Open) -> Join:
-    """Has members join, each through a coordinator of its own, as other processes would."""
+    """Joins members, each through a coordinator of its own, as other processes would."""
 
     async def join(
         name: str, group: str = "group", *, session_timeout: float = LONG, **fields: object
@@ -86,7 +85,7 @@ async def start(service: Service) -> AsyncIterator[Start]:
 
 @pytest.fixture
 def hold(start: Start) -> Hold:
-    """Starts members that own a partition; again where a short session was over before they had taken it."""
+    """Starts members that own a partition; tries again if a short session ended before they had claimed it."""
 
     async def hold(name: str, **options: float) -> Process:
         while True:

@@ -1,4 +1,4 @@
-"""What a member was told."""
+"""Records the events of a member."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from qdo.coordination import Event
 Found = TypeVar("Found")
 
 PATIENCE = 60.0
-"""Seconds after which a test gives up waiting for what must come."""
+"""Timeout in seconds of the waits in tests."""
 
 
 class Heard:
-    """Keeps the events that a session tells; the ``listen`` of a join.
+    """Keeps the events of a session; the ``listen`` argument of a join.
 
     Attributes:
-        events: All of them in order.
+        events: All events, in order.
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,11 @@ class Heard:
         self._read = 0
 
     def __call__(self, event: Event) -> None:
-        """Hears of an event."""
         self.events.append(event)
         self._news.set()
 
     async def next(self, wanted: Event) -> None:
-        """Waits for an event of one kind among those that no ``next`` has passed yet; one waiter at a time."""
+        """Waits for the next event of one kind; supports one waiter at a time."""
         async with asyncio.timeout(PATIENCE):
             while wanted not in self.events[self._read :]:
                 self._news.clear()
@@ -40,12 +39,12 @@ class Heard:
         self._read = self.events.index(wanted, self._read) + 1
 
     def forget(self) -> None:
-        """Passes over what was heard so far."""
+        """Skips the events received so far."""
         self._read = len(self.events)
 
 
 async def eventually(heard: Heard, look: Callable[[], Awaitable[Found]], wanted: Callable[[Found], bool]) -> Found:
-    """Looks again after each change that a member is told of, until it sees what is wanted."""
-    while not wanted(found := await look()):
+    """Calls ``look`` after each event until its result is accepted."""
+    while not wanted(result := await look()):
         await heard.next("changed")
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""Groups of a real service as the suite reaches them."""
+"""Groups of a real service, as the suite reaches them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from qdo.coordination import ServiceCoordinator
 from queuey.client import AsyncClient
 
 LONG = 20.0
-"""Seconds of a session that outlasts a test."""
+"""Session timeout in seconds that outlasts a test."""
 
 
 class ServiceGroups:
-    """Where the members of a test's group meet: at the service whose messages they handle.
+    """A test's group whose members meet at the service whose messages they handle.
 
     Args:
-        client: A client of the service; its maker closes it.
-        group: The name of the group, which no other test has.
+        client: A client of the service; the caller closes it.
+        group: The unique name of the group.
 
     Attributes:
-        short: Seconds of a session that a test can wait for the end of.
+        short: Session timeout in seconds that is short enough for a test to wait for.
     """
 
     short = 3.0

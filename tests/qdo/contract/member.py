@@ -1,4 +1,4 @@
-"""A member in a process of its own, for tests that stop and kill it: a request a line, an answer a line.
+"""A member in a process of its own, for tests that stop and kill it: one request and one answer per line.
 
 Run as ``python -m tests.qdo.contract.member URL GROUP MEMBER SESSION_TIMEOUT OUTLAST``.
 """
@@ -19,40 +19,39 @@ from qdo.partitions import Partition
 
 
 class Obeying:
-    """Does what the lines say, and remembers what it holds."""
+    """Executes requests, and remembers the member's partitions."""
 
     def __init__(self, session: AnySession) -> None:
         self._session = session
         self._held: dict[Partition, OwnedOffset] = {}
 
     async def claim(self, names: list[str]) -> list[str]:
-        """Takes partitions; answers with those that it owns now."""
+        """Claims partitions; answers with those that it owns now."""
         claimed = await self._session.claim([Partition.parse(name) for name in names])
         self._held |= claimed
         return sorted(map(str, claimed))
 
     async def release(self, names: list[str]) -> None:
-        """Releases partitions."""
         await self._session.release([Partition.parse(name) for name in names])
 
     async def commit(self, offsets: dict[str, str]) -> list[str]:
-        """Commits; answers with the partitions for which the id was recorded."""
-        given = {Partition.parse(name): offset for name, offset in offsets.items()}
-        held = await self._session.commit([(self._held[each], offset) for each, offset in given.items()])
+        """Commits; answers with the partitions whose id was recorded."""
+        by_partition = {Partition.parse(name): offset for name, offset in offsets.items()}
+        held = await self._session.commit([(self._held[each], offset) for each, offset in by_partition.items()])
         recorded = {partition: each for partition, each in held.items() if each is not None}
         self._held |= recorded
         return sorted(map(str, recorded))
 
     async def hold(self, seconds: float) -> None:
-        """Keeps the interpreter: nothing else of this process runs meanwhile, no thread either."""
+        """Holds the interpreter: nothing else of this process runs meanwhile, not even other threads."""
         ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
     async def stand(self, seconds: float) -> None:
-        """Keeps the event loop, but no other thread, from running."""
+        """Blocks the event loop, but no other thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - as asked
 
     async def count(self, names: list[str], times: int) -> int:
-        """Takes a partition, adds one to the number recorded for it and releases it, so many times."""
+        """Claims a partition, adds one to its recorded number and releases it, ``times`` times."""
         (partition,) = (Partition.parse(name) for name in names)
         done = 0
         while done < times:
@@ -64,7 +63,7 @@ class Obeying:
 
 
 async def main(url: str, group: str, member: str, session_timeout: float, outlast: float) -> None:
-    """Joins and obeys until there are no more lines."""
+    """Joins, and executes requests until the input ends."""
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)
     coordinator.outlast = outlast
     await coordinator.open()
@@ -74,7 +73,7 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
 
 
 async def obey(session: AnySession) -> None:
-    """Says that it has joined, and does what the lines say until there are no more."""
+    """Reports that it has joined, and executes requests until the input ends."""
     obeying = Obeying(session)
     loop = asyncio.get_running_loop()
     answer: dict[str, Any] = {"done": "joined"}
@@ -84,9 +83,9 @@ async def obey(session: AnySession) -> None:
         line = await loop.run_in_executor(None, sys.stdin.readline)
         if not line:
             break
-        name, *given = json.loads(line)
+        name, *arguments = json.loads(line)
         try:
-            answer = {"done": await getattr(obeying, name)(*given)}
+            answer = {"done": await getattr(obeying, name)(*arguments)}
         except QdoError as error:
             answer = {"error": error.code}
 

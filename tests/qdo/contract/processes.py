@@ -1,4 +1,4 @@
-"""Members in processes of their own, as a test starts, stops and kills them."""
+"""Members in processes of their own, which a test starts, stops and kills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Refused(Exception):
-    """What a member was asked raised an error of this package; the text is its code."""
+    """A request to a member raised an error of this package; the text is its code."""
 
 
 class Process:
@@ -32,7 +32,7 @@ class Process:
 
     @classmethod
     async def run(cls, *words: str) -> Process:
-        """Starts a program that obeys, and waits until it has joined."""
+        """Starts a member's program, and waits until it has joined."""
         arguments = "-m", *words
         pipe = asyncio.subprocess.PIPE
         started = cls(
@@ -42,21 +42,20 @@ class Process:
         return started
 
     async def ask(self, *request: Any) -> Any:  # noqa: ANN401 - what the member answers
-        """Has the member do something.
+        """Sends a request to the member and returns its answer.
 
         Raises:
-            Refused: It raised one of our errors.
+            Refused: The member raised one of our errors.
         """
         self.say(*request)
         return await self.answer()
 
     def say(self, *request: Any) -> None:  # noqa: ANN401 - see member.py
-        """Tells the member to do something, without waiting for it."""
+        """Sends a request without waiting for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
     async def answer(self) -> Any:  # noqa: ANN401 - what the member answers
-        """Returns the next answer."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             line = await self._process.stdout.readline()
@@ -68,15 +67,13 @@ class Process:
 
     @property
     def id(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def signal(self, which: signal.Signals) -> None:
-        """Sends a signal."""
         self._process.send_signal(which)
 
     async def end(self) -> None:
-        """Kills the process; it leaves nothing and says nothing."""
+        """Kills the process, without any clean-up of its own."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         if self._process.stdin is not None:

@@ -1,4 +1,4 @@
-"""Partitions that tests share out, and names that are easily mistaken."""
+"""Partitions to share out, and names that are easily confused."""
 
 from __future__ import annotations
 

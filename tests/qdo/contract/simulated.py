@@ -1,4 +1,4 @@
-"""The coordination service in memory as the suite reaches and breaks it."""
+"""The in-memory coordination service, as the suite reaches and breaks it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,26 @@ class SimulatedService(Service):
         self.host = LoopHost()
 
     def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
-        """See the base class."""
         return Coordinator(
             group, lambda outlast: TreeLink(self.tree, self.host, session_timeout, outlast), session_timeout
         )
 
     def link(self, *, session_timeout: float = LONG) -> TreeLink:
-        """See the base class."""
         return TreeLink(self.tree, self.host, session_timeout)
 
     async def expire(self, session: Session) -> None:
-        """See the base class. Its member knows as soon as it can be reached."""
+        """Ends the session. Its member notices as soon as it can reach the service."""
         self.tree.end(session.link.session)
         async with asyncio.timeout(PATIENCE):
-            while session.state == "connected":  # noqa: ASYNC110 - the session tells its listener alone
+            while session.state == "connected":  # noqa: ASYNC110 - only the session's listener is notified
                 await asyncio.sleep(0)
 
     async def cut(self) -> None:
-        """See the base class."""
         self.host.no_tree = True
         for link in self.tree.links:
             link.cut(0.0)
 
     async def heal(self) -> None:
-        """See the base class."""
         self.host.no_tree = False
 
     async def close(self) -> None:

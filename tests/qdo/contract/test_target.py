@@ -1,4 +1,4 @@
-"""The target: set at the version that was read, all of it in one instant; and what it gives to each member."""
+"""The target: set atomically at the version that was read; each member learns its own part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.qdo.contract.samples import ONE, OTHER, some
 
 @once
 async def test_a_group_begins_without_a_target(join: Join, open_one: Open) -> None:
-    """Nobody has set one: None at version -1, and looking at it sets none."""
+    """A new group has no target: None at version -1, and reading it creates none."""
     session, _ = await join("a")
     assert await session.target() == (None, -1)
     assert await (await open_one()).target() is None
@@ -27,14 +27,14 @@ async def test_a_group_begins_without_a_target(join: Join, open_one: Open) -> No
 
 @once
 async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one: Open) -> None:
-    """Only who has read the present one replaces it; a refusal changes nothing."""
+    """Only a caller that has read the current target replaces it; a refusal changes nothing."""
     mine, _ = await join("a")
     other, _ = await join("b")
     first, second = TargetAssignment({ONE: "a"}), TargetAssignment({ONE: "b"}, {"c": 1.25}, frozenset({"c", "d"}))
     assert await mine.set_target(first, -1)
     assert not await other.set_target(second, -1)
-    found, version = await other.target()
-    assert found == first
+    target, version = await other.target()
+    assert target == first
     assert await other.set_target(second, version)
     assert not await mine.set_target(first, version)
     assert not await mine.set_target(first, version + 10)
@@ -45,17 +45,17 @@ async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one
 
 @once
 async def test_an_empty_target_is_a_target(join: Join) -> None:
-    """One that gives nobody anything is not the same as none."""
+    """A target that assigns nothing differs from a missing one."""
     session, _ = await join("a")
     assert await session.set_target(TargetAssignment(), -1)
-    found, version = await session.target()
-    assert found == TargetAssignment()
+    target, version = await session.target()
+    assert target == TargetAssignment()
     assert version != -1
 
 
 @once
 async def test_a_target_outlives_the_members(join: Join, open_one: Open) -> None:
-    """It is still there when all have left: the next members begin with who owned what."""
+    """The target is kept when all members have left, so that the next ones begin with the former owners."""
     mine, _ = await join("a")
     await mine.set_target(TargetAssignment({ONE: "a"}), -1)
     await mine.leave()
@@ -77,7 +77,7 @@ async def test_a_target_may_be_large(join: Join) -> None:
 
 @once
 async def test_a_target_of_a_newer_program_is_not_guessed_at(join: Join, open_one: Open, service: Service) -> None:
-    """What a newer program has written, or nobody, is refused rather than misread."""
+    """A target of a newer program, or an invalid one, is refused rather than misread."""
     session, _ = await join("a")
     await session.set_target(TargetAssignment({ONE: "a"}), -1)
     for data in (b"qdo9=later", b"", b"{}"):
@@ -90,7 +90,7 @@ async def test_a_target_of_a_newer_program_is_not_guessed_at(join: Join, open_on
 
 @once
 async def test_a_member_is_told_what_it_is_to_own(join: Join) -> None:
-    """Its part of the target and nothing else, from the instant on in which the target is set."""
+    """A member is notified of its own part of the target, as soon as the target is set."""
     mine, _ = await join("a")
     other, heard = await join("b")
     assert await mine.assignment() == await other.assignment() == frozenset()
@@ -100,14 +100,14 @@ async def test_a_member_is_told_what_it_is_to_own(join: Join) -> None:
     version = (await mine.target()).version
     assert await mine.set_target(TargetAssignment({ONE: "b", **dict.fromkeys(some(2, OTHER), "b")}), version)
     assert await mine.assignment() == frozenset()
-    wanted = {ONE, *some(2, OTHER)}
-    await eventually(heard, other.assignment, lambda given: given == wanted)
+    expected = {ONE, *some(2, OTHER)}
+    await eventually(heard, other.assignment, lambda given: given == expected)
     later, _ = await join("c")
     assert await later.assignment() == frozenset()
 
 
 async def test_no_change_of_an_assignment_is_missed(join: Join) -> None:
-    """Who looks again after each event has in the end what the last target gives it."""
+    """A member that reads again after each event ends up with its part of the last target."""
     writer, _ = await join("writer")
     watchers = {name: await join(name) for name in "abc"}
     last = {each: "abc"[(each.number + 19) % 3] for each in some(6)}
@@ -122,12 +122,12 @@ async def test_no_change_of_an_assignment_is_missed(join: Join) -> None:
     async with asyncio.TaskGroup() as group:
         for name, (session, heard) in watchers.items():
             wanted = {each for each, owner in last.items() if owner == name}
-            group.create_task(eventually(heard, session.assignment, lambda given, wanted=wanted: given == wanted))  # type: ignore[misc] # one for each
+            group.create_task(eventually(heard, session.assignment, lambda given, wanted=wanted: given == wanted))  # type: ignore[misc] # one for each member
         group.create_task(write())
 
 
 async def test_one_leads_until_it_is_gone(join: Join, service: Service) -> None:
-    """Never more than one; the others hear when they may, also when a session ends without a word."""
+    """At most one member leads; the next one is notified, also when a session ends without leaving."""
     members = {name: await join(name, session_timeout=LONG_ENOUGH) for name in "bca"}
 
     async def leading() -> list[str]:
@@ -146,7 +146,7 @@ async def test_one_leads_until_it_is_gone(join: Join, service: Service) -> None:
 
 @once
 async def test_a_member_that_retires_leads_no_more_and_keeps_what_it_has(join: Join) -> None:
-    """The others see that it is leaving, another leads, and it can still commit and release."""
+    """The others see that a member retires, another one leads, and the retired member can still commit and release."""
     members = {name: await join(name) for name in "ab"}
     (name,) = [name for name, (session, _) in members.items() if await session.lead()]
     retiring, _ = members.pop(name)

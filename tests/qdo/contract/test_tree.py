@@ -1,6 +1,6 @@
-"""The tree that groups stand on: nodes with versions, changes that are whole, ephemeral nodes, watches.
+"""The tree under groups: nodes with versions, atomic changes, ephemeral nodes, watches.
 
-The simulated one is held to it as well, on which groups are played, and so is a session that a program lends.
+These tests also run on the simulated tree, and on a session that a program lends.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
     async with contextlib.AsyncExitStack() as opened:
         service = {**BACKENDS, "borrowed": borrowed}[request.param](request)
         opened.push_async_callback(service.close)
-        found = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
-        await make(await found.open(), [found.top])
-        yield found
+        fresh_tree = Tree(f"{service.root}/t", lambda: service.link(session_timeout=LONG_ENOUGH), opened)
+        await make(await fresh_tree.open(), [fresh_tree.top])
+        yield fresh_tree
 
 
 class Watched:
-    """What a link was told of watched nodes."""
+    """Records the changes of watched nodes."""
 
     def __init__(self, link: Link) -> None:
         self.paths: list[str] = []
@@ -74,27 +74,26 @@ class Watched:
         link.on_watch = self
 
     def __call__(self, paths: list[str]) -> None:
-        """Hears of changes."""
         self.paths += paths
         self._news.set()
 
     async def next(self, count: int = 1) -> list[str]:
-        """Returns what was heard since the last time, once it is so much."""
+        """Waits for this many changes since the last call, and returns them."""
         async with asyncio.timeout(PATIENCE):
             while len(self.paths) < count:
                 self._news.clear()
                 await self._news.wait()
-        found, self.paths = self.paths, []
-        return sorted(found)
+        paths, self.paths = self.paths, []
+        return sorted(paths)
 
 
 def refused(why: RejectionReason, at: int = 0) -> Outcome:
-    """Returns what becomes of a change that did not happen."""
+    """Returns the outcome of a refused change."""
     return Rejection(why, at)
 
 
 async def test_nodes_have_data_and_versions(tree: Tree) -> None:
-    """Each change of the data raises the version by one; a node that is made anew begins with the first."""
+    """Each change of the data raises the version by one; a node that is recreated begins with the first version."""
     link, path = await tree.open(), tree / "a"
     assert await link.read([path]) == [None]
     assert await link.apply([(Create(path, b"0"),), (SetData(path, b"1", 0),), (SetData(path, b"2", ANY),)]) == [
@@ -113,7 +112,7 @@ async def test_nodes_have_data_and_versions(tree: Tree) -> None:
 
 
 async def test_what_nodes_are_not_is_refused(tree: Tree) -> None:
-    """Every operation says why it is not done, and which of a change it was."""
+    """A refused operation names its reason, and its place in the change."""
     link, path, absent = await tree.open(), tree / "a", tree / "b"
     await link.apply([(Create(path),), (Create(f"{path}/c"),)])
     reason = RejectionReason
@@ -143,7 +142,7 @@ async def test_what_nodes_are_not_is_refused(tree: Tree) -> None:
 
 
 async def test_a_change_is_made_whole_or_not_at_all(tree: Tree) -> None:
-    """A refused one leaves nothing, whatever it did before it was refused; those beside it are made."""
+    """A refused change leaves nothing, whatever it did before; other changes sent with it are made."""
     link, path = await tree.open(), tree / "a"
     (first, second, third) = await link.apply(
         [
@@ -160,7 +159,7 @@ async def test_a_change_is_made_whole_or_not_at_all(tree: Tree) -> None:
 
 
 async def test_changes_that_do_not_depend_on_each_other_are_made_each_for_itself(tree: Tree) -> None:
-    """Whatever kinds they have, and whichever of them are refused: the outcomes come in their order."""
+    """Independent changes of any kind are made or refused separately, and the outcomes come in order."""
     link = await tree.open()
     places = [tree / f"{number:02}" for number in range(20)]
     made = await link.apply_each((Create(each), Create(f"{each}/in")) for each in places)
@@ -185,13 +184,13 @@ async def test_changes_that_do_not_depend_on_each_other_are_made_each_for_itself
         refused(RejectionReason.NODE_EXISTS),
         Applied((0,)),
     ]
-    found = [(node and node.data, node and node.version) for node in await link.read([*places[:4], places[7]])]
-    assert found == [(b"0", 2), (b"x", 1), (b"2", 2), (b"3", 1), (b"", 0)]
+    stored = [(node and node.data, node and node.version) for node in await link.read([*places[:4], places[7]])]
+    assert stored == [(b"0", 2), (b"x", 1), (b"2", 2), (b"3", 1), (b"", 0)]
     assert await link.children([*places[:3], places[3]]) == [[], ["in"], [], ["in"]]
 
 
 async def test_a_node_knows_its_children(tree: Tree) -> None:
-    """Only those directly in it; a node that is not there has none to tell."""
+    """Children are the nodes directly below; a missing node has none."""
     link = await tree.open()
     assert await link.children([tree.top, tree / "a"]) == [[], None]
     await link.apply([(Create(tree / "a"),), (Create(tree / "a/b"),), (Create(tree / "c"),)])
@@ -202,7 +201,7 @@ async def test_a_node_knows_its_children(tree: Tree) -> None:
 
 @pytest.mark.parametrize("tree", ["borrowed", "zookeeper"], indirect=True)
 async def test_names_are_completed_by_a_number(tree: Tree) -> None:
-    """Where the tree does that, the outcome tells the paths; a node that is made beside is told as well."""
+    """With names numbered by the tree, the outcome has the paths, also for a node created beside them."""
     link = await tree.open()
     numbered = Create(tree / "n-", b"x", sequence=True)
     outcomes = await link.apply([(numbered,), (Create(tree / "a"), SetData(tree / "a", b"", 0), numbered)])
@@ -213,7 +212,7 @@ async def test_names_are_completed_by_a_number(tree: Tree) -> None:
 
 
 async def test_ephemeral_nodes_go_with_their_session(tree: Tree) -> None:
-    """They name the session that made them, and nothing else goes."""
+    """Ephemeral nodes name their session and are removed with it; other nodes stay."""
     mine, other = await tree.open(), await tree.open()
     await mine.apply([(Create(tree / "a", ephemeral=True),), (Create(tree / "b"),)])
     (node,) = await other.read([tree / "a"])
@@ -226,7 +225,7 @@ async def test_ephemeral_nodes_go_with_their_session(tree: Tree) -> None:
 
 
 async def test_a_session_that_has_ended_does_nothing(tree: Tree) -> None:
-    """Every request is refused, and its end is reported once."""
+    """After its end a session refuses every request, and its end is reported once."""
     link = await tree.open()
     states: list[str] = []
     link.on_state = states.append
@@ -246,7 +245,7 @@ async def test_a_session_that_has_ended_does_nothing(tree: Tree) -> None:
 
 
 async def test_a_watch_tells_of_one_change(tree: Tree) -> None:
-    """Of nodes that are there or not, and of children that come and go; of one's own changes as of others'."""
+    """A watch reports one change: of a node, existing or not, or of its children, by its own session or another."""
     mine, other = await tree.open(), await tree.open()
     await mine.apply([(Create(tree / "a"),)])
     watched = Watched(mine)
@@ -265,7 +264,7 @@ async def test_a_watch_tells_of_one_change(tree: Tree) -> None:
 
 
 async def test_the_end_of_a_session_is_a_change(tree: Tree) -> None:
-    """Whoever watches its nodes, or what they are in, hears of it."""
+    """The end of a session triggers the watches of its nodes and of their parents."""
     mine, other = await tree.open(), await tree.open()
     await other.apply([(Create(tree / "a", ephemeral=True),)])
     watched = Watched(mine)
@@ -277,9 +276,9 @@ async def test_the_end_of_a_session_is_a_change(tree: Tree) -> None:
 
 @pytest.mark.parametrize("tree", sorted(BACKENDS), indirect=True)
 async def test_what_was_watched_is_told_before_later_answers(tree: Tree) -> None:
-    """So whoever keeps what it has read never holds it beside something newer.
+    """A change of a watched node is reported before later answers, so a cache never mixes old and new data.
 
-    Clients that a program made tell of changes and of answers in two threads.
+    A program's own clients report changes and answers in two threads.
     """
     mine, other = await tree.open(), await tree.open()
     await mine.apply([(Create(tree / "a"),), (Create(tree / "b"),)])

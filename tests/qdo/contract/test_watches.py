@@ -1,4 +1,4 @@
-"""That a change is heard of: a `changed` event follows the next change after whoever asked."""
+"""Members are notified: a ``changed`` event follows the next change after a read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.qdo.contract.samples import ONE, some
 
 
 async def told(heard: Heard, ask: Callable[[], Awaitable[object]], change: Awaitable[object]) -> None:
-    """Asks for something, has it changed, and waits until that is heard of."""
+    """Reads, makes a change, and waits for the event."""
     await ask()
     heard.forget()
     await change
@@ -21,7 +21,7 @@ async def told(heard: Heard, ask: Callable[[], Awaitable[object]], change: Await
 
 
 async def test_members_that_come_and_go_are_heard_of(join: Join, open_one: Open, service: Service) -> None:
-    """Joining, leaving, and ending without a word."""
+    """Members that join, leave, or end without leaving are noticed."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     coordinator = await open_one()
     await told(heard, mine.members, coordinator.join(Member("b"), Heard()))
@@ -35,7 +35,7 @@ async def test_members_that_come_and_go_are_heard_of(join: Join, open_one: Open,
 
 
 async def test_a_target_is_heard_of(join: Join) -> None:
-    """The first one and each that replaces it."""
+    """The first target and each replacement are noticed."""
     mine, heard = await join("a")
     other, _ = await join("b")
     for _ in range(3):
@@ -44,7 +44,7 @@ async def test_a_target_is_heard_of(join: Join) -> None:
 
 
 async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> None:
-    """By release, by leaving, and because a session ended."""
+    """Partitions that become free are noticed: by release, by leaving, and when a session ends."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
 
     async def own(name: str) -> Session:
@@ -64,7 +64,7 @@ async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> No
 
 
 async def test_no_partition_that_becomes_free_is_missed(join: Join) -> None:
-    """Members that pass partitions on, each taking as soon as it hears that it can, all get each in the end."""
+    """Members that pass partitions on, each claiming when notified, all get each partition in the end."""
     partitions = some(5)
     members = [await join(f"m{number}") for number in range(4)]
 

@@ -1,4 +1,4 @@
-"""Coordination by ZooKeeper as the suite reaches and breaks it: a chroot of its own, behind a network of its own."""
+"""ZooKeeper as the suite reaches and breaks it: a chroot behind a proxy, for each test."""
 
 from __future__ import annotations
 
@@ -33,23 +33,19 @@ class ZooKeeperService(Service):
         self._direct = connect_string
 
     def link(self, *, session_timeout: float = LONG) -> ZooKeeperLink:
-        """See the base class."""
         return ZooKeeperLink(ConnectionOptions(self.proxy.address, self.root, session_timeout))
 
     async def expire(self, session: Session) -> None:
-        """Closes the session as another client that has its number and password; waits until its member knows."""
+        """Closes the session from another client that has its number and password; waits until its member notices."""
         await expire(self._direct, session)
 
     async def cut(self) -> None:
-        """See the base class."""
         await asyncio.to_thread(self.proxy.cut)
 
     async def heal(self) -> None:
-        """See the base class."""
         await asyncio.to_thread(self.proxy.heal)
 
     async def close(self) -> None:
-        """Removes the chroot and the network."""
         await asyncio.to_thread(self.proxy.close)
         link = ZooKeeperLink(ConnectionOptions(self._direct))
         await link.open()
@@ -58,23 +54,20 @@ class ZooKeeperService(Service):
 
 
 class LendingService(ZooKeeperService):
-    """The same, for links to the sessions of clients that are made for them."""
+    """The same, for links to the sessions of clients that a program made."""
 
     def link(self, *, session_timeout: float = LONG) -> LentLink:  # type: ignore[override] # for its tests alone
-        """See the base class."""
         return LentLink(KazooClient(self.proxy.address, timeout=session_timeout))
 
 
 class LentLink(BorrowedLink):
-    """A link to the session of a client that is stopped with it, as its program would."""
+    """A link to the session of a client that is stopped with the link."""
 
     async def open(self) -> None:
-        """Starts the client."""
         await asyncio.to_thread(self._client.start, 60)
         await super().open()
 
     async def close(self) -> None:
-        """Stops the client."""
         await super().close()
         await asyncio.to_thread(self._client.stop)
         await asyncio.to_thread(self._client.close)
@@ -82,7 +75,7 @@ class LentLink(BorrowedLink):
 
 @contextlib.contextmanager
 def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
-    """A client of kazoo as it is, for what tests do behind the members' backs."""
+    """An unmodified kazoo client, for a test's own requests."""
     client = KazooClient(hosts, **options)
     client.start(60)
     try:
@@ -93,7 +86,7 @@ def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo'
 
 
 async def expire(hosts: str, session: Session) -> None:
-    """Ends a session at the servers; returns when its member knows."""
+    """Ends a session at the servers; returns when its member has noticed."""
     link = session.link
     assert isinstance(link, ZooKeeperLink)
     identity = link._client.client_id
@@ -113,7 +106,6 @@ def _close(hosts: str, identity: tuple[int, bytes]) -> None:
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    """Waits until something is so."""
     async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110 - what is waited for is changed by kazoo's thread
+        while not reached():  # noqa: ASYNC110 - kazoo's thread changes the condition
             await asyncio.sleep(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""A real server of ZooKeeper and a real service, with queues of the test's own on both."""
+"""A real ZooKeeper server and a real service, with queues of the test's own on both."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["client", "served"]
 
 
 class CuratorQueue:
-    """A queue in ZooKeeper, as other programs would fill and see it.
+    """A queue in ZooKeeper, as other programs fill and see it.
 
     Args:
         kazoo: A client of kazoo.
-        hosts: Of the servers.
+        hosts: The addresses of the servers.
     """
 
     def __init__(self, kazoo: Any, hosts: str) -> None:  # noqa: ANN401 - kazoo's
@@ -48,20 +48,19 @@ class CuratorQueue:
         return str(path.rpartition("/")[2])
 
     def put_many(self, bodies: Iterable[bytes]) -> None:
-        """Creates an item for each, many in a transaction."""
-        each = iter(bodies)
-        while chunk := list(itertools.islice(each, 1000)):
+        """Creates an item for each body, many in a transaction."""
+        remaining = iter(bodies)
+        while chunk := list(itertools.islice(remaining, 1000)):
             transaction = self.kazoo.transaction()
             for body in chunk:
                 transaction.create(f"{self.root}{self.path}/queue-", encode([body]), sequence=True)
             assert all(isinstance(made, str) for made in transaction.commit())
 
     def names(self) -> list[str]:
-        """The names of its nodes, sorted."""
         return sorted(self.kazoo.get_children(self.root + self.path))
 
     def count(self) -> int:
-        """The number of its nodes, which is had without a list of them."""
+        """The number of its nodes, counted without a list of them."""
         return int(self.kazoo.exists(self.root + self.path).children_count)
 
     def messages(self) -> list[bytes]:
@@ -70,13 +69,13 @@ class CuratorQueue:
         return [body for data in found for body in decode(data)]
 
     def beside(self) -> list[str]:
-        """The nodes beside the queue: what a drain or fill keeps."""
+        """The nodes beside the queue, in which a drain or fill keeps its state."""
         return sorted(set(self.kazoo.get_children(f"{self.root}/queues")) - {"orders"})
 
 
 @pytest.fixture
 def curator(zookeeper: ZooKeeper) -> Iterator[CuratorQueue]:
-    """An empty queue in a chroot of the test's own; what is left there goes with the server's data."""
+    """An empty queue in a chroot of the test's own, which is removed with the server's data."""
     with plain(zookeeper.connect_string) as kazoo:
         yield CuratorQueue(kazoo, zookeeper.connect_string)
 
@@ -104,5 +103,5 @@ def async_client(served: Served) -> AsyncClient:
 
 
 def bodies(client: Client, queue: str) -> list[str]:
-    """The messages of a queue of Queuey, by time."""
+    """The messages of a Queuey queue, by time."""
     return [str(message.body) for message in client.read_all(queue, partitions="*", since=0)]

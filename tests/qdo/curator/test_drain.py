@@ -1,4 +1,4 @@
-"""``qdo curator drain`` and ``peek``: what is moved, in which order, and what stays."""
+"""``qdo curator drain`` and ``peek``: items that are moved, their order, and items that stay."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CHILD = Child("queue-0000000000", "queue-", 0)
 
 @given(some.lists(some.tuples(some.integers(1, BATCH_MESSAGES), some.integers(0, BATCH_BYTES + 5)), max_size=250))
 def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> None:
-    """Nothing is lost or moved; no batch is too large, but for an item that is too large for any."""
-    found = [Item(CHILD._replace(sequence=at), bytes(weight), 0, many, 0.0) for at, (many, weight) in enumerate(sizes)]
-    made = list(batches(found))
-    assert [item for batch in made for item in batch] == found
+    """Batches keep all items in order and within the limit, except an item that is too large for any batch."""
+    items = [Item(CHILD._replace(sequence=at), bytes(weight), 0, many, 0.0) for at, (many, weight) in enumerate(sizes)]
+    made = list(batches(items))
+    assert [item for batch in made for item in batch] == items
     for batch in made:
         assert 1 <= len(batch) <= BATCH_NODES
         assert sum(item.messages for item in batch) <= BATCH_MESSAGES
@@ -50,13 +50,13 @@ def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> 
     ],
 )
 def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
-    """The reason names what is wrong with the item."""
+    """The reason names the fault of the item."""
     with pytest.raises(Unfit, match=why):
         examine(QUEUE, CHILD, data, 0, now=0, most=1000)
 
 
 def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
-    """Queuey would refuse it; one that was due is not delayed."""
+    """An item beyond Queuey's longest delay is unfit; one that is due by now is not delayed."""
     data = encode([b"a"])
     child = Child("x", "x", 0, epoch=int((LONGEST_DELAY + 1) * 1000))
     with pytest.raises(Unfit, match="is due in 33554433 seconds"):
@@ -66,12 +66,12 @@ def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
 
 
 def test_a_simple_queue_has_raw_data() -> None:
-    """Whatever bytes a node has are its message."""
+    """The bytes of a simple queue's node are its message."""
     assert examine(SIMPLE, CHILD, b"\0\1", 3, now=0, most=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
 
 
 def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """Messages of one or several a node arrive in the queue's order; nothing is left in ZooKeeper."""
+    """Messages arrive in the queue's order, also several of one node; nothing is left in ZooKeeper."""
     for number in range(120):
         curator.put(f"{number}".encode())
     curator.put(b"a", b"b", b"c")
@@ -90,7 +90,7 @@ def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: C
 
 
 def test_a_dry_run_moves_nothing(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """It counts what would be moved and shows what would stay."""
+    """A dry run counts items to be moved and shows items that would stay."""
     names = [curator.put(b"one", b"two"), curator.put_raw(b"?"), curator.put(b"three")]
     ended = run("curator", "drain", curator.path, queue, "--dry-run")
     assert ended.text == f"Would move 2 items with 3 messages from {curator.path} to {queue}.\n"
@@ -99,7 +99,7 @@ def test_a_dry_run_moves_nothing(run: Run, curator: CuratorQueue, client: Client
 
 
 def test_a_limit_leaves_the_rest(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """The first so many are moved, the others by the next run."""
+    """With a limit the first items are moved, and the others by the next run."""
     names = [curator.put(body) for body in (b"one", b"two", b"three")]
     assert run("curator", "drain", curator.path, queue, "--limit", "2").code == 0
     assert (bodies(client, queue), curator.names()) == (["one", "two"], names[2:])
@@ -108,7 +108,7 @@ def test_a_limit_leaves_the_rest(run: Run, curator: CuratorQueue, client: Client
 
 
 def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """One bad node keeps no other from being moved, also if only Queuey finds it bad."""
+    """One bad node does not keep others from being moved, even if only Queuey refuses it."""
     curator.put(b"one")
     bad = [curator.put_raw(b"\0\1\0\2\2"), curator.put(b"x" * 300_000), curator.put_raw(b"{}", "config-")]
     curator.put(b"two")
@@ -118,18 +118,18 @@ def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client
     assert sorted(reasons) == curator.names() == sorted(bad)
     assert "version" in reasons[bad[0]]
     assert "refused by Queuey" in reasons[bad[1]]
-    assert "is no name of a DistributedQueue's node" in reasons[bad[2]]
+    assert "is not the name of a node of a DistributedQueue" in reasons[bad[2]]
     assert bodies(client, queue) == ["one", "two"]
     assert curator.beside() == []
 
 
 def test_priorities_give_the_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """The most urgent messages come first; the number goes along in a header."""
+    """The most urgent messages come first; a header has the priority."""
     for priority in (5, -1, 0):
         curator.put(f"{priority}".encode(), prefix=PRIORITY.prefix(priority))
     assert run("curator", "drain", curator.path, queue, "--recipe", "priority").code == 0
-    found = list(client.read_all(queue, since=0))
-    assert [(message.body, message.headers[PRIORITY_HEADER]) for message in found] == [
+    messages = list(client.read_all(queue, since=0))
+    assert [(message.body, message.headers[PRIORITY_HEADER]) for message in messages] == [
         ("-1", "-1"),
         ("0", "0"),
         ("5", "5"),
@@ -137,7 +137,7 @@ def test_priorities_give_the_order(run: Run, curator: CuratorQueue, client: Clie
 
 
 def test_delays_become_delays(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """What is due at some later time is hidden until then; what was due is not."""
+    """Messages that are due later are delayed until then; due ones are not."""
     now = int(time.time() * 1000)
     curator.put(b"later", prefix=DELAY.prefix(now + 3_600_000))
     curator.put(b"now", prefix=DELAY.prefix(now - 1000))
@@ -147,7 +147,7 @@ def test_delays_become_delays(run: Run, curator: CuratorQueue, client: Client, q
 
 
 def test_ids_become_headers(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """An id goes along in a header."""
+    """A header has the id."""
     curator.put(b"pears", prefix=IDS.prefix("orders/17"))
     assert run("curator", "drain", curator.path, queue, "--recipe", "id").code == 0
     (message,) = client.read_all(queue, since=0)
@@ -155,7 +155,7 @@ def test_ids_become_headers(run: Run, curator: CuratorQueue, client: Client, que
 
 
 def test_a_simple_queue_is_moved(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """Its nodes have other names and no envelope."""
+    """A simple queue, whose nodes have other names and no envelope, is moved."""
     for body in (b"one", b"\xff\x00"):
         curator.put_raw(body, "qn-")
     assert run("curator", "drain", curator.path, queue, "--recipe", "simple").code == 0
@@ -163,7 +163,7 @@ def test_a_simple_queue_is_moved(run: Run, curator: CuratorQueue, client: Client
 
 
 def test_a_partition_and_a_life_can_be_chosen(run: Run, curator: CuratorQueue, client: Client) -> None:
-    """All messages go there, in order."""
+    """All messages go to the chosen partition with the chosen TTL, in order."""
     queue = client.create_queue(partitions=4).name
     for body in (b"one", b"two"):
         curator.put(body)
@@ -175,7 +175,7 @@ def test_a_partition_and_a_life_can_be_chosen(run: Run, curator: CuratorQueue, c
 
 
 def test_items_that_consumers_hold_are_left(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """With the lock path a drain passes over what others work on; no lock of its own stays."""
+    """With the lock path a drain skips items that consumers hold, and leaves no lock of its own."""
     names = [curator.put(body) for body in (b"one", b"two")]
     lock = f"{curator.root}{curator.lock_path}/{names[0]}"
     curator.kazoo.create(lock, b"", ephemeral=True)
@@ -193,7 +193,7 @@ def test_items_that_consumers_hold_are_left(run: Run, curator: CuratorQueue, cli
 
 
 def test_the_lock_path_may_be_missing(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """Servers remove it while it is empty, because Curator makes it as a container."""
+    """The lock path may be missing, because servers remove the empty container."""
     curator.put(b"one")
     curator.kazoo.delete(f"{curator.root}/locks", recursive=True)
     assert run("curator", "drain", curator.path, queue, "--lock-path", curator.lock_path).code == 0
@@ -201,7 +201,7 @@ def test_the_lock_path_may_be_missing(run: Run, curator: CuratorQueue, client: C
 
 
 def test_peek_shows_the_first_items(run: Run, curator: CuratorQueue) -> None:
-    """For people as a table, for programs as JSON; nothing is taken."""
+    """Peek prints a table or JSON, and removes nothing."""
     names = [
         curator.put(b"five", prefix=PRIORITY.prefix(5)),
         curator.put(b"one", b"\x1btwo", prefix=PRIORITY.prefix(1)),
@@ -222,7 +222,7 @@ def test_peek_shows_the_first_items(run: Run, curator: CuratorQueue) -> None:
 
 
 def test_peek_shows_the_first_messages_of_a_node(run: Run, curator: CuratorQueue) -> None:
-    """A node with many says how many it has."""
+    """A node with many messages shows their number."""
     curator.put(*(b"m%d" % number for number in range(5_000)))
     (item,) = run("curator", "peek", curator.path, "--json").json["first"]
     assert (item["count"], item["messages"]) == (5_000, [f"m{number}" for number in range(100)])

@@ -1,4 +1,4 @@
-"""Drains and fills that end at each of their steps: what is run again completes them, and moves each message once."""
+"""Drains and fills that end at any step: the next run completes them, and moves each message once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.servers.served import Served
 
 
 class Killed(BaseException):
-    """The process ends here; nothing that it does later counts."""
+    """The simulated end of the process: nothing that it does later counts."""
 
 
 class Steps:
-    """Counts what a run does to servers, and ends it before or after one of these steps.
+    """Counts the requests of a run, and ends it before or after one of them.
 
     Args:
-        at: Counted from 0; -1: never.
-        after: The step is done, and its answer lost.
+        at: The number of the step, from 0; -1 for never.
+        after: The step is carried out, and its answer is lost.
     """
 
     def __init__(self, at: int = -1, *, after: bool = False) -> None:
@@ -52,7 +52,7 @@ class Steps:
         return step
 
     def run(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - any answer
-        """Runs something with its steps counted; returns None if it was ended."""
+        """Runs a plan with its steps counted; returns None if it was ended."""
         with (
             replace(ZooKeeperLink.apply, self.around(ZooKeeperLink.apply)),
             replace(AsyncClient.send_many, self.around(AsyncClient.send_many)),
@@ -66,8 +66,6 @@ class Steps:
 
 
 def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
-    """A drain that can be run."""
-
     async def run() -> Drained:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             target = Target((await client.hello()).id, client.application, queue)
@@ -77,8 +75,6 @@ def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) 
 
 
 def filling(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
-    """A fill that can be run."""
-
     async def run() -> Filled:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             source = Target((await client.hello()).id, client.application, queue)
@@ -91,7 +87,7 @@ def filling(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], A
 def test_a_drain_that_ends_at_any_step_is_completed(
     curator: CuratorQueue, served: Served, client: Client, locks: tuple[str, ...]
 ) -> None:
-    """Before and after each request to ZooKeeper and Queuey: the next drain moves what is left, and nothing twice."""
+    """A drain that ends before or after any request is completed by the next one, and nothing is moved twice."""
     options = dict.fromkeys(locks, curator.root + curator.lock_path)
 
     def fresh() -> str:
@@ -114,7 +110,7 @@ def test_a_drain_that_ends_at_any_step_is_completed(
 
 
 def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """Before and after each request: the next fill moves what is left once the claims have ended, and nothing twice."""
+    """A fill that ends before or after any request is completed by the next one once its claims have ended."""
 
     def fresh() -> str:
         for name in curator.names():
@@ -141,7 +137,7 @@ def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served
 def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
     run: Run, curator: CuratorQueue, served: Served, client: Client
 ) -> None:
-    """What was taken out for one queue never arrives in another."""
+    """Items taken out for one queue never arrive in another."""
     first, second = (client.create_queue().name for _ in range(2))
     curator.put(b"one")
     steps = 0
@@ -159,7 +155,7 @@ def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
 def test_a_fill_from_another_queue_is_refused_until_the_first_is_completed(
     curator: CuratorQueue, served: Served, client: Client
 ) -> None:
-    """Receipts of one queue are worth nothing in another."""
+    """Receipts of one queue are not valid for another."""
     first, second = (client.create_queue().name for _ in range(2))
     client.send(first, "one")
     steps = 0
@@ -184,21 +180,21 @@ TARGET = Target("store", "app", "queue")
 def test_nodes_of_others_beside_the_queue_are_named(
     curator: CuratorQueue, served: Served, client: Client, data: bytes
 ) -> None:
-    """What no drain or fill has written is neither posted nor removed; the error says which node it is."""
+    """Nodes that no drain or fill wrote are neither posted nor removed; the error names them."""
     queue = client.create_queue(partitions=1).name
     curator.put(b"one")
     drained, filled = (f"{curator.root}/queues/qdo-{what}-orders" for what in ("drain", "fill"))
     curator.kazoo.create(f"{drained}/some", data, makepath=True)
     curator.kazoo.create(filled, data)
-    with pytest.raises(CuratorError, match=f"The node '{drained}/some' does not hold what this version"):
+    with pytest.raises(CuratorError, match=f"The node '{drained}/some' is not in the format of this version"):
         asyncio.run(draining(curator, served, queue)())
-    with pytest.raises(CuratorError, match=f"The node '{filled}' does not hold what this version"):
+    with pytest.raises(CuratorError, match=f"The node '{filled}' is not in the format of this version"):
         asyncio.run(filling(curator, served, queue)())
     assert (curator.names(), len(curator.beside())) == (["queue-0000000000"], 2)
 
 
 def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """They may complete each other's batches."""
+    """Two drains may complete each other's batches."""
     queue = client.create_queue(partitions=1).name
     curator.put_many(f"{number}".encode() for number in range(500))
 
@@ -211,7 +207,7 @@ def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served
 
 
 def test_two_fills_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """One of them may end with an error that says so, and what it had claimed is moved by the next."""
+    """One of two fills may end with an error that says so, and its claimed messages are moved by the next one."""
     queue = client.create_queue(partitions=1).name
     client.send_many(queue, [str(number) for number in range(300)])
 

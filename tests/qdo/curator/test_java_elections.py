@@ -1,4 +1,4 @@
-"""Elections with Curator's own LeaderSelector and LeaderLatch: one leader, whatever it is written in."""
+"""Elections with Curator's own LeaderSelector and LeaderLatch: one leader among both languages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JavaContender:
     """A contender in a process of its own.
 
     Args:
-        command: What runs it, with its arguments.
+        command: The command with its arguments.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -52,13 +52,12 @@ class JavaContender:
                 self.leading.clear()
 
     def end(self) -> None:
-        """Ends it as a program ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """Ends it with -9, if it runs."""
+        """Ends it by kill -9, if it runs."""
         self.process.kill()
         self.process.wait(PATIENCE_SECONDS)
         join(self._reader)
@@ -74,7 +73,7 @@ def names(election: LeaderElection) -> list[str]:
 
 @pytest.mark.parametrize("recipe", Recipe)
 def test_one_of_both_languages_leads(program: list[str], zookeeper: ZooKeeper, recipe: Recipe) -> None:
-    """Contenders lead one after another, whether the one before was killed or closed; each waits for that."""
+    """Contenders lead one after another, each after the one before was killed or closed."""
     hosts, path = zookeeper.connect_string, f"/{unique_name('elections')}/leader"
 
     def contender(name: str) -> JavaContender:

@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 @contextlib.contextmanager
 def started(served: Served, curator: CuratorQueue, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of ``qdo curator`` in a process, which is not left behind."""
+    """A command of ``qdo curator`` in a process, which is ended with the block."""
     variables = environment(QUEUEY_PROFILE=str(served.profile_path), QDO_COORDINATION=curator.url)
     command = [sys.executable, "-m", "qdo", "curator", *arguments]
     with subprocess.Popen(
@@ -36,18 +36,17 @@ def started(served: Served, curator: CuratorQueue, *arguments: str) -> Iterator[
 def kill_once(
     served: Served, curator: CuratorQueue, arguments: tuple[str, ...], moved: Callable[[], int], rng: random.Random
 ) -> None:
-    """Starts a command and kills it soon after something was moved; it may have ended by then."""
+    """Starts a command and kills it soon after it has moved something; it may have ended by then."""
     before = moved()
     with started(served, curator, *arguments) as process:
         end = time.monotonic() + PATIENCE
         while moved() == before and process.poll() is None:
             assert time.monotonic() < end
             time.sleep(0.005)
-        time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
+        time.sleep(rng.random() * 0.1)  # the moment of the kill is random
 
 
 def complete(served: Served, curator: CuratorQueue, *arguments: str) -> None:
-    """Runs a command to its end."""
     with started(served, curator, *arguments) as process:
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, (out, err)
@@ -56,25 +55,25 @@ def complete(served: Served, curator: CuratorQueue, *arguments: str) -> None:
 def drain_with_kills(
     curator: CuratorQueue, served: Served, client: Client, *, count: int, kills: int, seed: int
 ) -> None:
-    """Drains a queue whose drains are killed; compares what is there."""
+    """Drains a queue with killed drains, and compares the result."""
     rng, queue = random.Random(seed), client.create_queue(partitions=1).name
-    wanted = [f"{number}" for number in range(count)]
-    curator.put_many(body.encode() for body in wanted)
+    expected = [f"{number}" for number in range(count)]
+    curator.put_many(body.encode() for body in expected)
     arguments = ("drain", curator.path, queue, "--lock-path", curator.lock_path)
     for _ in range(kills):
         kill_once(served, curator, arguments, lambda: count - curator.count(), rng)
     complete(served, curator, *arguments)
-    assert bodies(client, queue) == wanted
+    assert bodies(client, queue) == expected
     assert (curator.names(), curator.beside()) == ([], [])
 
 
 def fill_with_kills(
     curator: CuratorQueue, served: Served, client: Client, *, count: int, kills: int, seed: int
 ) -> None:
-    """Fills a queue whose fills are killed, and whose claims are ended as a minute would; compares what is there."""
+    """Fills a queue with killed fills, whose claims are ended as after a minute, and compares the result."""
     rng, queue = random.Random(seed), client.create_queue(partitions=1).name
-    wanted = [f"{number}" for number in range(count)]
-    client.send_many(queue, wanted)
+    expected = [f"{number}" for number in range(count)]
+    client.send_many(queue, expected)
     arguments = ("fill", queue, curator.path)
     for _ in range(kills):
         kill_once(served, curator, arguments, curator.count, rng)
@@ -86,31 +85,31 @@ def fill_with_kills(
 
 
 def test_a_killed_drain(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """The next one moves what is left, in order."""
+    """After a killed drain the next one moves the rest, in order."""
     drain_with_kills(curator, served, client, count=1_500, kills=1, seed=1)
 
 
 def test_a_killed_fill(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """The next one moves what is left."""
+    """After a killed fill the next one moves the rest."""
     fill_with_kills(curator, served, client, count=1_500, kills=1, seed=1)
 
 
 @pytest.mark.slow
 def test_many_killed_drains(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """The same many times, at new moments each time."""
+    """The same for many drains, killed at random moments."""
     drain_with_kills(curator, served, client, count=20_000, kills=30, seed=random.randrange(1 << 30))
 
 
 @pytest.mark.slow
 def test_many_killed_fills(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """The same many times, at new moments each time."""
+    """The same for many fills, killed at random moments."""
     seed = random.randrange(1 << 30)
     fill_with_kills(curator, served, client, count=20_000, kills=30, seed=seed)
 
 
 @pytest.mark.slow
 def test_claims_of_a_killed_fill_end_by_themselves(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """The next one waits for them, and moves what they held."""
+    """The next fill waits for the claims of a killed one, and moves their messages."""
     queue = client.create_queue(partitions=1).name
     client.send_many(queue, [f"{number}" for number in range(300)])
     claimed = client.job_queue(queue).receive(100, ttl=40)
@@ -122,7 +121,7 @@ def test_claims_of_a_killed_fill_end_by_themselves(curator: CuratorQueue, served
 
 @pytest.mark.slow
 def test_a_hundred_thousand_items(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """More than a Java client can list: everything arrives, in order."""
+    """More items than a Java client can list all arrive, in order."""
     queue = client.create_queue(partitions=1).name
     count = 100_000
     curator.put_many(f"{number}".encode() for number in range(count))

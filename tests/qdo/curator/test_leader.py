@@ -1,4 +1,4 @@
-"""Elections on a real server: who leads, and what a broken connection, a lost session and a removed node change."""
+"""Elections on a real server: the leader after a broken connection, a lost session or a removed node."""
 
 from __future__ import annotations
 
@@ -27,40 +27,38 @@ Stand = Callable[..., LeaderElection]
 
 
 class Told:
-    """Hears the states of a contender."""
+    """Records the states of a contender."""
 
     def __init__(self) -> None:
         self.states: list[LeaderState] = []
         self._news = threading.Condition()
 
     def __call__(self, state: LeaderState) -> None:
-        """Takes one down."""
         with self._news:
             self.states.append(state)
             self._news.notify_all()
 
     def until(self, *states: LeaderState) -> None:
-        """Waits until these were told, from the first on."""
+        """Waits until exactly these states were recorded."""
         with self._news:
             assert self._news.wait_for(lambda: tuple(self.states[: len(states)]) == states, PATIENCE), self.states
 
 
 def connected(hosts: str) -> contextlib.AbstractContextManager[Any]:
-    """A client of kazoo that comes back soon after a break."""
+    """Returns a kazoo client that reconnects quickly."""
     patience = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
     return plain(hosts, timeout=30, connection_retry=patience, command_retry=patience)
 
 
 @pytest.fixture
 def client(zookeeper: ZooKeeper) -> Iterator[Any]:
-    """A client that nothing disturbs."""
+    """A client without faults."""
     with connected(zookeeper.connect_string) as client:
         yield client
 
 
 @pytest.fixture
 def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
-    """A network that can break."""
     proxy = Proxy.to(zookeeper.connect_string)
     yield proxy
     proxy.close()
@@ -68,20 +66,19 @@ def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
 
 @pytest.fixture
 def far(proxy: Proxy) -> Iterator[Any]:
-    """A client behind that network."""
+    """A client behind the proxy."""
     with connected(proxy.address) as client:
         yield client
 
 
 @pytest.fixture
 def path() -> str:
-    """Of an election that nobody else takes part in."""
     return f"/{unique_name('election')}/leader"
 
 
 @pytest.fixture
 def stand(path: str) -> Iterator[Stand]:
-    """Starts contenders, and ends them."""
+    """Starts contenders, and ends them at the test's end."""
     with contextlib.ExitStack() as stack:
 
         def start(client: Any, **options: Any) -> LeaderElection:  # noqa: ANN401 - kazoo's
@@ -98,14 +95,14 @@ def stand(path: str) -> Iterator[Stand]:
     some.sampled_from(Recipe),
 )
 def test_nodes_are_sorted_by_sequence_whatever_their_prefix(nodes: list[tuple[Any, int]], recipe: Recipe) -> None:
-    """As Curator sorts them, as text: what a session calls itself does not count, and the counter may be negative."""
+    """Nodes sort by their sequence as text, as with Curator: prefixes do not count, and the counter may be negative."""
     names = [f"_c_{each}-{recipe.value}{sequence:010d}" for each, sequence in nodes]
     turns = [name.rpartition(recipe.value)[2] for name in in_turn(names, recipe)]
     assert turns == sorted(f"{sequence:010d}" for _, sequence in nodes)
 
 
 def test_the_other_recipe_stands_behind() -> None:
-    """Neither recipe waits for the nodes of the other, which is why a path has one of them."""
+    """Neither recipe waits for nodes of the other, so a path must have only one of them."""
     lock, latch = "_c_1-lock-0000000000", "_c_0-latch-0000000001"
     assert in_turn([lock, latch], Recipe.LATCH) == [latch, lock]
     assert in_turn([latch, lock], Recipe.SELECTOR) == [lock, latch]
@@ -113,7 +110,7 @@ def test_the_other_recipe_stands_behind() -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "leader", "/a/", "/a//b"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
-    """The error names it."""
+    """The error names the invalid path."""
     with pytest.raises(InvalidArgument, match=re.escape(f"not {path!r}")):
         LeaderElection(None, path)
 
@@ -126,20 +123,20 @@ def test_one_leads_and_the_next_follows(client: Any, path: str, stand: Stand, re
     second = stand(client, name="zwei", recipe=recipe)
     while len(first.participants()) < 2:
         assert not second.wait(0.05)
-    one, two = second.participants()
-    assert (one.name, one.leading, two.name, two.leading) == ("first", True, "zwei", False)
-    assert re.fullmatch(rf"_c_[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}-{recipe.value}0000000000", one.node)
-    assert first.fence == f"{path}/{one.node}"
+    leader, follower = second.participants()
+    assert (leader.name, leader.leading, follower.name, follower.leading) == ("first", True, "zwei", False)
+    assert re.fullmatch(rf"_c_[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}-{recipe.value}0000000000", leader.node)
+    assert first.fence == f"{path}/{leader.node}"
     assert second.fence is None
     first.close()
     assert not first.leading
-    assert client.exists(f"{path}/{one.node}") is None
+    assert client.exists(f"{path}/{leader.node}") is None
     assert second.wait(PATIENCE)
-    assert second.participants() == (Participant("zwei", leading=True, node=two.node),)
+    assert second.participants() == (Participant("zwei", leading=True, node=follower.node),)
 
 
 def test_nodes_of_another_program_count(client: Any, zookeeper: ZooKeeper, path: str, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """While a node as Curator makes it stands before its own, a contender waits."""
+    """A contender waits while a node made by Curator precedes its own."""
     with connected(zookeeper.connect_string) as other:
         name = f"{path}/_c_8c6b4f6c-6b0e-4d10-a8c3-6a7c7d2f2a55-lock-"
         other.create(name, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
@@ -152,7 +149,7 @@ def test_nodes_of_another_program_count(client: Any, zookeeper: ZooKeeper, path:
 
 
 def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """SUSPENDED: it leads no more. RECONNECTED within the session: it goes on with the same node."""
+    """SUSPENDED: it no longer leads. RECONNECTED within the session: it leads again with the same node."""
     told = Told()
     election = stand(far, changed=told)
     assert election.wait(PATIENCE)
@@ -167,7 +164,7 @@ def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: A
 
 
 def test_a_lost_session_ends_the_lead(far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """LOST: another leads, and the former leader stands again behind it, with a new node."""
+    """LOST: another one leads, and the former leader stands again behind it, with a new node."""
     election = stand(far, name="former")
     assert election.wait(PATIENCE)
     fence, other = election.fence, stand(client, name="next")
@@ -189,7 +186,7 @@ def test_a_session_that_ends_while_cut_off(
     client: Any,  # noqa: ANN401 - kazoo's
     stand: Stand,
 ) -> None:
-    """LOST after SUSPENDED: another leads already, and the former leader stands behind it when it is back."""
+    """LOST after SUSPENDED: another one leads already, and the former leader stands behind it after its return."""
     told = Told()
     election = stand(far, changed=told)
     assert election.wait(PATIENCE)
@@ -207,7 +204,7 @@ def test_a_session_that_ends_while_cut_off(
 
 
 def test_a_contender_that_never_stood_can_be_closed(client: Any, path: str) -> None:  # noqa: ANN401 - kazoo's
-    """It leaves nothing and cannot be started any more; nobody takes part where there is no node."""
+    """It leaves nothing and cannot be started any more; an election without a node has no participants."""
     election = LeaderElection(client, path)
     election.close()
     assert election.state == "closed"
@@ -218,7 +215,7 @@ def test_a_contender_that_never_stood_can_be_closed(client: Any, path: str) -> N
 
 
 def test_a_contender_whose_client_was_stopped_ends(zookeeper: ZooKeeper, path: str) -> None:
-    """Closing does not wait for servers that nobody will reach, and reading says that the session has ended."""
+    """Closing does not wait for unreachable servers, and reads raise that the session has ended."""
     with connected(zookeeper.connect_string) as own:
         election = LeaderElection(own, path)
         election.start()
@@ -231,7 +228,7 @@ def test_a_contender_whose_client_was_stopped_ends(zookeeper: ZooKeeper, path: s
 
 
 def test_a_removed_node_ends_the_lead(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """Whoever removes the leader's node takes the lead away; it stands again."""
+    """Removing the leader's node ends the lead; the former leader stands again."""
     told = Told()
     election = stand(client, changed=told)
     assert election.wait(PATIENCE)
@@ -261,7 +258,7 @@ def test_a_contender_that_is_closed_while_cut_off_leaves_nothing(
 
 
 def test_a_node_whose_answer_was_lost_is_the_contenders_own(client: Any, path: str, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """It makes no second one, before which it would wait for itself."""
+    """A contender whose answer was lost finds its node, and makes no second one before which it would wait."""
     apply, lost = BorrowedLink.apply, list[Any]()
 
     async def lose_first(link: BorrowedLink, changes: Iterable[Change]) -> list[Outcome]:
@@ -280,7 +277,7 @@ def test_a_node_whose_answer_was_lost_is_the_contenders_own(client: Any, path: s
 
 
 def test_what_hears_of_changes_may_fail(client: Any, stand: Stand, caplog: pytest.LogCaptureFixture) -> None:  # noqa: ANN401 - kazoo's
-    """The election goes on, and the log says it."""
+    """If the listener fails the election goes on, and the log has the error."""
 
     def fail(state: LeaderState) -> None:
         raise RuntimeError(state)

@@ -1,1 +1,1 @@
-"""What a group promises under faults: real workers are killed and paused, and a checker judges what was recorded."""
+"""Promises of a group under faults: workers are killed and paused, and a checker verifies the records."""

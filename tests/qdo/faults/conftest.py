@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def three_nodes(cassandra_nodes: CassandraCluster) -> MakeStore:
-    """Makes the store of a run on three nodes."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
-    from tests.servers import keyspaces  # noqa: PLC0415 - likewise
+    """Returns a function that creates the store of a run on three nodes."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - needs the driver
+    from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
 
     return partial(store_on, cassandra_nodes, keyspaces.make(cassandra_nodes, 3))
 
 
 @pytest.fixture(params=["service", pytest.param("zookeeper", marks=pytest.mark.slow)])
 def service(request: pytest.FixtureRequest) -> Service:
-    """Each coordination service in turn, with nothing in it."""
+    """Each coordination service in turn, empty."""
     if request.param == "service":
         return ServiceGroups()
-    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - needs the driver
 
     return ZooKeeperService(request.getfixturevalue("zookeeper_nodes"))

@@ -1,4 +1,4 @@
-"""Worker processes: started, killed, stopped and told to leave, each in a slot that outlives it."""
+"""Worker processes in slots that outlive them: started, killed, stopped and told to leave."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Process:
     """One worker.
 
     Attributes:
-        job: What it was told.
-        told: That it ended, or shall end, was somebody's wish.
+        job: The options of the worker.
+        told: The schedule asked it to end.
     """
 
     def __init__(self, job: Job) -> None:
@@ -44,29 +44,25 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """How it ended, None while it has not."""
+        """The exit code, or None while it runs."""
         return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process; children that handle for it notice by themselves."""
+        """Sends a signal to the process; its child processes notice by themselves."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends it by SIGKILL."""
         self.signal(signal.SIGKILL)
         self.wait_for_end()
 
     def pause(self) -> None:
-        """Stops it where it is."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
         self.signal(signal.SIGCONT)
 
     def stopped(self) -> bool:
-        """Tells whether it is stopped."""
         stat = Path(f"/proc/{self._process.pid}/stat")
         return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -81,8 +77,8 @@ class Crew:
     """The workers of a run.
 
     Args:
-        job: Makes what a worker in a slot is told, given the slot and the worker's name.
-        journal: Where their ends are recorded.
+        job: Returns the options of a worker, given its slot and its name.
+        journal: Records their ends.
     """
 
     def __init__(self, job: Callable[[str, str], Job], journal: Journal) -> None:
@@ -94,32 +90,29 @@ class Crew:
         self._lock = threading.Lock()
 
     def __getitem__(self, slot: str) -> Process:
-        """Returns the worker in a slot."""
         return self._slots[slot]
 
     def start(self, slot: str) -> str:
-        """Starts a worker in a slot, unless one is there; returns its name."""
+        """Starts a worker in a slot, unless one runs there; returns its name."""
         with self._lock:
-            there = self._slots.get(slot)
-            if there is None or there.code is not None:
+            current = self._slots.get(slot)
+            if current is None or current.code is not None:
                 self._started[slot] += 1
-                there = self._slots[slot] = Process(self._job(slot, f"{slot}.{self._started[slot]}"))
-                self._all.append(there)
-            return there.job.worker
+                current = self._slots[slot] = Process(self._job(slot, f"{slot}.{self._started[slot]}"))
+                self._all.append(current)
+            return current.job.worker
 
     def worker(self, slot: str) -> str:
-        """Returns the name of the worker in a slot."""
         return self[slot].job.worker
 
     def kill(self, slot: str) -> None:
-        """Kills the worker in a slot."""
         process = self[slot]
-        if not process.told:  # else it is leaving, which takes longer on a busy machine than the schedule has it
+        if not process.told:  # else it is leaving, which on a busy machine takes longer than scheduled
             process.told = True
             process.kill()
 
     def leave(self, slot: str) -> None:
-        """Tells the worker in a slot to leave, and waits until it has; one that is ending already is left alone."""
+        """Tells the worker in a slot to leave, and waits for its end; one that is already ending is left alone."""
         process = self[slot]
         if process.told:
             return
@@ -132,7 +125,7 @@ class Crew:
         self._journal.add(Ended(now(), process.job.worker, told, code))
 
     def mend(self) -> None:
-        """Starts workers again that have ended by themselves, as whoever supervises them would."""
+        """Restarts workers that ended by themselves, as a supervisor does."""
         for slot, process in list(self._slots.items()):
             if not process.told and process.code is not None:
                 process.told = True
@@ -140,10 +133,9 @@ class Crew:
                 self.start(slot)
 
     def alive(self) -> list[str]:
-        """Returns the slots with a worker that has not ended."""
+        """Returns the slots with a running worker."""
         return [slot for slot, process in sorted(self._slots.items()) if process.code is None and not process.told]
 
     def end(self) -> None:
-        """Kills whoever is left."""
         for process in self._all:
             process.kill()

@@ -33,33 +33,33 @@ from tests.servers.served import Served
 GROUP = "crew"
 QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
 PATIENCE = 28.0
-"""Seconds without a message handled after which nothing is waited for any more. Less than those after which a member
-looks again although nobody told it to, so that news which does not arrive is noticed."""
+"""Seconds without a handled message after which a wait ends. Shorter than the interval of a member's own checks, so
+that lost notifications are noticed."""
 START_SECONDS = 200.0
-"""For a worker to join, also where other programs keep the machine busy."""
+"""Timeout in seconds for a worker's join, also on a busy machine."""
 PRODUCERS = ("p1", "p2", "p3")
 PAUSE = 0.05
-"""Seconds between two posts of one of them, on average."""
+"""Mean seconds between two posts of a producer."""
 LOOK_SECONDS = 0.2
 SQLITE = Store(Span(deadline=0.0, delay=0.0))
 
 
 class Settings(Protocol):
-    """Says how a worker in a slot is to be."""
+    """Returns the options of a worker in a slot."""
 
     def __call__(self, slot: str, worker: str) -> Mapping[str, object]:
         """Returns fields of its :class:`Job`."""
 
 
 class GroupRun:
-    """See the module.
+    """A run of a group under faults.
 
     Args:
-        directory: For data, logs and records.
-        service: Their coordination.
-        queues: By name, with the number of partitions; all names begin with ``crew-``.
-        store: What the queues' service runs on.
-        settings: How workers differ from the usual.
+        directory: Keeps data, logs and records.
+        service: The coordination service.
+        queues: Numbers of partitions by queue; all names begin with ``crew-``.
+        store: The store of the queues' service.
+        settings: Options of workers that differ from the defaults.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class GroupRun:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[Crew, Queues]]:
-        """Serves, and has somebody look at offsets, until the block is over; whoever is left is ended then."""
+        """Serves and observes offsets until the block ends; then ends all remaining workers."""
         with contextlib.ExitStack() as undo:
             data = self._directory / "service"
             data.mkdir()
@@ -108,18 +108,18 @@ class GroupRun:
             yield crew, queues
 
     def _profile_of(self, served: Served) -> Profile:
-        """Returns how clients reach the service; one on nodes has the account that was made there beforehand."""
+        """Returns the profile of clients; a service on nodes has an account that was created beforehand."""
         account = self._store.account
         if account is None:
             return served.profile
         return Profile(url=f"http://127.0.0.1:{served.port}", application=account.application, key=account.key)
 
     def run(self, plan: Plan, slots: Sequence[str]) -> Result:
-        """Performs faults while messages are posted, waits until all are handled, and judges.
+        """Performs faults while messages are posted, waits until all are handled, and checks the records.
 
         Args:
             plan: The faults, and the seed of what producers post.
-            slots: For workers.
+            slots: The number of slots for workers.
         """
         self._seed = plan.seed
         with self.running() as (crew, queues):
@@ -138,14 +138,14 @@ class GroupRun:
 
     @contextlib.contextmanager
     def story(self) -> Iterator[tuple[Crew, Queues]]:
-        """Serves while the block is played; then everything is handled, and all workers leave."""
+        """Serves while the block runs; then waits until everything is handled and all workers have left."""
         with self.running() as (crew, queues):
             yield crew, queues
             self.settle(queues)
             self.finish(crew)
 
     def _hit(self, crew: Crew, step: Step) -> str:
-        """Does a fault and undoes it; returns the worker that it was done to."""
+        """Performs a fault and undoes it; returns the affected worker."""
         slot = step.target
         worker = "" if slot == EVERYBODY else crew.start(slot) if step.kind == "join" else crew.worker(slot)
         match step.kind:
@@ -164,30 +164,30 @@ class GroupRun:
         return worker
 
     def expire(self, worker: str) -> None:
-        """Ends the session of a worker, if it has had one, behind its back."""
+        """Ends the session of a worker from outside, if it has one."""
         if sessions := [joined.session for joined in self.seen(Joined) if joined.worker == worker]:
             self._service.expire(sessions[-1])
 
     @contextlib.contextmanager
     def doing(self, kind: str, worker: str = "") -> Iterator[None]:
-        """Records that something is done."""
+        """Records that something is being done."""
         start = now()
         yield
         self.journal.add(Fault(start, now(), kind, worker))
 
     def posting(self, queues: Queues) -> contextlib.AbstractContextManager[object]:
-        """Has messages posted to all queues all the time."""
+        """Posts messages to all queues for the duration of the block."""
         return running([Producer(name, queues, self.journal, self._seed, PAUSE).run for name in PRODUCERS])
 
     def load(self, queues: Queues, count: int) -> None:
-        """Posts so many messages to each partition."""
+        """Posts ``count`` messages to each partition."""
         producer = Producer("load", queues, self.journal, self._seed, 0.0)
         for name, partitions in queues.counts.items():
             for number in range(1, partitions + 1):
                 producer.post(count, f"{name}/{number}")
 
     def staff(self, crew: Crew, queues: Queues, slots: Sequence[str]) -> None:
-        """Starts workers and waits until all that are there have shared out all partitions evenly."""
+        """Starts workers and waits until all running ones share the partitions evenly."""
         for slot in slots:
             crew.start(slot)
         workers = {crew.worker(slot) for slot in crew.alive()}
@@ -202,7 +202,6 @@ class GroupRun:
         assert self.until(even), "the partitions were not shared out"
 
     def _owners(self) -> dict[str, str]:
-        """Returns which worker has each place now."""
         owners: dict[str, str] = {}
         records: list[Assigned | Gone] = [*self.seen(Assigned), *self.seen(Gone)]
         for record in sorted(records, key=lambda each: each.at):
@@ -215,18 +214,18 @@ class GroupRun:
         return owners
 
     def settle(self, queues: Queues) -> None:
-        """Waits until everything that is there was handled, or for long enough; records what is there."""
-        threading.Event().wait(1.0 + 2 * self._store.span.delay)  # Younger messages are not read yet.
+        """Waits until all stored messages are handled, or for long enough; records the stored messages."""
+        threading.Event().wait(1.0 + 2 * self._store.span.delay)  # Younger messages cannot be read yet.
         contents = list(queues.content())
-        wanted = {(f"{read.queue}/{one.partition}", one.id) for read in contents for one in read.shown}
-        self.until(lambda: wanted <= {(each.place, each.id) for each in self.seen(Handled)})
+        stored = {(f"{read.queue}/{one.partition}", one.id) for read in contents for one in read.shown}
+        self.until(lambda: stored <= {(each.place, each.id) for each in self.seen(Handled)})
         for content in contents:
             self.journal.add(content)
 
     def finish(self, crew: Crew) -> None:
-        """Has all workers leave, one after another, and looks at the offsets.
+        """Makes all workers leave, one after another, and reads the offsets.
 
-        One that is only starting, on a busy machine, joins first: else it would take partitions just to hand them back.
+        A worker that is still starting joins first: otherwise it would claim partitions only to hand them back.
         """
         self.until(lambda: {crew.worker(slot) for slot in crew.alive()} <= {each.worker for each in self.seen(Joined)})
         for slot in crew.alive():
@@ -234,7 +233,7 @@ class GroupRun:
         self._observer.look()
 
     def judge(self) -> Result:
-        """Judges what was recorded."""
+        """Checks the records."""
         limits = Limits(
             recovery=self._service.recovery,
             unaware=self._service.session_timeout,
@@ -247,7 +246,7 @@ class GroupRun:
         return Result(check(history, GROUPS, limits), counts, checked(counts, GROUPS), history.faults, notes, history)
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-        """Waits until something is so, or no message has been handled for long enough; returns whether it is so."""
+        """Waits until a condition holds, or no message was handled for long enough; returns whether it holds."""
         until, handled = now() + seconds, 0
         while not reached():
             if len(self.seen(Handled)) > handled:
@@ -273,16 +272,16 @@ class GroupRun:
             "patterns": ("crew-*",),
             "journal": str(self._directory / "records" / f"worker-{worker}.jsonl"),
         }
-        return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # checked by nobody
+        return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # not checked
 
 
 def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
-    """Returns what does faults to a service: on a busy machine it starts again later than the schedule has it."""
-    one = threading.Lock()
+    """Returns the faults of a service, one at a time: on a busy machine its restart takes longer than scheduled."""
+    lock = threading.Lock()
 
     def deed(kind: str) -> Deed:
         def break_it(_slot: str, seconds: float) -> None:
-            with one:
+            with lock:
                 hit(kind, [web], seconds)
 
         return break_it
@@ -291,11 +290,11 @@ def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
 
 
 def _left(history: History) -> Iterator[str]:
-    """Tells who had the partitions in which messages were left, and what workers heard last."""
+    """Describes the owners of partitions with unhandled messages, and the last notifications of workers."""
     handled = {(each.place, each.id) for each in history.handled}
-    left = [place for place, found in history.last.items() if not handled >= {(place, each) for each in found}]
-    for place in left:
+    unhandled = [place for place, found in history.last.items() if not handled >= {(place, each) for each in found}]
+    for place in unhandled:
         for stay in history.stays.get(place, [])[-3:]:
             yield f"{place} was with {stay.worker} {stay.start:.3f}..{stay.end:.3f}, then {stay.how}"
-    for one in [each for each in history.heard if left and each.event != "changed"][-20:]:
-        yield f"{one.at:.3f} {one.worker} heard {one.event}"
+    for event in [each for each in history.heard if unhandled and each.event != "changed"][-20:]:
+        yield f"{event.at:.3f} {event.worker} heard {event.event}"

@@ -1,4 +1,4 @@
-"""The handlers of the experiments: they write down that they were called, and rest a little."""
+"""The handlers of the experiments: they record their calls, and wait a little."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tests.harness.history import Journal, now
 from tests.qdo.faults.job import from_environment
 
 UNLUCKY = 97
-"""One message in so many fails at the first attempt."""
+"""One message in this many fails at the first attempt."""
 
 
 class Unlucky(Exception):
-    """A first attempt that fails."""
+    """The error of a first attempt that fails."""
 
 
 class Notes(NamedTuple):
-    """What handlers need."""
+    """The context of the handlers."""
 
     journal: Journal
     worker: str
     rest: float
 
     def claim(self, message: Message) -> None:
-        """Writes down that a message is being handled; some fail before that when they are tried first.
+        """Records that a message is being handled; some messages fail before that at their first attempt.
 
         Raises:
-            Unlucky: The message is one of those.
+            Unlucky: The message fails at its first attempt.
         """
         if delivery().attempt == 1 and not crc32(message.body.encode()) % UNLUCKY:
             raise Unlucky
@@ -45,7 +45,6 @@ class Notes(NamedTuple):
 
 @contextlib.contextmanager
 def notes() -> Iterator[Notes]:
-    """The handlers' context."""
     job = from_environment()
     journal = Journal(Path(job.journal))
     try:

@@ -1,4 +1,4 @@
-"""What a worker of an experiment is told, by one environment variable that its child processes inherit."""
+"""The options of a worker in an experiment: one environment variable that its child processes inherit."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Runs = Literal["threads", "tasks", "processes"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker.
+    """The options of a worker.
 
     Attributes:
-        worker: Its name, that of no other process.
-        member: The name that it keeps over restarts; None: none.
-        coordination: URL of the coordination service; empty: the group is one of the service.
+        worker: Its name, unique to the process.
+        member: The name that it keeps over restarts, or None.
+        coordination: URL of the coordination service; empty for a group of the service.
         group: The group.
         session_timeout: In seconds.
-        service, application, key: Where the queues are.
-        patterns: Of the queues' names.
+        service, application, key: The service with the queues.
+        patterns: Patterns of the queues' names.
         journal: The file to write records to.
-        runs: Where its handlers run.
+        runs: The executor of its handlers.
         rest: Seconds that a handler takes.
-        slice: Seconds that a handler should have messages in hand for.
-        revoke_timeout: Of the consumer, in seconds.
+        slice: The target duration of a run, in seconds.
+        revoke_timeout: Seconds that the consumer has for a revocation.
         grace: Seconds for which static members keep their partitions.
-        attempts: Max attempts at a message, those included that ended with their worker; 0: no limit.
-        fenced: Its commits are fenced. A run must notice when they are not.
-        stop_at: It stops itself before this commit; 0: never.
+        attempts: Max attempts at a message, including those that ended with their worker; 0 for no limit.
+        fenced: Its commits are fenced. A run must notice if they are not.
+        stop_at: It stops itself before this commit; 0 for never.
     """
 
     worker: str
@@ -55,10 +55,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_environment(job: Job) -> dict[str, str]:
-    """Returns what to add to the environment of a worker."""
+    """Returns the environment variable for a worker."""
     return {VARIABLE: msgspec.json.encode(job).decode()}
 
 
 def from_environment() -> Job:
-    """Returns what this process was told."""
+    """Returns the options of this process."""
     return msgspec.json.decode(os.environ[VARIABLE], type=Job)

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: ``python -m tests.qdo.faults.member``, told what to do by the environment."""
+"""A worker in a process of its own: ``python -m tests.qdo.faults.member``, with its options in the environment."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.qdo.faults.job import Job, from_environment
 from tests.qdo.faults.recording import record
 
 STALLED = 0.12
-"""Seconds for which the threads of a process do not run, from which on that is a fault."""
+"""Min seconds without running threads that count as a fault."""
 
 
 class Notices:
-    """The consumer's callbacks, written down."""
+    """The consumer's callbacks, which record their calls."""
 
     def __init__(self, journal: Journal, worker: str) -> None:
         self._journal = journal
@@ -36,22 +36,20 @@ class Notices:
         self.consumer: AsyncConsumer | None = None
 
     def assigned(self, partitions: frozenset[Partition]) -> None:
-        """They are ours."""
         assert self.consumer is not None
         offsets = {place_of(each): self.consumer.committed(each) for each in partitions}
         self._journal.add(Assigned(now(), self._worker, offsets))
 
     def revoked(self, partitions: frozenset[Partition]) -> None:
-        """The worker has finished what was in hand of them, and recorded it."""
+        """Called when the worker has finished and recorded the messages in hand."""
         self._journal.add(Gone(now(), self._worker, "revoked", [place_of(each) for each in partitions]))
 
     def lost(self, partitions: frozenset[Partition]) -> None:
-        """They are somebody else's."""
         self._journal.add(Gone(now(), self._worker, "lost", [place_of(each) for each in partitions]))
 
 
 def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Journal) -> Worker:
-    """Puts a worker together as programs do."""
+    """Creates a worker as programs do."""
     notices = Notices(journal, job.worker)
     consumer = AsyncConsumer(
         client,
@@ -87,7 +85,7 @@ def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Jo
 
 
 async def serve(job: Job) -> int:
-    """Works until it is told to stop; returns the exit code."""
+    """Serves until it is told to stop; returns the exit code."""
     journal = Journal(Path(job.journal))
     stalls = threading.Event(), journal.add, job.worker, STALLED
     threading.Thread(target=record_stalls, args=stalls, name="stalls", daemon=True).start()
@@ -104,7 +102,7 @@ async def serve(job: Job) -> int:
 
 
 def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
-    """Returns the group of a worker, which is not open."""
+    """Returns the coordinator of a worker's group, which is not open."""
     if job.coordination:
         return open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
     return ServiceCoordinator(
@@ -117,7 +115,6 @@ def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
 
 
 def main() -> int:
-    """Does what the environment says."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     job = from_environment()

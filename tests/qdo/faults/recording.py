@@ -1,4 +1,4 @@
-"""Has a coordinator and its sessions record what is asked of them, and what members are told."""
+"""Records the calls of a coordinator and its sessions, and the notifications of members."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
-    """Puts methods in the place of those whose calls are recorded.
+    """Wraps the methods whose calls are recorded.
 
     Args:
-        coordinator: Of one worker.
-        journal: Where it is recorded.
-        worker: By whom.
-        stop_at: The process stops itself (SIGSTOP) before this commit, counted from 1; 0: never.
+        coordinator: The coordinator of one worker.
+        journal: Keeps the records.
+        worker: The name of the worker.
+        stop_at: The process stops itself (SIGSTOP) before this commit, counted from 1; 0 for never.
     """
     join, lives, calls = coordinator.join, count(1), Calls(journal, worker, stop_at)
 
@@ -46,31 +46,31 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: 
 
 
 def record_session(session: AnySession, calls: Calls, life: int) -> None:
-    """Does the same to a session: its claims, releases and commits are recorded."""
+    """Does the same to a session: records its claims, releases and commits."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
     async def claim(partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        wanted = list(partitions)
-        given = dict.fromkeys(wanted, (0, ""))
-        return await calls.record(life, "take", given, lambda: inner_claim(wanted), lambda held: held)
+        requested = list(partitions)
+        arguments = dict.fromkeys(requested, (0, ""))
+        return await calls.record(life, "take", arguments, lambda: inner_claim(requested), lambda held: held)
 
     async def release(partitions: Iterable[Partition]) -> None:
-        wanted = list(partitions)
-        given = dict.fromkeys(wanted, (0, ""))
-        await calls.record(life, "release", given, lambda: inner_release(wanted), lambda _: {})
+        requested = list(partitions)
+        arguments = dict.fromkeys(requested, (0, ""))
+        await calls.record(life, "release", arguments, lambda: inner_release(requested), lambda _: {})
 
     async def commit(offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
-        wanted = list(offsets)
-        # A commit of the offset that is there already moves nothing.
-        moved = {held.partition: identifier for held, identifier in wanted if identifier != held.offset.id}
-        given = {held.partition: (held.version, moved.get(held.partition) or "") for held, _ in wanted}
-        return await calls.record(life, "commit", given, lambda: inner_commit(wanted), lambda held: held)
+        requested = list(offsets)
+        # A commit of the offset that is recorded already moves nothing.
+        moved = {held.partition: identifier for held, identifier in requested if identifier != held.offset.id}
+        arguments = {held.partition: (held.version, moved.get(held.partition) or "") for held, _ in requested}
+        return await calls.record(life, "commit", arguments, lambda: inner_commit(requested), lambda held: held)
 
     session.claim, session.release, session.commit = claim, release, commit  # type: ignore[method-assign]
 
 
 class Calls:
-    """Records what one worker's sessions are asked, and what they answer."""
+    """Records the calls of one worker's sessions, and their results."""
 
     def __init__(self, journal: Journal, worker: str, stop_at: int) -> None:
         self._journal = journal
@@ -87,7 +87,7 @@ class Calls:
         work: Callable[[], Awaitable[T]],
         held: Callable[[T], Mapping[Partition, OwnedOffset | None]],
     ) -> T:
-        """Makes a call; what it is to do is recorded before, and what came of it afterwards."""
+        """Makes a call; records the arguments before, and the result afterwards."""
         call = next(self._calls)
         versions = {place_of(each): version for each, (version, _) in given.items()}
         ids = {place_of(each): identifier for each, (_, identifier) in given.items() if identifier}
@@ -99,15 +99,15 @@ class Calls:
         except (QdoError, asyncio.CancelledError) as error:
             self._journal.add(Answered(now(), self._worker, call, getattr(error, "code", "Cancelled")))
             raise
-        found = {place_of(partition): each for partition, each in held(answer).items()}
-        now_held = {place: None if each is None else each.version for place, each in found.items()}
-        offsets = {place: each.offset.id for place, each in found.items() if each is not None}
+        results = {place_of(partition): each for partition, each in held(answer).items()}
+        now_held = {place: None if each is None else each.version for place, each in results.items()}
+        offsets = {place: each.offset.id for place, each in results.items() if each is not None}
         self._journal.add(Answered(now(), self._worker, call, "", now_held, offsets if what == "take" else {}))
         return answer
 
 
 def name_of(session: AnySession) -> str:
-    """Says how a coordination service knows a session, so that another process can end it; empty: none can."""
+    """Returns the name of a session by which another process can end it; empty if none can."""
     if isinstance(session, ServiceSession):
         return ""
     from qdo.coordination.zookeeper.driver.link import ZooKeeperLink  # noqa: PLC0415 - needs kazoo

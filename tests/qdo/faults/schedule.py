@@ -1,4 +1,4 @@
-"""The faults of workers and of their coordination, drawn beforehand from a seed."""
+"""The faults of workers and of their coordination, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from tests.harness.nemesis import Step, Wave
 
 LEAST = 2
-"""Workers that are there and run, by the schedule, whatever else happens."""
+"""Min running workers at any time, by the schedule."""
 START_SECONDS = 2.5
-"""In which a worker that was started is left alone, mostly."""
+"""Seconds for which a started worker is usually left alone."""
 RECOVERY = 4.0
-"""Seconds after a fault of the coordination service before the next one of it."""
+"""Seconds after a fault of the coordination service before its next one."""
 
 WEIGHTS: Mapping[str, float] = {
     "join": 6,
@@ -31,13 +31,13 @@ WEIGHTS: Mapping[str, float] = {
     "node-kill": 1,
     "node-pause": 1.5,
 }
-"""How often each kind of fault is drawn.
+"""The relative frequency of each kind of fault.
 
-Of one worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and goes on), ``expire`` (its session is
-ended), ``silence`` (nothing passes between it and its coordination). Of the coordination service: ``cut`` (nobody can
-reach it), ``restart`` (it is killed, and started again), ``leader`` (its leader is killed), ``hush`` (its leader is
-stopped and goes on). Of the store: ``node-kill`` (a node is killed, and started again), ``node-pause`` (it is stopped
-and goes on). Of the queues: ``grow`` (one gets more partitions), ``mute`` (their service is stopped and goes on).
+A worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and resumed), ``expire`` (its session is
+ended), ``silence`` (nothing passes between it and its coordination). The coordination service: ``cut`` (nobody can
+reach it), ``restart`` (it is killed and restarted), ``leader`` (its leader is killed), ``hush`` (its leader is stopped
+and resumed). The store: ``node-kill`` (a node is killed and restarted), ``node-pause`` (it is stopped and resumed). The
+queues: ``grow`` (one gets more partitions), ``mute`` (their service is stopped and resumed).
 """
 WORKERS = frozenset({"join", "leave", "kill", "pause", "expire"})
 OF_ALL = frozenset({"cut", "restart", "leader", "hush", "grow", "mute", "node-kill", "node-pause"})
@@ -46,13 +46,13 @@ EVERYBODY = "all"
 
 @dataclass
 class Schedule:
-    """Draws faults so that there is always somebody to work, as far as can be told beforehand.
+    """Draws faults so that some workers always run, as far as this is known in advance.
 
     Args:
-        rng: Decides.
-        slots: For workers; all but the first ``LEAST`` are empty in the beginning.
+        rng: Makes the random choices.
+        slots: The number of slots; all but the first ``LEAST`` are empty at the beginning.
         session: Seconds of a session.
-        kinds: What may happen, in the order of the alphabet.
+        kinds: The allowed kinds, in alphabetical order.
         apart: The slots that have a network of their own.
     """
 
@@ -67,7 +67,7 @@ class Schedule:
         self._busy = dict.fromkeys(self.slots[:LEAST], START_SECONDS)
 
     def draw(self, seconds: float) -> Wave:
-        """Draws faults that begin within so many seconds."""
+        """Draws faults that begin within this many seconds."""
         steps: list[Step] = []
         at = START_SECONDS
         while True:
@@ -103,7 +103,7 @@ class Schedule:
         return 0.0
 
     def _of(self, at: float, kind: str, slot: str, seconds: float) -> Step:
-        """Does something to a worker; until when it is left alone depends on what it is."""
+        """Adds a fault of a worker; its kind decides how long the worker is left alone."""
         if kind == "join":
             self._there.add(slot)
         if kind in {"kill", "leave"}:
@@ -133,8 +133,8 @@ def draw(
     *,
     apart: Collection[str] = (),
 ) -> Wave:
-    """Draws faults for so many seconds, the same for a seed.
+    """Draws faults for this many seconds, the same for the same seed.
 
-    ``join`` is always among them: a worker is killed or leaves only if enough others are there.
+    ``join`` is always included: a worker is killed or leaves only if enough others run.
     """
     return Schedule(random.Random(seed), slots, session, sorted({*kinds, "join"}), apart).draw(seconds)

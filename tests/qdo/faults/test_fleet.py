@@ -1,4 +1,4 @@
-"""A fleet that processes crash reports: 20 queues of 8 partitions, and in the end each report was processed."""
+"""A fleet that processes crash reports, in 20 queues of 8 partitions: in the end each report was processed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LEAST = {"failures": 60, "messages": 2_000, "kill": 10, "pause": 10, "restart": 
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """Some of the fleet have names that they keep, and all kinds of executors are there.
+    """Some workers are static members, and all kinds of executors are used.
 
-    Workers are killed by the test, not by their messages, so no message is given up for that.
+    Workers are killed by the test, not by their messages, so no message is given up after a kill.
     """
     return {
         "runs": {"w2": "tasks", "w5": "processes"}.get(slot, "threads"),
@@ -35,7 +35,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 
 
 def process(directory: Path, store: Store, groups: ServiceGroups, plan: Plan, record: Record) -> None:
-    """Runs a fleet; what was processed is what was reported, each of it."""
+    """Runs a fleet, and checks that each report was processed."""
     run = GroupRun(directory, groups, queues=QUEUES, store=store, settings=settings)
     result = verify(plan, lambda: run.run(plan, SLOTS), record)
     processed = {(each.place, each.id, each.body) for each in result.history.handled}
@@ -46,12 +46,12 @@ def process(directory: Path, store: Store, groups: ServiceGroups, plan: Plan, re
 
 @plans("groups/fleet", Plan(1, FAULTS, SECONDS, LEAST, slow=True))
 def test_sqlite(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """Workers are killed and paused, and the service on SQLite."""
+    """Every report is processed while workers are killed and paused, and the service on SQLite too."""
     process(tmp_path, SQLITE, ServiceGroups(), plan, record_property)
 
 
 @plans("groups/fleet-cassandra", Plan(1, NODE_FAULTS, SECONDS, LEAST | {"node-kill": 1}, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """Workers are killed and paused, the service, and its three nodes."""
+    """Every report is processed while workers are killed and paused, and the service and its three nodes too."""
     store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     process(tmp_path, store, ServiceGroups(store, session_timeout=5.0), plan, record_property)

@@ -20,7 +20,7 @@ SERVICE = "cut,grow,join,kill,leave,pause,restart"
 CASSANDRA = f"{SERVICE},node-kill,node-pause"
 ZOOKEEPER = "cut,expire,grow,hush,join,kill,leader,leave,mute,pause,silence"
 SEED = 14870
-"""This seed has something of everything that is asked for below of ZooKeeper, 189 of the service."""
+"""A seed that draws every kind of fault required below for ZooKeeper; 189 does so for the service."""
 LEAST = {"events": 16, "join": 3, "leave": 1, "kill": 2, "pause": 1, "cut": 1, "messages": 250}
 SERVERS = {"expire": 2, "leader": 1, "hush": 1, "silence": 1}
 LONG_LEAST = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "cut": 3}
@@ -28,13 +28,13 @@ LONG_LEAST |= {"events": 200, "messages": 10_000, "twice": 50, "lost": 20}
 LONG_SERVERS = {"expire": 10, "mute": 1, "leader": 3, "hush": 3, "silence": 3}
 
 SPAN, SESSION = Span(deadline=1.0, delay=2.5), 5.0
-"""Of runs on nodes: a write may take a second."""
+"""Timeout in seconds of runs on nodes: a write may take a second."""
 MINUTE = 70.0
-"""Seconds in which some 55 faults begin."""
+"""Seconds in which about 55 faults begin."""
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """Workers differ in where handlers run; some have names that they keep, and are waited for when they are gone."""
+    """Workers differ in their executors; some are static members, and are waited for when they are gone."""
     runs = {"w2": "tasks", "w5": "processes"}.get(slot, "threads")
     return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None, "grace": 1.0}
 
@@ -45,7 +45,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
     *(long(seed, SERVICE, LONG_LEAST | {"restart": 3}, MINUTE) for seed in (1, 2)),
 )
 def test_service(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """Workers of a group of the service, which is stopped, and killed and started again."""
+    """A group of the service keeps its promises while the service is stopped, killed and restarted."""
     verify(plan, lambda: GroupRun(tmp_path, ServiceGroups(), settings=settings).run(plan, SLOTS), record_property)
 
 
@@ -63,8 +63,8 @@ def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeSto
     *(long(seed, ZOOKEEPER, LONG_LEAST | LONG_SERVERS, MINUTE) for seed in (1, 2)),
 )
 def test_zookeeper(tmp_path: Path, record_property: Record, zookeeper_nodes: ZooKeeperEnsemble, plan: Plan) -> None:
-    """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
-    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    """A group on three ZooKeeper servers keeps its promises while these are killed and stopped too."""
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - needs the driver
 
     with contextlib.closing(ZooKeeperService(zookeeper_nodes, apart=SLOTS[1:3])) as service:
         verify(plan, lambda: GroupRun(tmp_path, service, settings=settings).run(plan, SLOTS), record_property)

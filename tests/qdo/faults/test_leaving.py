@@ -1,4 +1,4 @@
-"""Workers come and leave, and nothing is broken."""
+"""Workers come and leave without faults."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
 SESSION = 20.0
-"""Seconds: a worker that something else keeps from running for a while does not lose it."""
+"""Session timeout in seconds that survives a busy machine."""
 SLOW, QUICK = 0.4, 0.01
-"""Seconds that a handler takes, of the one who leaves and of the others."""
+"""Seconds that a handler takes, of the leaving worker and of the others."""
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """The one who leaves has a message in hand for a while."""
+    """The leaving worker has a message in hand for a while."""
     return {"rest": SLOW if worker == LEAVER else QUICK, "runs": "tasks" if slot == "w2" else "threads"}
 
 
 def longest(times: list[float]) -> float:
-    """Returns the longest time between two of them."""
+    """Returns the longest time between two instants."""
     return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Record) -> None:
-    """The others' partitions go on meanwhile, each in one stay; those that move are handed over without a duplicate."""
+    """When a worker leaves, the others' partitions are handled without a break, and the moved ones without a repeat."""
     service.session_timeout = SESSION
     run = GroupRun(tmp_path, service, queues=QUEUES, settings=settings)
     with run.story() as (crew, queues):
@@ -73,7 +73,7 @@ COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, 
 
 
 def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record) -> None:
-    """However workers come and leave, and while queues get more partitions, nothing is handled twice or lost."""
+    """Nothing is handled twice or lost while workers come and leave, and queues get more partitions."""
     service.session_timeout = SESSION
     run = GroupRun(directory, service)
     result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record)
@@ -82,7 +82,7 @@ def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record
 
 @plans("groups/coming-and-leaving-service", msgspec.structs.replace(COMING, slow=True))
 def test_workers_come_and_leave(tmp_path: Path, record_property: Record, plan: Plan) -> None:
-    """Workers of a group of the service lose and repeat nothing while they come and leave."""
+    """A group of the service loses and repeats nothing while its workers come and leave."""
     come_and_leave(plan, tmp_path, ServiceGroups(), record_property)
 
 
@@ -90,21 +90,21 @@ def test_workers_come_and_leave(tmp_path: Path, record_property: Record, plan: P
 def test_workers_come_and_leave_by_zookeeper(
     tmp_path: Path, record_property: Record, zookeeper_nodes: ZooKeeperEnsemble, plan: Plan
 ) -> None:
-    """Workers that coordinate by ZooKeeper lose and repeat nothing while they come and leave."""
-    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    """A group on ZooKeeper loses and repeats nothing while its workers come and leave."""
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - needs the driver
 
     come_and_leave(plan, tmp_path, ZooKeeperService(zookeeper_nodes), record_property)
 
 
 def _present(history: History, at: float) -> list[Stay]:
-    """Returns the stays that go on at an instant."""
+    """Returns the stays that cover an instant."""
     return [stay for stays in history.stays.values() for stay in stays if stay.start <= at < stay.end]
 
 
 def _waited(history: History, stay: Stay, at: float) -> bool:
-    """Tells whether something that was there from the beginning was still to be handled at an instant.
+    """Returns whether messages from the beginning were still unhandled at an instant.
 
-    On a machine that stood still between the posts and the leave, all of it may be done by then.
+    If the machine paused between the posts and the leave, all may be handled by then.
     """
     loaded = {each for post in history.posts if post.writer == "load" for each in post.ids}
     return any(each.at > at and each.id in loaded for each in stay.handled)

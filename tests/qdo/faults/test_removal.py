@@ -1,6 +1,6 @@
-"""A run notices when commits are not fenced, and notices nothing when they are.
+"""A run detects commits that are not fenced, and reports nothing when they are.
 
-The simulator of groups takes out the other mechanisms (`tests/sim/groups/test_mutations.py`).
+The simulator of groups removes the other mechanisms (`tests/sim/groups/test_mutations.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STOP_AT = 6
 
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_worker_is_stopped_at_a_commit(tmp_path: Path, service: Service, fenced: bool) -> None:  # noqa: FBT001 - drawn
-    """A worker stops in the instant of a commit until another has done all its work: its commit must be refused."""
+    """A worker stops just before a commit until another has done all its work: the commit must be refused."""
     if not fenced and isinstance(service, ServiceGroups):
         pytest.skip("the service fences, not its members: tests/sim/service_groups takes that out")
 

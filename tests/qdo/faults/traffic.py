@@ -1,4 +1,4 @@
-"""Who posts messages during an experiment, and who looks at its offsets from outside."""
+"""Producers of messages in an experiment, and an observer of its offsets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Queues:
     """The queues of an experiment.
 
     Args:
-        client: Of the service.
-        counts: By name, with how many partitions each begins.
+        client: A client of the service.
+        counts: The initial number of partitions by queue.
     """
 
     def __init__(self, client: Client, counts: Mapping[str, int]) -> None:
@@ -37,30 +37,30 @@ class Queues:
             client.create_queue(name, partitions=count)
 
     def grow(self, slot: str = "", seconds: float = 0.0) -> None:
-        """Gives the smallest queue more partitions; a deed as others are."""
+        """Gives the smallest queue more partitions; a fault like the others."""
         name = min(self.counts, key=lambda each: (self.counts[each], each))
         count = self.counts[name] + MORE
         self.client.update_queue(name, partitions=count)
         self.counts[name] = count
 
     def content(self) -> Iterator[Read]:
-        """Reads everything that is in them, each partition in order."""
+        """Returns all stored messages, each partition in order."""
         for name, count in self.counts.items():
             start, partitions = now(), tuple(range(1, count + 1))
-            found = [Shown(one.partition, one.id, one.body) for one in self.client.read_all(name, limit=1000)]
-            yield Read(start, now(), "", "content", name, partitions, OK, shown=tuple(found), final=1)
+            shown = [Shown(one.partition, one.id, one.body) for one in self.client.read_all(name, limit=1000)]
+            yield Read(start, now(), "", "content", name, partitions, OK, shown=tuple(shown), final=1)
 
 
 @dataclass
 class Producer:
-    """Posts messages with bodies that nobody else posts.
+    """Posts messages with unique bodies.
 
     Args:
         name: Its name, in the bodies.
-        queues: Where to.
-        journal: Where it is written down.
-        seed: Of where and how many.
-        pause: Seconds between two posts, on average.
+        queues: The queues to post to.
+        journal: Records the posts.
+        seed: Decides the partitions and the numbers of messages.
+        pause: Mean seconds between two posts.
     """
 
     name: str
@@ -74,18 +74,16 @@ class Producer:
         self._count = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Posts until it is told to stop."""
         while not stop.wait(self._rng.uniform(0.5, 1.5) * self.pause):
             self.post(self._rng.choice((1, 1, 2, 5, 20)))
 
     def post(self, count: int, place: str | None = None) -> None:
-        """Posts messages to one partition."""
         queue = self._rng.choice(sorted(self.queues.counts))
         place = place or f"{queue}/{self._rng.randint(1, self.queues.counts[queue])}"
         name, _, number = place.rpartition("/")
         bodies = [f"{self.name}-{self._count + each}" for each in range(count)]
         self._count += count
-        at = now()
+        posted_at = now()
         ids: list[str] = []
         with contextlib.suppress(TransportError, ServiceUnavailable):
             receipts = self.queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
@@ -93,18 +91,18 @@ class Producer:
         sent = tuple(Sent(body, int(number)) for body in bodies)
         status = CREATED if ids else ONLY_SENT
         outcome: Outcome = "acknowledged" if ids else "unknown"
-        self.journal.add(Post(at, now(), "", self.name, name, sent, status, (outcome,) * count, tuple(ids)))
+        self.journal.add(Post(posted_at, now(), "", self.name, name, sent, status, (outcome,) * count, tuple(ids)))
 
 
 @dataclass
 class Observer:
-    """Looks at a group's offsets from outside.
+    """Reads a group's offsets from outside.
 
     Args:
-        url: Of the coordination service; empty: the group is one of the service.
+        url: The URL of the coordination service; empty for a group of the service.
         group: The group.
-        journal: Where it is written down.
-        profile: Of the service.
+        journal: Records the offsets.
+        profile: The profile of the service.
     """
 
     url: str
@@ -113,11 +111,11 @@ class Observer:
     profile: Profile
 
     def watch(self, stop: threading.Event) -> None:
-        """Looks again and again until it is told to stop."""
+        """Reads the offsets repeatedly until it is told to stop."""
         asyncio.run(self._watch(stop))
 
     def look(self) -> None:
-        """Looks once, and raises if that is not possible."""
+        """Reads the offsets once; raises if that is not possible."""
         asyncio.run(self._watch(None))
 
     async def _watch(self, stop: threading.Event | None) -> None:
@@ -132,12 +130,12 @@ class Observer:
             while stop is None or not stop.is_set():  # bounded: the run sets it when its clients have ended
                 start = now()
                 try:
-                    found = await coordinator.offsets()
+                    offsets = await coordinator.offsets()
                 except CoordinationError:
                     if stop is None:
                         raise
                 else:
-                    ids = {place_of(each): offset.id for each, offset in found.items() if offset.id is not None}
+                    ids = {place_of(each): offset.id for each, offset in offsets.items() if offset.id is not None}
                     self.journal.add(Observed(start, now(), ids))
                 if stop is None:
                     return

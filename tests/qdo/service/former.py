@@ -1,4 +1,4 @@
-"""Files of 0.1.0 in which groups of one machine met, as a test wants them."""
+"""Group files of 0.1.0, as a test needs them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qdo.partitions import Partition
 from tests.releases.recording import HERE, unpack
 
 LONG = 600.0
-"""Seconds for which a member is alive."""
+"""Session timeout of a member in seconds."""
 
 
 def write_former(path: Path, group: str, offsets: Mapping[Partition, str], living: Iterable[str] = ()) -> None:
-    """Adds a group to a file, which 0.1.0 has made; with members whose sessions are not over."""
+    """Adds a group to a file of 0.1.0, with members whose sessions are live."""
     if not path.exists():
         unpack(HERE / "v0_1_0" / "groups.gz", path)
     paths = GroupPaths("", group)
@@ -32,7 +32,6 @@ def write_former(path: Path, group: str, offsets: Mapping[Partition, str], livin
 
 
 def end_sessions(path: Path) -> None:
-    """Lets the time of all members be over."""
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("UPDATE sessions SET expires = 0")
 

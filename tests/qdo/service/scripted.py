@@ -1,4 +1,4 @@
-"""A service whose answers a test gives, one by one, and a clock that only the test moves."""
+"""A service whose answers a test gives one by one, and a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMBER = f"1-{'0' * 32}"
 SESSION = 10.0
 WAIT = 5.0
 PATIENCE = 20.0
-"""Timeout in seconds for a request that must come."""
+"""Timeout in seconds for the arrival of a request."""
 
 
 class Asked:
@@ -25,25 +25,23 @@ class Asked:
         self._answered: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
 
     def answer(self, status: int = 200, **fields: object) -> None:
-        """Gives an answer."""
         form = "application/json" if status < 400 else "application/problem+json"
         content = json.dumps({"status": "ok" if status < 400 else status, **fields}).encode()
         self._answered.set_result(httpx2.Response(status, content=content, headers={"content-type": form}))
 
     def beat(self, **fields: object) -> None:
-        """Answers a heartbeat: by default there is nothing to do, and the session lasts its full length."""
+        """Answers a heartbeat: by default with nothing to do, and a session of full length."""
         self.answer(200, **{"epoch": 1, "session": SESSION, "wait": WAIT, **fields})
 
     def refuse(self, status: int, code: str, **fields: object) -> None:
-        """Gives an error for an answer."""
+        """Answers with an error."""
         self.answer(status, code=code, errors={code: f"{code} was scripted"}, **fields)
 
     def drop(self) -> None:
-        """Loses the answer."""
         self._answered.set_exception(httpx2.ReadError("the answer is lost"))
 
     async def answered(self) -> httpx2.Response:
-        """Waits for the answer."""
+        """Waits until the test has answered."""
         return await self._answered
 
 
@@ -58,9 +56,9 @@ class ScriptedService(httpx2.AsyncBaseTransport):
 
     Attributes:
         joined: Status and body of the answer to a join.
-        store: The id that the service says.
+        store: The store id that the service reports.
         group: Status and body of the answer to each read of a group, or of the list of groups.
-        group_reads: How many there were.
+        group_reads: The number of these reads.
     """
 
     def __init__(self) -> None:
@@ -74,7 +72,7 @@ class ScriptedService(httpx2.AsyncBaseTransport):
         self._asked: dict[str, asyncio.Queue[Asked]] = {each: asyncio.Queue() for each in ("POST", "PUT", "DELETE")}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Has a join and a hello answered at once, everything else by the test."""
+        """Answers a join and a hello at once; leaves everything else to the test."""
         body = json.loads(await request.aread() or b"null")
         if request.url.path == "/v1/":
             return httpx2.Response(200, json={"version": "0", "store": "sqlite", "id": self.store})
@@ -83,33 +81,30 @@ class ScriptedService(httpx2.AsyncBaseTransport):
             return response(*self.group)
         if request.url.path.endswith("/members"):
             return response(*self.joined)
-        asked = Asked(request, body)
-        await self._asked[request.method].put(asked)
-        return await asked.answered()
+        pending = Asked(request, body)
+        await self._asked[request.method].put(pending)
+        return await pending.answered()
 
     async def _next(self, method: str) -> Asked:
         async with asyncio.timeout(PATIENCE):
             return await self._asked[method].get()
 
     async def heartbeat(self) -> Asked:
-        """Waits for the next heartbeat."""
         return await self._next("POST")
 
     async def commit(self) -> Asked:
-        """Waits for the next commit."""
         return await self._next("PUT")
 
     async def leave(self) -> Asked:
-        """Waits for a member to leave."""
+        """Waits for a member's leave request."""
         return await self._next("DELETE")
 
 
 class HandClock:
-    """Seconds that the test sets."""
+    """A clock that the test sets, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
 
     def __call__(self) -> float:
-        """Returns them."""
         return self.seconds

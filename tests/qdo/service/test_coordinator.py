@@ -1,4 +1,4 @@
-"""What a group of the service refuses, with errors that name the next step; and which groups there can be."""
+"""Requests that a group of the service refuses, with errors that name the next step; and valid names of groups."""
 
 from __future__ import annotations
 
@@ -16,23 +16,20 @@ from tests.qdo.service.scripted import STORE, ScriptedService
 
 MEMBER = Member("anna", subscribe(["orders"], [], STORE, "queuey"), static=True)
 OLD = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
-"""The answer of 0.1.0 to everything below ``_groups``."""
+"""The answer of 0.1.0 to every path below ``_groups``."""
 
 
 def refusal(status: int, code: str) -> tuple[int, dict[str, object]]:
-    """An error of the service."""
     return status, {"status": status, "code": code, "errors": {code: f"{code} was scripted"}}
 
 
 @pytest.fixture
 def service() -> ScriptedService:
-    """The service."""
     return ScriptedService()
 
 
 @pytest.fixture
 async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
-    """A client of it."""
     async with AsyncExitStack() as opened:
         url = "http://127.0.0.1:5000/v1/queuey/"
         yield await opened.enter_async_context(
@@ -65,7 +62,7 @@ async def test_a_join_that_is_refused(
     error: type[Exception],
     text: str,
 ) -> None:
-    """What may pass is told from what will not, by the error."""
+    """The error tells a refusal that may pass from a permanent one."""
     service.joined = answer
     with pytest.raises(error, match=text):
         await ServiceCoordinator(client, "readers").join(MEMBER, lambda _: None)
@@ -88,7 +85,7 @@ async def test_a_look_that_is_refused(
     error: type[Exception],
     text: str,
 ) -> None:
-    """Only a service that does not know the pages of groups is called too old."""
+    """Only a service without the paths of groups is called too old."""
     service.group = answer
     coordinator = ServiceCoordinator(client, "readers")
     with pytest.raises(error, match=text):
@@ -98,7 +95,7 @@ async def test_a_look_that_is_refused(
 
 
 async def test_another_store_is_noticed(service: ScriptedService, client: AsyncClient) -> None:
-    """A member never joins the group of another store under the address of its own."""
+    """A member never joins a group of another store that has taken over the address."""
     coordinator = ServiceCoordinator(client, "readers")
     await coordinator.open()
     service.store = "f" * 32
@@ -108,7 +105,7 @@ async def test_another_store_is_noticed(service: ScriptedService, client: AsyncC
 
 @pytest.mark.parametrize("group", ["", ".", "..", "x y", "a/b", "ä", "x" * 101])
 async def test_a_name_that_is_not_allowed(client: AsyncClient, group: str) -> None:
-    """It is refused before anything is sent, with what to do."""
+    """A name that is not allowed is refused before a request is sent, with what to do."""
     with pytest.raises(InvalidArgument) as caught:
         AsyncConsumer(client, group=group, queues=["orders"])
     assert str(caught.value) == (
@@ -118,14 +115,14 @@ async def test_a_name_that_is_not_allowed(client: AsyncClient, group: str) -> No
 
 
 async def test_one_group_at_a_time(client: AsyncClient) -> None:
-    """A consumer has a coordinator, or the name of a group of the service."""
+    """A consumer takes a coordinator or the name of a group of the service, not both."""
     coordinator = open_coordinator("zookeeper://localhost:2181", "readers")
     with pytest.raises(InvalidArgument, match="not both"):
         AsyncConsumer(client, coordinator, group="readers", queues=["orders"])
 
 
 async def test_a_snapshot_is_one_request(service: ScriptedService, client: AsyncClient) -> None:
-    """Members, plan, owners and offsets are of one moment; an offset names its owner only if that has recorded it."""
+    """Members, plan, owners and offsets are of one moment; an offset names an owner only if that owner recorded it."""
     alive = {"number": 1, "instance": "anna", "state": "present", "since": 5.0, "session": 10.0}
     others = [alive | {"number": 2, "instance": ""}, alive | {"number": 3, "instance": "cleo", "state": "absent"}]
     row = {"owner": 1, "since": 50.0, "target": 2, "from": "lost", "offset": "1" * 32, "updated": 60.0}
@@ -134,16 +131,16 @@ async def test_a_snapshot_is_one_request(service: ScriptedService, client: Async
     service.group = 200, group | {"members": [alive, *others], "queues": {"orders": rows}}
     coordinator = ServiceCoordinator(client, "readers")
     await coordinator.open()
-    found = await coordinator.snapshot()
+    snapshot = await coordinator.snapshot()
     assert service.group_reads == 1
     first, second, third = (Partition(Queue(STORE, "queuey", "orders"), number) for number in (1, 2, 3))
-    assert {name: (member.static, member.since) for name, member in found.members.items()} == {
+    assert {name: (member.static, member.since) for name, member in snapshot.members.items()} == {
         "anna": (True, 5.0),
         "#2": (False, 5.0),
     }
-    assert found.target == TargetAssignment(
+    assert snapshot.target == TargetAssignment(
         {first: "#2", second: "#2", third: "cleo"}, {"cleo": 5.0}, frozenset({"anna", "cleo"})
     )
-    assert found.owners == {first: "anna", second: "anna"}
+    assert snapshot.owners == {first: "anna", second: "anna"}
     offset = "1" * 32
-    assert found.offsets == {first: CommittedOffset(offset, 60.0, "anna"), second: CommittedOffset(offset, 40.0)}
+    assert snapshot.offsets == {first: CommittedOffset(offset, 60.0, "anna"), second: CommittedOffset(offset, 40.0)}

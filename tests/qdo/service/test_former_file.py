@@ -1,4 +1,4 @@
-"""A group that met in a file goes on in the service, where it was."""
+"""A group that met in a file of 0.1.0 goes on in the service, where it stopped."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ from tests.servers.plugin import unique_name
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The file."""
     return tmp_path / "coordination.sqlite3"
 
 
 def member_of(queue: Queue) -> Member:
-    """A member that wants a queue."""
+    """A member that subscribes to a queue."""
     return Member("anna", subscribe([queue.name], [], queue.service, queue.application))
 
 
 async def ids(system: System, queue: Queue, group: str) -> dict[int, str | None]:
-    """What is recorded, by partition."""
-    found = await system.client.offsets(queue.name, group)
-    return {number: state.offset for number, state in found.partitions.items() if state.offset is not None}
+    """Returns the recorded ids, by partition."""
+    offsets = await system.client.offsets(queue.name, group)
+    return {number: state.offset for number, state in offsets.partitions.items() if state.offset is not None}
 
 
 async def test_a_group_begins_with_the_offsets_of_its_file_once(system: System, path: Path) -> None:
-    """The file wins over what was recorded in the service before; what is set afterwards stays."""
+    """The file's offsets replace those in the service once; offsets set afterwards stay."""
     queue, group = await system.queue(2), unique_name("group")
     sent = await system.send(queue, 3)
-    one = Partition(queue, 1)
-    write_former(path, group, {one: sent[1]})
+    partition = Partition(queue, 1)
+    write_former(path, group, {partition: sent[1]})
     await system.client.commit(queue.name, group, {1: sent[0]})
     coordinator = ServiceCoordinator(system.client, group, former=path)
     session = await coordinator.join(member_of(queue), lambda _: None)
     await session.leave()
     assert await ids(system, queue, group) == {1: sent[1]}
-    await coordinator.set_offsets({one: sent[0]})
+    await coordinator.set_offsets({partition: sent[0]})
     await (await ServiceCoordinator(system.client, group, former=path).join(member_of(queue), lambda _: None)).leave()
     assert await ids(system, queue, group) == {1: sent[0]}
 
 
 async def test_a_group_with_living_members_stays_in_its_file(system: System, path: Path) -> None:
-    """Nobody joins the service's group before they are gone, and the error names them and the file."""
+    """Joining is refused while the file has live members; the error names them and the file."""
     queue, group = await system.queue(), unique_name("group")
     write_former(path, group, {}, living=["host-1", "host-2"])
     coordinator = ServiceCoordinator(system.client, group, former=path)
@@ -64,7 +63,7 @@ async def test_a_group_with_living_members_stays_in_its_file(system: System, pat
 
 
 async def test_offsets_of_other_stores_stay_in_the_file(system: System, path: Path) -> None:
-    """Another service on this machine has queues of the same name: each takes over its own, whichever comes first."""
+    """Each service on this machine takes over its own offsets of queues with the same name, in either order."""
     queue, group = await system.queue(), unique_name("group")
     sent = await system.send(queue, 1)
     elsewhere = Queue("f" * 32, queue.application, queue.name)
@@ -73,13 +72,13 @@ async def test_offsets_of_other_stores_stay_in_the_file(system: System, path: Pa
     assert await system.client.groups(queue.name) == ()
     assert await take_over(system.client, elsewhere.service, path, group, group) == 1
     assert await take_over(system.client, elsewhere.service, path, group, group) == 0
-    found = read_group(path, group)
-    assert found is not None
-    assert found.offsets == {Partition(elsewhere, 1): sent[0]}
+    former = read_group(path, group)
+    assert former is not None
+    assert former.offsets == {Partition(elsewhere, 1): sent[0]}
 
 
 async def test_queues_that_are_gone_are_passed_over(system: System, path: Path) -> None:
-    """Their offsets mean nothing; the others are taken over."""
+    """Offsets of deleted queues are skipped; the others are taken over."""
     queue, group = await system.queue(), unique_name("group")
     sent = await system.send(queue, 1)
     gone = Queue(queue.service, queue.application, f"{queue.name}-gone")
@@ -89,7 +88,7 @@ async def test_queues_that_are_gone_are_passed_over(system: System, path: Path) 
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
-    """What is no file of groups is named; an empty one, which 0.1.0 left when it was killed, has no group."""
+    """A file without groups is refused by name; an empty one, which a killed 0.1.0 left, has no group."""
     wrong, empty = tmp_path / "wrong", tmp_path / "empty"
     wrong.write_text("this is not a database, whatever its name says")
     empty.write_bytes(b"")
@@ -99,7 +98,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 
 async def test_local_is_the_group_of_the_service(system: System, path: Path) -> None:
-    """A program of 0.1.0 goes on with a warning; what it asks of the coordinator itself names what to use."""
+    """A program of 0.1.0 goes on with a warning; for calls of the coordinator itself an error names the replacement."""
     queue, group = await system.queue(), unique_name("group")
     sent = await system.send(queue, 2)
     write_former(path, group, {Partition(queue, 1): sent[0]})

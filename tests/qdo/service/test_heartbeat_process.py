@@ -1,4 +1,4 @@
-"""Members of a service's group whose interpreter is held: a process of its own sends their heartbeats, for a while."""
+"""Members whose interpreter is blocked: another process sends their heartbeats for a while."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Start = Callable[[float, float], Awaitable[tuple[Process, Partition]]]
 
 @pytest.fixture
 async def groups(system: System) -> ServiceGroups:
-    """A group that nobody knows."""
+    """A new group."""
     return ServiceGroups(system.client, unique_name("group"))
 
 
@@ -41,7 +41,7 @@ async def coordinator(groups: ServiceGroups) -> ServiceCoordinator:
 
 @pytest.fixture
 async def start(system: System, running: Served, groups: ServiceGroups) -> AsyncIterator[Start]:
-    """Starts a member in a process of its own, which owns a partition; kills it at the test's end."""
+    """Starts a member that owns a partition, in a process of its own; kills it at the test's end."""
     async with AsyncExitStack() as started:
 
         async def start(session_timeout: float, outlast: float) -> tuple[Process, Partition]:
@@ -49,48 +49,47 @@ async def start(system: System, running: Served, groups: ServiceGroups) -> Async
             words = str(running.profile_path), groups.group, queue.name, str(session_timeout), str(outlast)
             process = await Process.run("tests.qdo.service.member", *words)
             started.push_async_callback(process.end)
-            one = Partition(queue, 1)
+            partition = Partition(queue, 1)
             async with asyncio.timeout(PATIENCE):
-                while await process.ask("claim", [str(one)]) != [str(one)]:  # noqa: ASYNC110 - it is given it soon
+                while await process.ask("claim", [str(partition)]) != [str(partition)]:  # noqa: ASYNC110 - the service assigns it soon
                     await asyncio.sleep(0.02)
-            return process, one
+            return process, partition
 
         yield start
 
 
 async def until_gone(coordinator: ServiceCoordinator) -> None:
-    """Waits until the group has no member."""
     async with asyncio.timeout(PATIENCE):
-        while await coordinator.members():  # noqa: ASYNC110 - nobody tells
+        while await coordinator.members():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.05)
 
 
 async def test_a_member_that_is_held_up_stays(system: System, coordinator: ServiceCoordinator, start: Start) -> None:
-    """For longer than its session nothing of it runs; it is a member all the same, and records afterwards."""
-    process, one = await start(LONG_ENOUGH, LONG)
-    (sent,) = await system.send(one.queue, 1)
+    """A member that is blocked for longer than its session stays a member, and commits afterwards."""
+    process, partition = await start(LONG_ENOUGH, LONG)
+    (sent,) = await system.send(partition.queue, 1)
     await process.ask("hold", SESSIONS * LONG_ENOUGH)
     assert len(await coordinator.members()) == 1
-    assert await process.ask("commit", {str(one): sent}) == [str(one)]
-    assert (await coordinator.offsets())[one].id == sent
+    assert await process.ask("commit", {str(partition): sent}) == [str(partition)]
+    assert (await coordinator.offsets())[partition].id == sent
 
 
 async def test_a_member_that_hangs_is_not_kept_for_ever(
     groups: ServiceGroups, coordinator: ServiceCoordinator, start: Start
 ) -> None:
-    """Beyond the time that was agreed on nobody sends heartbeats for it, and it knows when it goes on."""
-    process, one = await start(groups.short, groups.short)
+    """Beyond the agreed time nobody sends heartbeats for a member, and it learns of its loss when it goes on."""
+    process, partition = await start(groups.short, groups.short)
     process.say("hold", 4 * groups.short)
     await until_gone(coordinator)
     await process.answer()
     with pytest.raises(Refused, match="SessionLost"):
-        await process.ask("claim", [str(one)])
+        await process.ask("claim", [str(partition)])
 
 
 async def test_a_member_that_was_killed_is_not_kept(
     groups: ServiceGroups, coordinator: ServiceCoordinator, start: Start
 ) -> None:
-    """The process that sends heartbeats for it ends with it, so its session ends in its time."""
+    """The process that sends heartbeats for a member ends with it, so its session ends in time."""
     process, _ = await start(groups.short, LONG)
     speakers = list(speakers_of(process.id))
     assert speakers

@@ -1,4 +1,4 @@
-"""A session follows the service's answers, and nothing of a former ownership does anything to a present one."""
+"""A session follows the service's answers; events of a former ownership do not affect the present one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.qdo.service.scripted import PATIENCE, SESSION, STORE, HandClock, Scri
 QUEUE = Queue(STORE, "queuey", "orders")
 ONE, TWO = Partition(QUEUE, 1), Partition(QUEUE, 2)
 IDS = [f"{number:012d}10008080808080808080" for number in range(4)]
-"""Ids of messages, in their order."""
+"""Message ids, in order."""
 
 
 def taken(epoch: int, offset: str | None = None, came: str = "new") -> dict[str, object]:
-    """A partition that the service gives."""
+    """Returns an assigned partition as the service reports it."""
     return {"epoch": epoch, "offset": offset, "from": came, "note": None}
 
 
@@ -31,7 +31,7 @@ class Joined:
     """A member of a scripted service.
 
     Attributes:
-        events: What its session has told.
+        events: The events of its session.
     """
 
     def __init__(
@@ -43,26 +43,23 @@ class Joined:
         self.events = events
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Waits until the session's task has got there."""
         async with asyncio.timeout(PATIENCE):
-            while not reached():  # noqa: ASYNC110 - the session tells of few things
+            while not reached():  # noqa: ASYNC110 - the session has few events
                 await asyncio.sleep(0)
 
     async def owns(self, *partitions: Partition) -> None:
-        """Waits until it owns just these."""
         async with asyncio.timeout(PATIENCE):
             while await self.session.assignment() != set(partitions):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0)
 
     async def take(self, epoch: int, offset: str | None = None) -> None:
-        """Is given the first partition."""
+        """Lets the service assign the first partition."""
         (await self.service.heartbeat()).beat(take={"orders": {1: taken(epoch, offset)}})
         await self.owns(ONE)
 
 
 @pytest.fixture
 async def join() -> AsyncIterator[Callable[..., Any]]:
-    """Joins a scripted service."""
     async with AsyncExitStack() as opened:
 
         async def joined(*, static: bool = False) -> Joined:
@@ -81,7 +78,7 @@ async def join() -> AsyncIterator[Callable[..., Any]]:
 
 
 async def leave(session: ServiceSession, service: ScriptedService) -> None:
-    """Ends it; the service answers if it is told."""
+    """Leaves; the service answers if it is asked."""
     leaving = asyncio.create_task(session.leave())
     answering = asyncio.create_task(service.leave())
     await asyncio.wait([leaving, answering], return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +89,7 @@ async def leave(session: ServiceSession, service: ScriptedService) -> None:
 
 
 async def test_a_session_counts_from_the_sending_of_its_heartbeat(join: Callable[..., Any]) -> None:
-    """However long the answer takes, the session lasts from the request on, and ends without a further word."""
+    """A session lasts from the sending of its heartbeat, however long the answer takes, and ends without a request."""
     member = await join()
     beat = await member.service.heartbeat()
     member.clock.seconds += 6
@@ -107,7 +104,7 @@ async def test_a_session_counts_from_the_sending_of_its_heartbeat(join: Callable
 
 
 async def test_an_answer_after_the_end_counts_as_none(join: Callable[..., Any]) -> None:
-    """The service renewed the session in time, and the member has given up meanwhile: it stays lost."""
+    """An answer that renews the session after the member gave it up is ignored: the session stays lost."""
     member = await join()
     beat = await member.service.heartbeat()
     member.clock.seconds += SESSION
@@ -117,7 +114,7 @@ async def test_an_answer_after_the_end_counts_as_none(join: Callable[..., Any]) 
 
 
 async def test_a_take_of_a_former_ownership_is_ignored(join: Callable[..., Any]) -> None:
-    """An answer that was on its way while the partition was given back does not bring it back; a later epoch does."""
+    """A late answer does not bring back a partition that was given back; a later epoch does."""
     member = await join()
     await member.take(5)
     beat = await member.service.heartbeat()
@@ -132,7 +129,7 @@ async def test_a_take_of_a_former_ownership_is_ignored(join: Callable[..., Any])
 
 
 async def test_what_it_never_heard_of_is_given_back_at_once(join: Callable[..., Any]) -> None:
-    """The answer that gave it a partition was lost, and now another member is to have that."""
+    """A partition whose assignment never arrived is given back at once when another member is to have it."""
     member = await join()
     (await member.service.heartbeat()).beat(give_back={"orders": {2: {"epoch": 7, "within": 30}}})
     beat = await member.service.heartbeat()
@@ -143,7 +140,7 @@ async def test_what_it_never_heard_of_is_given_back_at_once(join: Callable[..., 
 
 
 async def test_what_is_asked_for_is_owned_until_it_is_released(join: Callable[..., Any]) -> None:
-    """It is no longer assigned, but commits go on, and it is named as owned until then."""
+    """A partition that is asked back is no longer assigned, but is committed and named as owned until its release."""
     member = await join()
     await member.take(5)
     (await member.service.heartbeat()).beat(give_back={"orders": {1: {"epoch": 5, "within": 30}}})
@@ -154,7 +151,7 @@ async def test_what_is_asked_for_is_owned_until_it_is_released(join: Callable[..
 
 
 async def test_what_is_lost_is_gone(join: Callable[..., Any]) -> None:
-    """What the service says is lost was named under its present epoch; one that was named before is another's."""
+    """A loss ends the ownership with the named epoch; a loss of an earlier epoch is ignored."""
     member = await join()
     await member.take(5)
     (await member.service.heartbeat()).beat(lost={"orders": [1, 2]})
@@ -163,7 +160,7 @@ async def test_what_is_lost_is_gone(join: Callable[..., Any]) -> None:
 
 
 async def test_a_release_whose_answer_is_lost_is_repeated(join: Callable[..., Any]) -> None:
-    """Whoever released it hears that it is in doubt, and later heartbeats repeat it until one is answered."""
+    """A release without an answer raises "in doubt", and later heartbeats repeat it until one is answered."""
     member = await join()
     await member.take(5)
     waiting = await member.service.heartbeat()
@@ -179,7 +176,7 @@ async def test_a_release_whose_answer_is_lost_is_repeated(join: Callable[..., An
 
 
 async def test_a_commit_in_doubt_and_one_that_goes_back(join: Callable[..., Any]) -> None:
-    """One that goes forward compares nothing, so repeating it is harmless; one that goes back compares."""
+    """A commit that goes forward is unconditional, so repeating it is harmless; one that goes back is conditional."""
     member = await join()
     await member.take(5, IDS[1])
     held = (await member.session.claim([ONE]))[ONE]
@@ -202,7 +199,7 @@ async def test_a_commit_in_doubt_and_one_that_goes_back(join: Callable[..., Any]
 
 
 async def test_commits_of_a_former_ownership_are_not_sent(join: Callable[..., Any]) -> None:
-    """A partition that is this member's again has another epoch; what the service refuses is not held either."""
+    """Commits of a former ownership are not sent, and a refused partition is not held either."""
     member = await join()
     await member.take(5)
     held = (await member.session.claim([ONE]))[ONE]
@@ -213,7 +210,7 @@ async def test_commits_of_a_former_ownership_are_not_sent(join: Callable[..., An
 
 
 async def test_silence_suspends_and_an_answer_resumes(join: Callable[..., Any]) -> None:
-    """A heartbeat without an answer is an event, and the next one that is answered is another; the end is the last."""
+    """A heartbeat without an answer suspends, the next answered one resumes, and the end is the last event."""
     member = await join()
     (await member.service.heartbeat()).drop()
     await member.until(lambda: member.events == ["suspended"])
@@ -225,7 +222,7 @@ async def test_silence_suspends_and_an_answer_resumes(join: Callable[..., Any]) 
 
 @pytest.mark.parametrize("static", [True, False])
 async def test_a_static_member_returns(join: Callable[..., Any], static: bool) -> None:  # noqa: FBT001 - drawn
-    """Its partitions stay with its instance: it gives nothing back one by one, and says that it comes back."""
+    """A static member keeps its partitions for its instance: it gives none back, and says that it will return."""
     member = await join(static=static)
     await member.take(5)
     waiting = await member.service.heartbeat()
@@ -237,9 +234,9 @@ async def test_a_static_member_returns(join: Callable[..., Any], static: bool) -
         beat.beat()
     await releasing
     leaving = asyncio.create_task(member.session.leave())
-    left = await member.service.leave()
-    assert left.returns == ("1" if static else None)
-    left.answer()
+    leave_request = await member.service.leave()
+    assert leave_request.returns == ("1" if static else None)
+    leave_request.answer()
     await leaving
     assert waiting.body["leaving"] is False
     assert "lost" not in member.events

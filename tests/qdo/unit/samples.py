@@ -11,15 +11,15 @@ ONE, TWO, THREE = (Partition(QUEUE, number) for number in (1, 2, 3))
 
 
 def message_id(number: int) -> str:
-    """Gives an id; a higher number is a later one."""
+    """Returns an id; a higher number is a later one."""
     return ids.to_hex((ids.EPOCH_TICKS + 1000 * number, 1))
 
 
 def message(number: int, partition: int = 1, body: object = "body") -> Message:
-    """Gives a message; a higher number is a later one."""
+    """Returns a message; a higher number is a later one."""
     return Message(message_id(number), f"{number}.0000000", partition, body)
 
 
 def messages(first: int, last: int, partition: int = 1) -> list[Message]:
-    """Gives messages with ascending numbers, both ends included."""
+    """Returns messages with ascending numbers, both ends included."""
     return [message(number, partition) for number in range(first, last + 1)]

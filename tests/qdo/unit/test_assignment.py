@@ -1,4 +1,4 @@
-"""Assignment: even, with the fewest moves, and the same wherever it is computed."""
+"""Assignment: even, with the fewest moves, and deterministic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = [f"worker-{letter}" for letter in "abcdefgh"]
 
 
 def partitions(members: Members) -> list[Partition]:
-    """Returns the partitions that there are, each queue with the highest count that anybody sees."""
+    """Returns all partitions, each queue with the highest count that any member sees."""
     counts: dict[Queue, int] = {}
     for seen in members.values():
         for queue, count in seen.items():
@@ -35,14 +35,13 @@ def partitions(members: Members) -> list[Partition]:
 
 
 def loads(members: Members, owners: Owners) -> Counter[str]:
-    """Returns how many partitions each member has."""
     counts = Counter(dict.fromkeys(members, 0))
     counts.update(owners.values())
     return counts
 
 
 def unevenness(members: Members, owners: Owners) -> int:
-    """Returns a number that is the lower, the more even the loads are."""
+    """Returns a number that is lower the more even the loads are."""
     return sum(load**2 for load in loads(members, owners).values())
 
 
@@ -56,24 +55,24 @@ def moved(members: Members, before: Owners, owners: Owners) -> int:
 
 
 def downhill(members: Members, owners: Owners) -> list[str]:
-    """Returns members from which a chain leads to one that has two less or fewer: there must be none."""
+    """Returns members from which a chain of moves leads to a member with at least two fewer; expected to be empty."""
     load = loads(members, owners)
     gives: dict[str, set[str]] = {member: set() for member in members}
     for partition, owner in owners.items():
         gives[owner] |= {member for member, seen in members.items() if partition.queue in seen}
-    found = []
+    starts = []
     for start in members:
         reached, edge = {start}, {start}
         while edge:
             edge = set().union(*(gives[member] for member in edge)) - reached
             reached |= edge
         if any(load[member] <= load[start] - 2 for member in reached):
-            found.append(start)
-    return found
+            starts.append(start)
+    return starts
 
 
 def hold(members: Members, owners: Owners) -> None:
-    """Checks what every assignment must be."""
+    """Checks the invariants of every assignment."""
     fit = {member for member, seen in members.items() if seen}
     assert set(owners) == set(partitions(members))
     assert all(partition.queue in members[owner] for partition, owner in owners.items())
@@ -86,12 +85,12 @@ Case = tuple[Members, dict[Partition, str]]
 
 @st.composite
 def cases(draw: st.DrawFn, members: st.SearchStrategy[Members]) -> Case:
-    """Draws members and who owned what before: mostly members, now and then somebody else or nobody."""
-    there = draw(members)
-    owners = st.sampled_from([*there, *there, "gone", ""])
-    every = partitions(there)
+    """Draws members, and former owners: mostly members, now and then a stranger or nobody."""
+    members_drawn = draw(members)
+    owners = st.sampled_from([*members_drawn, *members_drawn, "gone", ""])
+    every = partitions(members_drawn)
     before = draw(st.lists(owners, min_size=len(every), max_size=len(every)))
-    return there, {partition: owner for partition, owner in zip(every, before, strict=True) if owner}
+    return members_drawn, {partition: owner for partition, owner in zip(every, before, strict=True) if owner}
 
 
 alike = cases(
@@ -113,7 +112,7 @@ small = cases(
 
 @given(alike)
 def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(case: Case) -> None:
-    """Numbers differ by one at most, and nobody gives more away than a count shows that somebody must."""
+    """Loads differ by one at most, and no member gives up more than the counts require."""
     members, before = case
     owners = assign(members, before)
     hold(members, owners)
@@ -131,7 +130,7 @@ def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(case: Case)
 
 @given(different)
 def test_different_subscriptions_are_shared_as_evenly_as_they_allow(case: Case) -> None:
-    """Neither a partition nor a chain of them could make it more even, and only subscribers own anything."""
+    """No move and no chain of moves makes it more even, and only subscribers own partitions."""
     members, before = case
     hold(members, assign(members, before))
 
@@ -139,19 +138,19 @@ def test_different_subscriptions_are_shared_as_evenly_as_they_allow(case: Case) 
 @settings(max_examples=4 * settings().max_examples)
 @given(small)
 def test_no_other_assignment_is_as_even_and_moves_less(case: Case) -> None:
-    """Of all assignments that there are, tried one by one, none is better."""
+    """No other assignment, of all possible ones, is better."""
     members, before = case
     owners = assign(members, before)
-    there = partitions(members)
-    fit = [[member for member, seen in members.items() if partition.queue in seen] for partition in there]
-    every = (dict(zip(there, chosen, strict=True)) for chosen in itertools.product(*fit))
+    existing = partitions(members)
+    fit = [[member for member, seen in members.items() if partition.queue in seen] for partition in existing]
+    every = (dict(zip(existing, chosen, strict=True)) for chosen in itertools.product(*fit))
     best = min((unevenness(members, other), moved(members, before, other)) for other in every)
     assert (unevenness(members, owners), moved(members, before, owners)) == best
 
 
 @given(different, st.randoms(use_true_random=False))
 def test_the_order_of_what_is_given_does_not_matter(case: Case, random: object) -> None:
-    """Two that compute it come to the same, however their mappings are ordered."""
+    """Members with mappings in different orders compute the same assignment."""
     members, before = case
     shuffle = random.shuffle  # type: ignore[attr-defined]
 
@@ -166,7 +165,7 @@ def test_the_order_of_what_is_given_does_not_matter(case: Case, random: object) 
 
 @given(different)
 def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
-    """The search for needless moves may end at any step and leaves a whole distribution."""
+    """The search for needless moves may end at any step and leaves a complete assignment."""
     members, before = case
     names = sorted(members)
     for effort in (0, 3, 10, 30):
@@ -180,7 +179,7 @@ def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
 
 
 def test_partitions_of_one_queue_are_spread() -> None:
-    """Neighbours go to different members, and who gives up some keeps a part of every queue."""
+    """Adjacent partitions go to different members, and a member that gives some up keeps a part of every queue."""
     seen = dict.fromkeys(QUEUES[:3], 4)
     two = assign({"a": seen, "b": seen}, {})
     assert all(two[Partition(queue, 1)] != two[Partition(queue, 2)] for queue in seen)
@@ -195,7 +194,6 @@ def member(name: str, *, static: bool = False) -> Member:
 
 
 def group(*members: Member) -> dict[str, Member]:
-    """Returns members by id."""
     return {each.id: each for each in members}
 
 
@@ -204,7 +202,7 @@ SIX = {QUEUES[0]: 6}
 
 
 def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
-    """While it is away nothing moves; when it comes back in time nothing has moved."""
+    """Nothing moves while a static member is away; when it comes back in time nothing has moved."""
     before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
     away = plan(group(B, C), SIX, before, 100.0, 10.0)
     assert away.target.owners == before.owners
@@ -215,7 +213,7 @@ def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
 
 
 def test_a_member_that_is_leaving_is_given_nothing() -> None:
-    """What it has goes to the others, or is kept for it if it is static and may come back."""
+    """The partitions of a member that leaves go to the others, or are kept if it is static and may come back."""
     before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
     leaves = plan(group(A, B, msgspec.structs.replace(C, leaving=True)), SIX, before, 1.0, 10.0).target
     assert set(leaves.owners.values()) == {"a", "b"}
@@ -225,27 +223,27 @@ def test_a_member_that_is_leaving_is_given_nothing() -> None:
 
 
 def test_without_grace_nobody_is_waited_for() -> None:
-    """Static members are like others then, and other members always are."""
+    """Without a grace period static members are like others; other members never have one."""
     before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
     assert set(plan(group(B, C), SIX, before, 1.0, 0.0).target.owners.values()) == {"b", "c"}
     assert set(plan(group(A, C), SIX, before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
 
 
 def test_the_first_of_several_absent_members_is_looked_at_first() -> None:
-    """Each has its own time, and the next one to run out is announced."""
+    """Each absent member has its own deadline, and the earliest is announced."""
     other = member("d", static=True)
     before = plan(group(A, B, other), SIX, None, 0.0, 10.0).target
     first = plan(group(B, other), SIX, before, 100.0, 10.0)
     both = plan(group(B), SIX, first.target, 105.0, 10.0)
     assert both.target.absent == {"a": 100.0, "d": 105.0}
     assert both.recheck == 110.0
-    one = plan(group(B), SIX, both.target, 110.0, 10.0)
-    assert one.target.absent == {"d": 105.0}
-    assert one.recheck == 115.0
+    after_first = plan(group(B), SIX, both.target, 110.0, 10.0)
+    assert after_first.target.absent == {"d": 105.0}
+    assert after_first.recheck == 115.0
 
 
 def test_a_clock_that_was_set_back_prolongs_no_absence() -> None:
-    """Who left in what is now the future left now."""
+    """A departure with a time in the future counts as one of now."""
     before = plan(group(A, B), SIX, None, 0.0, 10.0).target
     away = plan(group(B), SIX, before, 1000.0, 10.0)
     again = plan(group(B), SIX, away.target, 500.0, 10.0)
@@ -259,7 +257,7 @@ def test_a_clock_that_was_set_back_prolongs_no_absence() -> None:
     )
 )
 def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, bool, int]]) -> None:
-    """Whatever the others do, who is away keeps exactly what it had, everybody else shares evenly, and it rests."""
+    """An absent member keeps exactly its partitions, the others share evenly, and the result is stable."""
     seen = dict.fromkeys(QUEUES[:2], 5)
     there: dict[str, Member] = {}
     target = TargetAssignment()
@@ -291,7 +289,7 @@ def sees(name: str, *patterns: str, others: Mapping[str, int] | None = None) -> 
 
 
 def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
-    """Returns the queues of which each member has partitions."""
+    """Returns the queues in which each member has partitions."""
     found: dict[str, set[str]] = {}
     for partition, owner in made.target.owners.items():
         found.setdefault(owner, set()).add(partition.queue.name)
@@ -299,7 +297,7 @@ def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
 
 
 def test_patterns_know_only_one_wildcard() -> None:
-    """Every other character of a key's pattern stands for itself."""
+    """All other characters of a key's pattern are literal."""
     sight = Sight(("a?[b]*", "x"))
     assert [name for name in ("a?[b]", "a?[b]c", "aab", "ab", "x", "xx") if sight.covers(name)] == [
         "a?[b]",
@@ -311,7 +309,7 @@ def test_patterns_know_only_one_wildcard() -> None:
 
 
 def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
-    """Though its patterns match the queue."""
+    """A member gets no queue that its key does not cover, though its patterns match the queue."""
     hidden = msgspec.structs.replace(member("a"), sight=Sight(("*",), hidden=frozenset({"billing"})))
     made = plan(group(hidden, sees("b", "*")), dict.fromkeys(QUEUES, 1), None, 0.0, 10.0)
     assert "billing" in queues_of(made)["b"]
@@ -320,7 +318,7 @@ def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
 
 
 def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> None:
-    """It gets what it wants of that, and keeps what the leader cannot see."""
+    """A member of an older version gets queues that the leader sees, and keeps those that the leader cannot see."""
     before = TargetAssignment({Partition(QUEUES[2], 1): "b"})
     members = group(sees("a", "aud*"), member("b"), sees("c", "b*", others={"billing": 2}))
     made = plan(members, {QUEUES[0]: 4}, before, 0.0, 10.0)
@@ -328,7 +326,7 @@ def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> 
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Returns how many functions are called, those of C included."""
+    """Returns the number of function calls, C functions included."""
     calls = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -344,7 +342,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def test_keys_with_many_patterns_cost_the_leader_one_match_for_each_queue() -> None:
-    """Of members with keys of their own, and the same subscription."""
+    """Planning for members with many-pattern keys takes a bounded number of calls per member and queue."""
     queues = {Queue(*QUEUES[0][:2], f"customer-{number:03}"): 1 for number in range(100)}
     keys = [[f"customer-{key:02}{number:02}*" for number in range(20)] for key in range(20)]
     members = group(*(sees(f"m{number:02}", *key) for number, key in enumerate(keys)))
@@ -353,14 +351,14 @@ def test_keys_with_many_patterns_cost_the_leader_one_match_for_each_queue() -> N
 
 
 def test_what_many_members_report_costs_a_leader_little() -> None:
-    """A queue that all of them report is made once."""
+    """Merging the reports of many members builds each queue once."""
     names = {f"customer-{number:03}": 1 for number in range(100)}
     members = [sees(f"m{number}", "*", others=names) for number in range(50)]
     assert calls_of(lambda: reported(members)) < 2 * len(members) * len(names)
 
 
 def test_a_pattern_with_many_wildcards_is_matched_in_one_pass() -> None:
-    """A key may have such a pattern, and its member must not stop the leader."""
+    """A pattern with many wildcards is matched in one pass, so that a member's key cannot block the leader."""
     sight = Sight(("*a" * 49 + "*b",))
     assert not sight.covers("a" * 200)
     assert sight.covers("a" * 200 + "b")

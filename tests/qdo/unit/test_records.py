@@ -1,4 +1,4 @@
-"""What is stored for members, assignments and offsets comes back, stays small, and is not guessed at."""
+"""Stored records of members, assignments and offsets: read back exactly, small, and never guessed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ partitions = st.builds(Partition, queues, st.integers(1, 2**31))
     ],
 )
 def test_what_is_not_understood_is_refused(decode: Callable[[bytes], object], data: bytes, why: str) -> None:
-    """Damage and newer formats are told apart, and neither is guessed at."""
+    """Damage and newer formats raise different errors; neither is guessed at."""
     with pytest.raises(CoordinationIncompatible, match=why):
         decode(data)
 
@@ -50,19 +50,19 @@ def test_what_is_not_understood_is_refused(decode: Callable[[bytes], object], da
 @pytest.mark.parametrize(("decode", "form"), [(decode_member, b"3"), (decode_offset, b"1")])
 @pytest.mark.parametrize("rest", [b"", b"={}", b"=[", b"~[", b"?{}"])
 def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: bytes, rest: bytes) -> None:
-    """Each kind has a format of its own."""
+    """Each kind of record has a format of its own."""
     with pytest.raises(CoordinationIncompatible, match="cannot be read"):
         decode(b"qdo" + form + rest)
 
 
 @given(st.frozensets(partitions, max_size=50))
 def test_shares_come_back(share: frozenset[Partition]) -> None:
-    """Partitions are what they were, in order."""
+    """Partitions are read back unchanged and in order."""
     assert list(unshare(shares(share))) == sorted(share)
 
 
 def test_names() -> None:
-    """Any text of some length is a name, if it can be written."""
+    """Any text of limited length is a valid name, if it can be encoded."""
     assert valid_name("group", "a/%\x00 ü") == "a/%\x00 ü"
     for name in ("", "x" * 1001, "\udc80"):
         with pytest.raises(InvalidArgument, match="group"):
@@ -70,7 +70,7 @@ def test_names() -> None:
 
 
 def test_the_largest_sight_fits_into_a_node() -> None:
-    """With names as long, and as little alike, as names can be."""
+    """The sizes hold for the longest and least compressible names."""
     draw = random.Random(7)
     names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_OTHERS))
     data = encode_member(Member("a", sight=Sight(("x" * 100,) * 20, dict.fromkeys(names, 200))))
@@ -78,7 +78,7 @@ def test_the_largest_sight_fits_into_a_node() -> None:
 
 
 def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:
-    """And this one reads a member of an older program, which does not."""
+    """This version reads a member of an older program, which lacks the field."""
 
     class Older(msgspec.Struct, frozen=True):
         id: str

@@ -1,4 +1,4 @@
-"""The process that stands between a program and a server of ZooKeeper."""
+"""The helper process between a program and a ZooKeeper server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replacing import replace_in
 
 
 def test_the_last_word_of_a_program_counts() -> None:
-    """It was said before the program closed, with something unread: the server is to hear that the session ends."""
+    """Data sent before the program closed reaches the server, so that it learns of the session's end."""
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.settimeout(0.0)
@@ -27,7 +27,7 @@ def test_the_last_word_of_a_program_counts() -> None:
 
 @pytest.mark.needs_programs
 def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
-    """In the time that is given, so that there is some left for the others."""
+    """Connecting gives up in its time, so that some is left for the other servers."""
     vitals = Vitals.begin(60.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = socket.create_connection(silent.getsockname())
@@ -38,7 +38,7 @@ def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
 
 
 def test_a_server_is_heard_from_the_instant_of_the_answered_request() -> None:
-    """However late the answer comes; an event of the server answers nothing."""
+    """An answer counts from its request, however late it comes; an event of the server answers no request."""
     vitals, hand = Vitals.begin(60.0), Hand()
     program, _ = socket.socketpair()
     ours, theirs = socket.socketpair()
@@ -50,15 +50,15 @@ def test_a_server_is_heard_from_the_instant_of_the_answered_request() -> None:
 
     with replace_in(relay, now, hand), program, _, ours, theirs:
         between = Relay(vitals, program, ours)
-        asked = ask()
+        sent_at = ask()
         hand.now += 2
         assert between._server_heard(GREETING)
-        assert vitals.last_heard == asked
-        asked = ask()
+        assert vitals.last_heard == sent_at
+        sent_at = ask()
         hand.now += 3
         assert between._server_heard(EVENT)
         assert between._server_heard(ANSWER)
-        assert vitals.last_heard == asked
+        assert vitals.last_heard == sent_at
         hand.now += 1
         ask()
         hand.now += 2.1

@@ -1,4 +1,4 @@
-"""The settings of consumers and workers, retries, and the keys of messages."""
+"""Settings of consumers and workers, retries, and message keys."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.qdo.unit.worker.dead_letter_samples import message
     ],
 )
 def test_what_cannot_work_is_refused_by_name(name: str, value: Any) -> None:  # noqa: ANN401 - any value
-    """A setting out of its bounds never becomes a consumer that spins or stands still."""
+    """A setting out of its bounds is refused, so that no consumer spins or stands still."""
     with pytest.raises(InvalidArgument, match=name):
         ConsumerSettings(**{name: value})
 
 
 def test_settings_are_usable_as_they_come() -> None:
-    """Nothing has to be chosen, and the extremes can be."""
+    """Every setting has a default, and the extremes are allowed."""
     assert ConsumerSettings().start == "earliest"
     assert ConsumerSettings(page=1, prefetch_messages=1, prefetch_bytes=1, settle=0, commit_every=0.1).page == 1
 
@@ -68,7 +68,7 @@ def test_settings_are_usable_as_they_come() -> None:
     ],
 )
 def test_what_cannot_work_is_refused_and_named(wrong: dict[str, Any]) -> None:
-    """A setting out of range is refused when the settings are made, by its name."""
+    """A setting out of range is refused at once, by its name."""
     with pytest.raises(InvalidArgument) as refused:
         WorkerSettings(**wrong)
     (name,) = wrong
@@ -76,7 +76,7 @@ def test_what_cannot_work_is_refused_and_named(wrong: dict[str, Any]) -> None:
 
 
 def test_the_bounds_themselves_are_fine() -> None:
-    """No drain at all, no time limit, one of everything: all of that can be meant."""
+    """Extreme values are allowed: no drain, no time limit, one of everything."""
     WorkerSettings(drain=0, time_limit=None, threads=1, tasks=1, parallel=1, window=1, batch=1, commit_messages=1)
 
 
@@ -96,14 +96,14 @@ def test_a_pause_is_drawn_from_zero_to_a_bound_that_doubles(
 
 @given(some.integers(1, 50), draws)
 def test_there_are_as_many_attempts_as_allowed(attempts: int, draw: float) -> None:
-    """The last allowed attempt is followed by none, each one before it by another."""
+    """After each attempt but the last allowed one another follows."""
     retry = Retry(attempts=attempts)
     followed = [retry.after(attempt, (), draw) is not None for attempt in range(1, attempts + 1)]
     assert followed == [True] * (attempts - 1) + [False]
 
 
 def test_an_error_that_never_passes_is_not_tried_again() -> None:
-    """A class named in ``never`` ends it at once, and so do its subclasses."""
+    """A class named in ``never`` ends the attempts at once, and so do its subclasses."""
     retry = Retry(never=("LookupError",))
     assert retry.after(1, ("KeyError", "LookupError", "Exception"), 0.5) is None
     assert retry.after(1, ("ValueError", "Exception"), 0.5) is not None
@@ -114,13 +114,13 @@ def test_an_error_that_never_passes_is_not_tried_again() -> None:
     [{"attempts": -1}, {"base": -1.0}, {"base": 2.0, "cap": 1.0}, {"cap": float("inf")}, {"base": float("nan")}],
 )
 def test_what_is_no_policy_is_refused(wrong: dict[str, float]) -> None:
-    """Negative counts and pauses, and bounds the wrong way round, are refused when they are made."""
+    """Negative counts and pauses, and reversed bounds, are refused at once."""
     with pytest.raises(InvalidArgument):
         Retry(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_header_is_a_key_whatever_its_case() -> None:
-    """Names of headers are kept in lower case, so the name of the key is too; a missing one is None."""
+    """Names of headers are lower-cased, and so is the name of the key; a missing header gives the key None."""
     key = key_by("header:Customer")
     assert key(message(1, headers={"customer": "7"})) == "7"
     assert key(message(2)) is None
@@ -143,12 +143,12 @@ def test_a_header_is_a_key_whatever_its_case() -> None:
     ids=["value", "text", "bytes", "null", "missing", "no object", "list", "no JSON", "no text", "too deep"],
 )
 def test_a_field_of_the_body_is_a_key(body: Any, expected: object) -> None:  # noqa: ANN401 - any JSON value
-    """A JSON value and the text of one count alike; what has no such field has no key."""
+    """A JSON value and its text have the same key; a body without the field has none."""
     assert key_by("body:order.customer")(message(1, body)) == expected
 
 
 def test_a_key_may_be_any_value() -> None:
-    """Lists and objects are keys too: equal ones are the same key, others are not."""
+    """Lists and objects are keys too, equal if and only if they are equal."""
     key = key_by("body:place")
     same = [key(message(1, {"place": [1, {"a": 2}]})), key(message(2, {"place": [1, {"a": 2}]}))]
     other = key(message(3, {"place": [1, {"a": 3}]}))

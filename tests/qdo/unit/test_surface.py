@@ -12,18 +12,18 @@ from qdo import errors
 
 
 def test_all_is_sorted_complete_and_there() -> None:
-    """Every name that is promised can be had and is described, every error is among them."""
+    """Every public name exists and has a docstring, and every error is among them."""
     assert list(qdo.__all__) == sorted(qdo.__all__)
     tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert tree <= set(qdo.__all__)
     for name in qdo.__all__:
         assert getattr(qdo, name).__doc__, name
     with pytest.raises(AttributeError, match="Workshop"):
-        qdo.Workshop  # noqa: B018 - asking is the test
+        qdo.Workshop  # noqa: B018 - the access is the test
 
 
 def test_every_error_is_drawn_in_the_tree() -> None:
-    """The docstring of the errors shows each class, and none that does not exist, under its parent."""
+    """The docstring of the errors shows each class under its parent, and no class that does not exist."""
     drawing = (errors.__doc__ or "").split("::")[1].splitlines()
     path: list[tuple[int, str]] = []
     drawn = set()

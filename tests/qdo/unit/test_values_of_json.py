@@ -1,4 +1,4 @@
-"""What JSON does not carry: each value arrives as it was sent, or is refused where it is sent."""
+"""Values that JSON does not carry: each arrives as it was sent, or is refused where it is sent."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ class Pair(NamedTuple):
 
 
 class Options(TypedDict):
-    """A mapping with known keys."""
-
     at: datetime
     size: Any
 
@@ -93,7 +91,7 @@ RICH: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     ),
     "complex": (complex, st.complex_numbers()),
 }
-"""Types and values of them."""
+"""Types, with values of them."""
 VALUES = st.one_of(PLAIN, *(values for _, values in RICH.values()))
 ANY = st.one_of(
     VALUES,
@@ -103,7 +101,7 @@ ANY = st.one_of(
 
 
 def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
-    """Compares exactly, also the types; only a tuple may have become a list."""
+    """Compares exactly, including types; only a tuple may become a list."""
     if isinstance(sent, list | tuple) and type(found) in {list, type(sent)}:
         return len(sent) == len(found) and all(map(alike, sent, found))
     if isinstance(sent, dict) and isinstance(found, dict):
@@ -116,13 +114,13 @@ def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
 
 
 def arrived(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
-    """What the function is called with."""
+    """Returns the value that the function is called with."""
     invocation = msgspec.json.decode(call.body, type=Invocation)
     return jobs._tasks[invocation.task].bound(invocation).arguments["value"]
 
 
 def task_with(kind: Any) -> tuple[Jobs, Callable[..., TaskCall]]:  # noqa: ANN401 - a type
-    """A task with a parameter of this type."""
+    """Returns a task with a parameter of this type."""
     jobs = Jobs("q")
 
     def take(value: Any) -> None:  # noqa: ANN401
@@ -143,7 +141,7 @@ def test_of_tasks_without_types(value: Any) -> None:  # noqa: ANN401 - any value
 @pytest.mark.parametrize("kind", RICH)
 @given(data=st.data())
 def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
-    """The type of a parameter makes its values arrive; what it cannot carry is refused."""
+    """Values of a typed parameter arrive; those that the type cannot carry are refused."""
     declared, values = RICH[kind]
     value = data.draw(values)
     jobs, call = task_with(declared)
@@ -152,8 +150,8 @@ def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
     except InvalidArgument:
         assert kind in {"complex", "record", "float", "keys", "decimal"}
         return
-    found = arrived(sent, jobs)
-    assert alike(value, found) or (kind == "float" and found == value)
+    received = arrived(sent, jobs)
+    assert alike(value, received) or (kind == "float" and received == value)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +168,14 @@ def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
     ids=str,
 )
 def test_plain_values_for_types(kind: Any, value: Any, found: Any) -> None:  # noqa: ANN401 - any
-    """What is plain JSON arrives as what the type of its parameter makes of it."""
+    """A plain JSON value arrives as the parameter's type converts it."""
     jobs, call = task_with(kind)
     assert arrived(call(value), jobs) == found
 
 
 @pytest.mark.parametrize("value", [math.nan, [math.inf], {1: 2}, {"a": b"x"}, {3}, Color.RED, Decimal("1.0")], ids=repr)
 def test_the_error_of_a_task(value: Any) -> None:  # noqa: ANN401 - any value
-    """It names the task, the parameter and the value."""
+    """The error names the task, the parameter and the value."""
     _, call = task_with(Any)
     with pytest.raises(InvalidArgument) as error:
         call(value)

@@ -24,11 +24,11 @@ HASTY = Retry(attempts=3, base=0.001, cap=0.001)
 
 
 class Workers:
-    """Makes workers, lets them serve, and keeps what their handlers wrote down.
+    """Creates workers, lets them serve, and keeps the records of their handlers.
 
     Attributes:
-        system: The service, the coordination, and a client to look behind the workers' backs.
-        seen: What handlers wrote down.
+        system: The service, the coordination, and a client apart from the workers.
+        seen: The records of handlers.
     """
 
     def __init__(self, system: System, opened: contextlib.AsyncExitStack) -> None:
@@ -48,7 +48,7 @@ class Workers:
         settings: WorkerSettings | None = None,
         **options: Any,  # noqa: ANN401 - of Worker
     ) -> Worker:
-        """Makes a worker that was not started; by default it tries three times without pauses and commits at once."""
+        """Creates a worker that is not started; by default it tries three times without pauses and commits at once."""
         consumer = AsyncConsumer(
             client or self.system.connect(),
             await self.system.coordinator(group, session_timeout=session_timeout),
@@ -59,44 +59,41 @@ class Workers:
         return Worker(handler, consumer, settings=settings or quick(), **options)
 
     def start(self, worker: Worker) -> asyncio.Task[int]:
-        """Lets it serve; whoever forgets it has it stopped at the end."""
+        """Lets a worker serve; it is stopped at the test's end at the latest."""
         task = asyncio.get_running_loop().create_task(worker.serve())
         self._opened.push_async_callback(_end, worker, task)
         return task
 
     async def serve_until(self, worker: Worker, count: int) -> int:
-        """Lets it serve until so much was written down, stops it, and gives its exit code."""
+        """Lets a worker serve until ``count`` records exist, stops it, and returns its exit code."""
         task = self.start(worker)
         await until(lambda: len(self.seen) >= count or task.done())
         worker.stop()
         return await task
 
     def note(self, message: Message, context: object) -> None:
-        """A handler that writes bodies down."""
+        """A handler that records bodies."""
         self.seen.append(message.body)
 
     async def note_async(self, message: Message, context: object) -> None:
-        """The same, async."""
         self.seen.append(message.body)
 
     async def offsets(self, group: str = "group") -> dict[int, str | None]:
-        """Gives what is recorded, by partition."""
         return {partition.number: offset for partition, offset in (await self.system.offsets(group)).items()}
 
     async def recorded(self, identifier: str | None, number: int = 1) -> None:
-        """Waits until that is what is recorded of a partition."""
+        """Waits until this id is the recorded one of a partition."""
         async with asyncio.timeout(PATIENCE):
-            while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - nobody tells of a commit
+            while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - a commit has no event
                 await asyncio.sleep(0.01)
 
 
 def quick(**settings: Any) -> WorkerSettings:  # noqa: ANN401 - of WorkerSettings
-    """Settings that try three times without pauses and record progress after each run."""
+    """Settings that try three times without pauses and commit after each run."""
     return WorkerSettings(**{"retry": HASTY, "commit_messages": 1, **settings})
 
 
 def partition_of(queue: Queue, number: int = 1) -> Partition:
-    """A partition of a queue."""
     return Partition(queue, number)
 
 
@@ -108,6 +105,5 @@ async def _end(worker: Worker, task: asyncio.Task[int]) -> None:
 
 @pytest.fixture
 async def workers(system: System) -> AsyncIterator[Workers]:
-    """Workers that end with their test."""
     async with contextlib.AsyncExitStack() as opened:
         yield Workers(system, opened)

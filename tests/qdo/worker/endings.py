@@ -1,4 +1,4 @@
-"""Handlers of every form that child processes import. How they end is their message's choice."""
+"""Handlers of every form for child processes. The message chooses how they end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuey.client import Message
 
 
 def end(how: str) -> None:
-    """Ends in one of the ways that need a process."""
+    """Ends in one of the ways that need a process of its own."""
     match how:
         case "sleeps":
             time.sleep(600)
@@ -38,7 +38,7 @@ def end(how: str) -> None:
 
 
 async def end_async(how: str) -> None:
-    """Likewise; it swallows cancellations."""
+    """The same for async handlers; swallows cancellations."""
     while how == "swallows":  # bounded: by its executor, which kills the process
         with suppress(BaseException):
             await asyncio.sleep(600)
@@ -46,23 +46,20 @@ async def end_async(how: str) -> None:
 
 
 def function(message: Message, _: object) -> None:
-    """A function."""
     end(message.body)
 
 
 async def coroutine_function(message: Message, _: object) -> None:
-    """A coroutine function."""
     await end_async(message.body)
 
 
 class _Called:
-    """An object that is called."""
+    """A callable object."""
 
     __module__ = __name__
     __qualname__ = "called"
 
     def __call__(self, message: Message, context: object) -> Any:  # noqa: ANN401 - what it returns
-        """Ends."""
         return function(message, context)
 
 
@@ -72,7 +69,6 @@ class _Awaited(_Called):
     __qualname__ = "awaited"
 
     async def __call__(self, message: Message, context: object) -> None:
-        """Ends."""
         await coroutine_function(message, context)
 
 

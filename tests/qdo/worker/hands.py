@@ -1,4 +1,4 @@
-"""Handlers that child processes import. What they do with a message is its body's choice."""
+"""Handlers that child processes import. The message's body chooses what they do."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def note(path: str, text: str) -> None:
 
 
 def prepare(word: str) -> None:
-    """Called in a child before anything else of it."""
+    """Runs in a child before anything else."""
     PREPARED.append(word)
 
 
 @contextlib.contextmanager
 def book() -> Iterator[str]:
-    """Gives the file of which the environment has the name; says when it is entered and left."""
+    """Yields the file named by the environment; records when it is entered and left."""
     path = os.environ["TEST_BOOK"]
     note(path, f"entered {os.getpid()} {''.join(PREPARED)}")
     yield path
@@ -40,7 +40,7 @@ def book() -> Iterator[str]:
 
 
 def broken() -> object:
-    """A context that cannot be made."""
+    """A context that cannot be created."""
     raise OSError("no database")
 
 
@@ -50,7 +50,7 @@ def abrupt() -> object:
 
 
 def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the book; each word is a case
-    """Does what the body says, then writes down that it did."""
+    """Does what the body asks for, then records that it did."""
     do, _, number = message.body.partition(" ")
     partition, attempt = delivery()
     note(context, f"begun {message.body} {os.getpid()} {partition.number} {attempt}")
@@ -83,10 +83,8 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the bo
 
 
 async def obey_async(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
-    """The same, async."""
     obey(message, context)
 
 
 def write_down(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
-    """Writes down that a message was handled."""
     note(context, f"done {message.body}")

@@ -22,7 +22,7 @@ from tests.waiting import until, until_async
 
 
 def handle(message: Message, context: object) -> None:
-    """Takes as many seconds as the body says; ``crash``, ``hold`` and ``wait`` do what they are called."""
+    """Takes as many seconds as the body says; ``crash``, ``hold`` and ``wait`` do what their names say."""
     _say("begun", message)
     what, _, how = message.body.partition(" ")
     if what == "crash":
@@ -39,7 +39,7 @@ def handle(message: Message, context: object) -> None:
 
 
 async def handle_async(message: Message, context: object) -> None:
-    """The same, async, as far as it lets others run."""
+    """The same, async, as far as the command allows other tasks to run."""
     _say("begun", message)
     what, _, how = message.body.partition(" ")
     if what == "wait":
@@ -52,7 +52,7 @@ async def handle_async(message: Message, context: object) -> None:
 
 
 def _fork() -> None:
-    """Ends a process of its own, as a pool does."""
+    """Ends a child process, as a pool does."""
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
     child.terminate()
@@ -71,7 +71,6 @@ def _seconds(message: Message) -> float:
 
 
 async def main(profile: str, group: str, queue: str, options: dict[str, Any]) -> int:
-    """Serves until a signal comes."""
     where = read_profile(Path(profile))
     handler: Any = f"{__spec__.name}:handle" if options.get("processes") else handle
     if options.pop("async", False):

@@ -30,17 +30,15 @@ async def stored(system: System, queue: Queue, *messages: Outgoing | str) -> lis
 
 
 async def letters(system: System, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
-    """The dead letters of a queue."""
     return [one async for one in deadletters.dead_letters(system.client, of(queue, **wanted))]
 
 
 def of(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a filter
-    """The dead letters of a queue."""
+    """Returns a filter for the dead letters of a queue."""
     return DeadLetterFilter(queues=(queue.name,), **wanted)
 
 
 async def bury(system: System, queue: Queue, *messages: Message, cause: Cause = CAUSE) -> None:
-    """Makes messages dead letters."""
     for message in messages:
         await deadletters.bury(system.client, queue.name, message, cause)
 
@@ -63,7 +61,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 async def test_a_message_comes_back_as_it_was(system: System, name: str) -> None:
-    """Body, type and headers of any message survive being a dead letter and being sent back."""
+    """A message keeps body, type and headers as a dead letter and after it is sent back."""
     queue = await system.queue(partitions=2)
     (sent,) = await stored(system, queue, WHOLE[name])
     await bury(system, queue, sent)
@@ -85,7 +83,7 @@ async def test_a_message_comes_back_as_it_was(system: System, name: str) -> None
 
 
 async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
-    """Not a digit of it changes, though readers see only the value; if it is gone, its value is kept."""
+    """A JSON body keeps its exact text, though readers see only its value; if the text is gone, the value is kept."""
     queue = await system.queue()
     text = b'{"price": 1.50, "price2": 1e2}'
     sent, gone = await stored(system, queue, Outgoing(json=msgspec.Raw(text)), Outgoing(json=[1, {"a": "b"}]))
@@ -101,7 +99,7 @@ async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
 
 
 async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
-    """A message whose headers fill all that the service keeps becomes a dead letter that says what it lacks."""
+    """A message whose headers fill the service's limit becomes a dead letter that names the missing headers."""
     queue = await system.queue()
     (sent,) = await stored(system, queue, Outgoing("x", headers={"h": "x" * 8190}))
     await bury(system, queue, sent)
@@ -110,10 +108,10 @@ async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
 
 
 async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
-    """It has as many partitions and the same consistency, and grows when that one did."""
+    """The queue of dead letters has the partitions and consistency of its queue, and grows with it."""
     queue = await system.queue(partitions=2, consistency="weak")
-    (one,) = await stored(system, queue, Outgoing("x", partition=2))
-    await bury(system, queue, one)
+    (message,) = await stored(system, queue, Outgoing("x", partition=2))
+    await bury(system, queue, message)
     info = await system.client.info(f"{queue.name}.dead")
     assert (info.partitions, info.consistency) == (2, "weak")
     await system.client.update_queue(queue.name, partitions=5)
@@ -124,17 +122,17 @@ async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
 
 
 async def test_a_queue_that_is_gone_leaves_its_dead_letters(system: System) -> None:
-    """Messages in hand when their queue is deleted can be kept, but not sent back; each is told with the reason."""
+    """Messages in hand when their queue is deleted become dead letters that cannot be sent back, with the reason."""
     queue = await system.queue(partitions=3)
-    (one,) = await stored(system, queue, Outgoing("x", partition=3))
+    (message,) = await stored(system, queue, Outgoing("x", partition=3))
     await system.client.delete_queue(queue.name)
-    await bury(system, queue, one)
+    await bury(system, queue, message)
     redriven = await deadletters.redrive(system.client, of(queue))
     assert (redriven.sent, redriven.left) == ({}, {f"queue {queue.name} is gone": 1})
     await system.client.create_queue(queue.name, partitions=1)
     redriven = await deadletters.redrive(system.client, of(queue))
     assert redriven.left == {f"queue {queue.name} has only 1 partitions": 1}
-    assert [(each.partition, each.id) for each in redriven.samples] == [(one.partition, one.id)]
+    assert [(each.partition, each.id) for each in redriven.samples] == [(message.partition, message.id)]
     await system.client.update_queue(queue.name, partitions=3)
     assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 1})
 
@@ -142,13 +140,13 @@ async def test_a_queue_that_is_gone_leaves_its_dead_letters(system: System) -> N
 async def test_they_live_as_long_as_is_said(system: System) -> None:
     """A dead letter has a lifetime of its own, not that of the message."""
     queue = await system.queue(ttl=1)
-    one = Message("1" * 12 + "11f08000aaaaaaaaaaaa", "0", 1, "x")
-    await deadletters.bury(system.client, queue.name, one, CAUSE, ttl=3600)
+    message = Message("1" * 12 + "11f08000aaaaaaaaaaaa", "0", 1, "x")
+    await deadletters.bury(system.client, queue.name, message, CAUSE, ttl=3600)
     assert len(await letters(system, queue)) == 1
 
 
 async def test_many_are_sent_back_in_order(system: System) -> None:
-    """More than fit into one page or one call keep the order in which they were sent first."""
+    """Dead letters of more than one page or call are sent back in their original order."""
     queue = await system.queue()
     sent = await stored(system, queue, *map(str, range(250)))
     await bury(system, queue, *sent)
@@ -159,7 +157,7 @@ async def test_many_are_sent_back_in_order(system: System) -> None:
 
 
 async def test_what_was_not_sent_stays(system: System) -> None:
-    """If sending or removing fails the letters stay, and sending them again may bring one twice but loses none."""
+    """If sending or removing fails the letters stay; sending them again may repeat one but loses none."""
     queue = await system.queue()
     await bury(system, queue, *await stored(system, queue, "1", "2"))
     client = system.connect()
@@ -184,9 +182,9 @@ async def test_what_was_not_sent_stays(system: System) -> None:
 
 
 async def test_what_the_service_will_never_take_is_an_error(system: System) -> None:
-    """A refusal that has nothing to do with headers is not hidden behind attempts without them."""
+    """A refusal that is not about headers is raised at once, without attempts without headers."""
     queue = await system.queue()
-    (one,) = await stored(system, queue, "x")
+    (message,) = await stored(system, queue, "x")
     client = system.connect()
 
     def too_large(request: httpx2.Request) -> httpx2.Response | None:
@@ -196,5 +194,5 @@ async def test_what_the_service_will_never_take_is_an_error(system: System) -> N
 
     system.transport.answer = too_large
     with pytest.raises(TooLarge):
-        await deadletters.bury(client, queue.name, one, CAUSE)
+        await deadletters.bury(client, queue.name, message, CAUSE)
     assert system.transport.methods == ["PUT"] * 3

@@ -1,4 +1,4 @@
-"""Handlers that fail: tried again, given up, and never at the cost of another message."""
+"""Failed messages are tried again or given up, without harm to other messages."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 
 
 async def letters(workers: Workers, queue: Queue, dead_queue: str | None = None) -> list[DeadLetter]:
-    """The dead letters of a queue."""
-    wanted = DeadLetterFilter(queues=(queue.name,), dead_queue=dead_queue)
-    return [one async for one in dead_letters(workers.system.client, wanted)]
+    selection = DeadLetterFilter(queues=(queue.name,), dead_queue=dead_queue)
+    return [one async for one in dead_letters(workers.system.client, selection)]
 
 
 class Picky:
     """Fails on some messages.
 
     Args:
-        workers: Where every attempt is written down.
+        workers: Records every attempt.
         bad: Bodies to fail on.
-        times: How often each; None: always.
+        times: How often each body fails; None for always.
     """
 
     def __init__(self, workers: Workers, *bad: str, times: int | None = None) -> None:
@@ -41,16 +40,15 @@ class Picky:
         self.left: dict[str, int | None] = dict.fromkeys(bad, times)
 
     def __call__(self, message: Message, context: object) -> None:
-        """Handles a message, or fails."""
         self.workers.seen.append(message.body)
-        left = self.left.get(message.body, 0)
-        if left is None or left > 0:
-            self.left[message.body] = None if left is None else left - 1
+        remaining = self.left.get(message.body, 0)
+        if remaining is None or remaining > 0:
+            self.left[message.body] = None if remaining is None else remaining - 1
             raise ValueError(f"cannot handle {message.body}")
 
 
 async def test_a_failure_that_passes_costs_nothing_but_time(workers: Workers) -> None:
-    """The message is tried again before any behind it, then the partition goes on as if nothing had been."""
+    """A failed message is tried again before any behind it, then the partition goes on as if nothing had happened."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 4)
     await workers.serve_until(await workers.make(Picky(workers, "1:2", times=2), queue), 6)
@@ -60,7 +58,7 @@ async def test_a_failure_that_passes_costs_nothing_but_time(workers: Workers) ->
 
 
 async def test_at_last_a_message_becomes_a_dead_letter(workers: Workers) -> None:
-    """After its attempts it lies in the queue beside, with the reason, and the partition goes on behind it."""
+    """After its attempts a message becomes a dead letter with the reason, and the partition goes on behind it."""
     queue = await workers.system.queue(partitions=3)
     ids = await workers.system.send(queue, 3, 2)
     await workers.serve_until(await workers.make(Picky(workers, "2:2"), queue), 5)
@@ -93,7 +91,7 @@ async def test_other_partitions_go_on_while_one_waits(workers: Workers) -> None:
 
 
 async def test_a_failed_message_can_stop_the_worker(workers: Workers) -> None:
-    """The worker says so by its code, and the message is not marked: its successor gets it."""
+    """A failed message can stop the worker with an exit code and stay unmarked, so that the next worker gets it."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 3)
     worker = await workers.make(Picky(workers, "1:2"), queue, settings=quick(on_failure="stop"))
@@ -103,7 +101,7 @@ async def test_a_failed_message_can_stop_the_worker(workers: Workers) -> None:
 
 
 async def test_a_message_can_be_tried_for_ever(workers: Workers) -> None:
-    """Beyond its attempts it is tried again and again, and nothing behind it is handled."""
+    """Without a limit a message is tried forever, and nothing behind it is handled."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 2)
     worker = await workers.make(Picky(workers, "1:1"), queue, settings=quick(on_failure="retry"))
@@ -113,7 +111,7 @@ async def test_a_message_can_be_tried_for_ever(workers: Workers) -> None:
 
 @pytest.mark.parametrize("broken", ["503", "connection", "forbidden"])
 async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers, broken: str) -> None:
-    """While the service refuses it the partition stands still; when it takes it the partition goes on."""
+    """While the service refuses the dead letter the partition stands still; afterwards it goes on."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 2)
 
@@ -140,7 +138,7 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers,
 
 
 async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: Workers) -> None:
-    """It does not wait for a service that is away; the message is not marked, so a successor tries it again."""
+    """A stop does not wait for a service that is away; the message is not marked, so the next worker tries it again."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     workers.system.transport.answer = refused("PUT")
@@ -155,13 +153,13 @@ async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: W
 
 
 async def test_a_message_that_dies_twice_is_one_dead_letter(workers: Workers) -> None:
-    """Its place is the message's own, so another group, or a successor after a crash, writes over it."""
+    """A dead letter keeps the id of its message, so another group, or the next worker after a crash, overwrites it."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     for group, count in (("one", 3), ("other", 6)):
         worker = await workers.make(Picky(workers, "1:1"), queue, group=group)
         task = workers.start(worker)
-        await until(lambda: len(workers.seen) == count)  # noqa: B023 - awaited in the same round
+        await until(lambda: len(workers.seen) == count)  # noqa: B023 - awaited in this iteration
         worker.stop()
         await task
         assert (await workers.offsets(group))[1] is not None
@@ -169,7 +167,7 @@ async def test_a_message_that_dies_twice_is_one_dead_letter(workers: Workers) ->
 
 
 async def test_dead_letters_do_not_die_again(workers: Workers) -> None:
-    """What comes from a queue of dead letters stays there when it fails, and no further queue appears."""
+    """A message from a queue of dead letters stays there when it fails, and no further queue is created."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue, settings=quick()), 3)
@@ -185,7 +183,7 @@ async def test_dead_letters_do_not_die_again(workers: Workers) -> None:
 
 
 async def test_an_async_handler_has_a_time_limit(workers: Workers) -> None:
-    """It is cancelled, which is a failed attempt; a timeout of its own is one too, but not that one."""
+    """A handler over its time limit is cancelled and fails with TimeLimit; a timeout of its own keeps its class."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 3)
 
@@ -198,12 +196,12 @@ async def test_an_async_handler_has_a_time_limit(workers: Workers) -> None:
 
     settings = quick(time_limit=0.05, retry=Retry(attempts=1))
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 3)
-    found = await letters(workers, queue)
-    assert [dead_letter.cause.error for dead_letter in found] == ["qdo.errors.TimeLimit", "TimeoutError"]
+    dead_letters = await letters(workers, queue)
+    assert [dead_letter.cause.error for dead_letter in dead_letters] == ["qdo.errors.TimeLimit", "TimeoutError"]
 
 
 class Told(Middleware):
-    """Writes down what it is told; raises on everything if it is to."""
+    """A middleware that records its calls, and can raise on each."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.broken = broken
@@ -215,37 +213,30 @@ class Told(Middleware):
             raise RuntimeError("a broken hook")
 
     def started(self, worker: Worker) -> None:
-        """Noted."""
         self._note("started")
 
     def stopped(self, worker: Worker) -> None:
-        """Noted."""
         self._note("stopped")
 
     def before(self, message: Message, delivery: Delivery) -> None:
-        """Noted."""
         self._note(f"before {message.body} {delivery.attempt}")
 
     def after(self, message: Message, delivery: Delivery) -> None:
-        """Noted."""
         self._note(f"after {message.body} {delivery.attempt}")
 
     def failed(self, message: Message, delivery: Delivery, failure: Failure) -> None:
-        """Noted."""
         self._note(f"failed {message.body} {delivery.attempt} {failure.kind}")
 
     def retrying(self, message: Message, delivery: Delivery, failure: Failure, seconds: float) -> None:
-        """Noted."""
         self._note(f"retrying {message.body} {delivery.attempt}")
 
     def dead(self, message: Message, delivery: Delivery, failure: Failure) -> None:
-        """Noted."""
         self._note(f"dead {message.body} {delivery.attempt}")
 
 
 @pytest.mark.parametrize(("kind", "broken"), [("plain", True), ("async", False)], ids=["broken", "sound"])
 async def test_hooks_are_told_and_cannot_lose_a_message(workers: Workers, kind: str, broken: bool) -> None:  # noqa: FBT001 - drawn
-    """Each is called where it should; when all of them raise, everything is handled all the same."""
+    """Each hook is called at its place; if all raise, everything is handled all the same."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 2)
     told = Told(broken=broken)
@@ -276,7 +267,7 @@ async def test_hooks_are_told_and_cannot_lose_a_message(workers: Workers, kind: 
 
 
 async def test_failures_are_logged_with_their_place(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever reads the log learns queue, partition, message, attempt and error, as fields and as text."""
+    """The log has queue, partition, message, attempt and error of a failure, as fields and as text."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 1)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
@@ -296,7 +287,7 @@ async def test_failures_are_logged_with_their_place(workers: Workers, caplog: py
 async def test_an_offset_that_is_refused_takes_no_other_with_it(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A handler moves its partition back: its offset is dropped, with an error that names it; others are recorded."""
+    """If a handler moves its partition back, its offset is dropped with an error that names it; others are recorded."""
     queue = await workers.system.queue(partitions=2)
     moved = asyncio.Event()
     await workers.system.client.send(queue.name, "back", partition=1)

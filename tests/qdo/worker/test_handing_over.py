@@ -1,4 +1,4 @@
-"""Partitions that go: to another member, by a lost session, or because the worker ends."""
+"""Partitions that leave the worker: to another member, by a lost session, or because the worker ends."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.replacing import replace
 
 @pytest.mark.parametrize("suspended", [False, True], ids=["connected", "suspended meanwhile"])
 async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspended: bool) -> None:  # noqa: FBT001 - drawn
-    """What one key is ahead of another is recorded at the end, so that nobody handles it again.
+    """At the end, messages that one key finished ahead of another are recorded, so that none is repeated.
 
-    Also by a worker whose coordination service did not answer in the middle of that.
+    This also holds if the coordination service did not answer for a while.
     """
     queue = await workers.system.queue()
     go_on, filled = asyncio.Event(), asyncio.Event()
@@ -69,7 +69,7 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
 
 
 async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Workers) -> None:
-    """What it had in hand counts for nothing and is handled again: whoever supervises it learns that by the code."""
+    """If the session is lost during a drain, messages in hand will be repeated, and the exit code says so."""
     queue = await workers.system.queue()
     go_on = asyncio.Event()
 
@@ -92,7 +92,7 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
 
 @pytest.mark.parametrize("handler", ["hangs", "has returned"])
 async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: Workers, handler: str) -> None:
-    """So is what it had in hand, or had handled and not recorded, when it lost its session just before its end."""
+    """If the session was lost just before the drain, the exit code says that unrecorded messages will be repeated."""
     queue = await workers.system.queue()
     go_on, lost = threading.Event(), Dispatcher.lost
 
@@ -120,7 +120,7 @@ async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: W
 
 
 async def test_a_slow_message_does_not_keep_those_before_it_from_being_recorded(workers: Workers) -> None:
-    """They are recorded after the usual time, though they are in one run with it."""
+    """Messages before a slow one are recorded after the usual time, though they are in one run with it."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 5)
     go_on = threading.Event()
@@ -137,7 +137,7 @@ async def test_a_slow_message_does_not_keep_those_before_it_from_being_recorded(
 
 
 async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_with_it(workers: Workers) -> None:
-    """Quiet ones go on elsewhere while a long message is finished; nothing new comes to it, whoever leads."""
+    """A draining worker hands over idle partitions while a long message runs, and gets no new ones, whoever leads."""
     queue = await workers.system.queue(partitions=6)
     go_on = asyncio.Event()
     assigned: list[Partition] = []
@@ -172,7 +172,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
 
 
 async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
-    """Whoever supervises the worker learns by its exit code that messages will be handled again."""
+    """The exit code says that messages will be handled again, if the end cannot be recorded."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     settings = quick(commit_seconds=60, commit_messages=100)
@@ -194,7 +194,7 @@ async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
 
 
 async def test_cancelling_gives_up_what_is_in_hand(workers: Workers) -> None:
-    """The handler is cancelled, what was handled before is recorded, and the cancellation goes on."""
+    """A cancelled worker cancels its handler, records earlier messages, and passes the cancellation on."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 3)
     cancelled = []
@@ -220,7 +220,7 @@ async def test_cancelling_gives_up_what_is_in_hand(workers: Workers) -> None:
 
 
 async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothing(workers: Workers) -> None:
-    """It is given up with the partition, and the partition goes on when it is this worker's again."""
+    """A dead letter that hangs is given up with its partition, which goes on when it comes back to this worker."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 2)
     workers.system.transport.hold = "PUT"
@@ -243,7 +243,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
 
 
 async def test_a_worker_can_be_stopped_before_it_has_joined(workers: Workers) -> None:
-    """A service that is away, so that nobody knows which queues there are, does not keep it from ending."""
+    """A worker that has not joined yet, because the service is away, can be stopped."""
     away = AsyncClient("http://127.0.0.1:1/v1/nobody", key="", retry=RetryPolicy(rounds=1))
     worker = await workers.make(workers.note, workers.system.named("orders"), client=away)
     task = workers.start(worker)
@@ -258,7 +258,7 @@ async def test_a_worker_can_be_stopped_before_it_has_joined(workers: Workers) ->
 
 
 async def test_any_thread_can_stop_it(workers: Workers) -> None:
-    """A handler in its thread says when it is enough; that message still counts."""
+    """A handler in a thread can stop the worker; its message still counts."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 3)
 
@@ -274,7 +274,7 @@ async def test_any_thread_can_stop_it(workers: Workers) -> None:
 
 
 async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Workers) -> None:
-    """A partition that is another member's by now is not begun again and again until the worker hears of it."""
+    """A partition that another member owns by now is not begun again and again until the worker is notified."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 3)
     partition = Partition(queue, 1)
@@ -290,7 +290,7 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
             raise NotOwner("it went to another member", frozenset([partition]))
         await note(*given)
 
-    with replace(note, refused):  # stands for a coordination that lets it know late
+    with replace(note, refused):  # a coordination service that notifies it late
         assert await workers.serve_until(worker, 3) == ExitCode.ENDED
     assert workers.seen == ["1:1", "1:2", "1:3"]
     assert tried[2] - tried[0] > 0.9
@@ -301,7 +301,7 @@ NEVER = Retry(attempts=5, base=31_536_000.0, cap=31_536_000.0)
 
 
 async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
-    """Stores one that fails, three with other keys and one behind it with its key; gives the last one's id."""
+    """Stores a message that fails, three with other keys and one behind it with its key; returns the last one's id."""
     keys = ("bad", "b", "c", "d", "bad")
     outgoing = [
         Outgoing(f"{partition}:{key}{at}", headers={"key": key}, partition=partition) for at, key in enumerate(keys)
@@ -310,7 +310,7 @@ async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
 
 
 class FailsOnce:
-    """Fails on the first attempt at some messages; notes what it handles."""
+    """Fails on the first attempt at some messages; records the handled ones."""
 
     def __init__(self, workers: Workers, *bad: str) -> None:
         self._workers = workers
@@ -318,7 +318,6 @@ class FailsOnce:
         self.failed: list[str] = []
 
     async def __call__(self, message: Message, context: object) -> None:
-        """Handles a message."""
         if message.body in self._bad:
             self._bad.discard(message.body)
             self.failed.append(message.body)
@@ -330,7 +329,7 @@ class FailsOnce:
 async def test_a_stop_says_that_messages_will_be_repeated(
     workers: Workers, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    """The next attempt is too far away, or its handler ended the worker: the code and the log say so, at once."""
+    """A stop reports at once, by code and log, that a message will be repeated: it waits, or it ended the worker."""
     queue = await workers.system.queue()
     await send(workers, queue)
     others = asyncio.Event()
@@ -356,7 +355,7 @@ async def test_a_stop_says_that_messages_will_be_repeated(
 
 
 async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:
-    """A partition moves when the message that waits in it was tried again."""
+    """A partition moves once the message that waits in it was tried again, so nothing is repeated."""
     queue = await workers.system.queue(partitions=2)
     last = [await send(workers, queue, partition) for partition in (1, 2)]
     handle = FailsOnce(workers, "1:bad0", "2:bad0")

@@ -1,4 +1,4 @@
-"""Messages are handled in order, side by side, at least once, and recorded."""
+"""Messages are handled in order, in parallel, at least once, and recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.qdo.worker.conftest import Workers, quick
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_every_message_is_handled_once_and_in_order(workers: Workers, kind: str) -> None:
-    """All messages of all partitions arrive, those of one in order; a successor begins where the worker ended."""
+    """All messages of all partitions are handled, in order within each; the next worker begins where this one ended."""
     queue = await workers.system.queue(partitions=3)
     for number in (1, 2, 3):
         await workers.system.send(queue, 100, number)
@@ -35,7 +35,7 @@ async def test_every_message_is_handled_once_and_in_order(workers: Workers, kind
 
 
 async def test_partitions_are_handled_side_by_side(workers: Workers) -> None:
-    """A handler that waits for another partition's message gets it."""
+    """A handler that waits for a message of another partition gets it."""
     queue = await workers.system.queue(partitions=2)
     both = threading.Barrier(2)
 
@@ -67,7 +67,7 @@ async def test_a_partition_that_waits_has_its_turn(workers: Workers) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_handler_can_stop_the_worker(workers: Workers, kind: str) -> None:
-    """What came before is recorded, the message itself is not; the worker ends cleanly, and its successor gets it."""
+    """When a handler stops the worker, earlier messages are recorded, its own is not; the next worker gets it."""
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 5)
 
@@ -87,20 +87,20 @@ async def test_a_handler_can_stop_the_worker(workers: Workers, kind: str) -> Non
 
 
 async def test_a_plain_function_that_returns_a_coroutine_is_found_out(workers: Workers) -> None:
-    """Nothing would be handled by it, so the worker ends instead of marking its messages."""
+    """A plain function that returns a coroutine ends the worker, instead of marking messages as handled."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 2)
-    worker = await workers.make(lambda message, context: workers.note_async(message, context), queue)  # noqa: PLW0108 - not async by itself
+    worker = await workers.make(lambda message, context: workers.note_async(message, context), queue)  # noqa: PLW0108 - a plain function on purpose
     assert await workers.start(worker) == ExitCode.FAILED
     assert (await workers.offsets()).get(1) is None
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_handler_knows_where_its_message_comes_from(workers: Workers, kind: str) -> None:
-    """A message does not name its queue; whoever handles several can ask, and for the attempt too."""
-    one, other = await workers.system.queue(partitions=2), await workers.system.queue()
-    await workers.system.send(one, 1, 2)
-    await workers.system.send(other, 1)
+    """A handler can ask for its message's queue, which the message does not name, and for the attempt."""
+    first, second = await workers.system.queue(partitions=2), await workers.system.queue()
+    await workers.system.send(first, 1, 2)
+    await workers.system.send(second, 1)
 
     def handle(message: Message, context: object) -> None:
         partition, attempt = delivery()
@@ -111,14 +111,14 @@ async def test_a_handler_knows_where_its_message_comes_from(workers: Workers, ki
     async def handle_async(message: Message, context: object) -> None:
         handle(message, context)
 
-    await workers.serve_until(await workers.make(handle if kind == "plain" else handle_async, one, other), 4)
-    assert set(workers.seen) == {(one.name, 2, 1), (one.name, 2, 2), (other.name, 1, 1), (other.name, 1, 2)}
+    await workers.serve_until(await workers.make(handle if kind == "plain" else handle_async, first, second), 4)
+    assert set(workers.seen) == {(first.name, 2, 1), (first.name, 2, 2), (second.name, 1, 1), (second.name, 1, 2)}
     with pytest.raises(LookupError):
         delivery()
 
 
 async def test_the_context_is_entered_once_and_left_at_the_end(workers: Workers) -> None:
-    """Of any kind: a context manager, an async one, a plain value; without any it is an empty dict."""
+    """The context may be a context manager, an async one, or a plain value; the default is an empty dict."""
     queue = await workers.system.queue(partitions=2)
     events: list[str] = []
 
@@ -134,7 +134,7 @@ async def test_the_context_is_entered_once_and_left_at_the_end(workers: Workers)
         yield "late"
         events.append("left")
 
-    def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - as made
+    def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - any context
         workers.seen.append(context)
 
     for factory, expected in ((plain, "plain"), (late, "late"), (lambda: 5, 5), (None, {})):
@@ -147,7 +147,7 @@ async def test_the_context_is_entered_once_and_left_at_the_end(workers: Workers)
 
 
 async def test_a_context_that_fails_is_told_before_the_group_is_joined(workers: Workers) -> None:
-    """No partition is taken by a worker that could not handle anything."""
+    """A worker whose context fails takes no partition."""
     queue = await workers.system.queue()
 
     def broken() -> object:
@@ -160,7 +160,7 @@ async def test_a_context_that_fails_is_told_before_the_group_is_joined(workers: 
 
 
 async def test_settings_that_contradict_each_other_are_refused(workers: Workers) -> None:
-    """A thread cannot be stopped, and two must not commit for the same partitions; both are said at once."""
+    """A plain handler with a time limit, and a consumer that commits by itself, are refused at once."""
     queue = await workers.system.queue()
     with pytest.raises(InvalidArgument, match="thread"):
         await workers.make(workers.note, queue, settings=quick(time_limit=1.0))
@@ -170,7 +170,7 @@ async def test_settings_that_contradict_each_other_are_refused(workers: Workers)
 
 
 async def test_a_worker_serves_once(workers: Workers) -> None:
-    """It has left its group and its context for good."""
+    """A worker serves once: it has left its group and its context for good."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     worker = await workers.make(workers.note, queue)

@@ -1,4 +1,4 @@
-"""What a worker's metrics show while it works."""
+"""The metrics of a running worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.qdo.worker.conftest import Workers, quick, until
 
 
 async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
-    """Handled, failed, retried and dead messages, commits, partitions, seconds and lag all add up."""
+    """Handled, failed, retried and dead messages, commits, partitions, seconds and lag add up."""
     queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
         await workers.system.send(queue, 3, number)

@@ -1,4 +1,4 @@
-"""Handlers that hold the interpreter, crash their worker, or do not come to an end; workers that were stopped."""
+"""Handlers that hold the interpreter, crash their worker or never end; workers that were stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(running: Served, workers: Workers) -> Iterator[Start]:
-    """Starts workers of a group with short sessions, which is one of the service."""
+    """Starts workers of a group of the service with short sessions."""
     groups = ServiceGroups(workers.system.client, unique_name("group"))
     workers.system.use(groups)
     with ExitStack() as started:
@@ -46,13 +46,13 @@ def start(running: Served, workers: Workers) -> Iterator[Start]:
 
 
 async def dead(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
-    """Gives the dead letters of a queue: body and attempts."""
-    wanted = DeadLetterFilter(queues=(queue.name,))
-    return [(each.body, each.cause.attempts) async for each in dead_letters(workers.system.client, wanted)]
+    """Returns body and attempts of each dead letter of a queue."""
+    selection = DeadLetterFilter(queues=(queue.name,))
+    return [(each.body, each.cause.attempts) async for each in dead_letters(workers.system.client, selection)]
 
 
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: Workers, start: Start) -> None:
-    """A call into C that lets no other thread run beyond a session, in a plain function, with the default settings."""
+    """A C call that blocks all threads for longer than a session keeps the session, with the default settings."""
     queue = await workers.system.queue()
     body = f"hold {1.5 * LONG_ENOUGH}"
     receipt = await workers.system.client.send(queue.name, body)
@@ -66,7 +66,7 @@ async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: W
 
 
 async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers: Workers, start: Start) -> None:
-    """The second one leaves no worker the time to commit that the first one was given up: that goes with its note."""
+    """The second crash comes before the first give-up is committed, which is recorded with the note instead."""
     queue = await workers.system.queue()
     await workers.system.client.send_many(queue.name, ["one", "crash first", "two", "three", "crash second", "four"])
     lives: list[Program] = []
@@ -81,7 +81,7 @@ async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers
 
 
 def _ended_or_done(program: Program, text: str) -> None:
-    """Waits until a worker says something, or has died."""
+    """Waits until a worker prints a text, or has died."""
     try:
         program.wait_for(text)
     except AssertionError:
@@ -89,7 +89,7 @@ def _ended_or_done(program: Program, text: str) -> None:
 
 
 async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start, tmp_path: Path) -> None:
-    """A message that was in hand at a loss is handed over again and again, unfinished, and is handled in the end."""
+    """A message in hand at a loss that is handed over again and again, unfinished, is handled in the end."""
     queue = await workers.system.queue()
     go_on = tmp_path / "go_on"
     await workers.system.client.send(queue.name, f"wait {go_on}")
@@ -109,7 +109,7 @@ async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start
 
 
 async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    """Each time is an attempt; in the end it is a dead letter, and what lies behind and beside is handled."""
+    """Each hang of a thread is an attempt; in the end the message is a dead letter, and the others are handled."""
     queue = await workers.system.queue(partitions=2)
     outgoing = [Outgoing(body, partition=1) for body in ("before", "hang", "behind")]
     await workers.system.client.send_many(queue.name, [*outgoing, Outgoing("beside", partition=2)])
@@ -137,7 +137,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
 
 
 async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(workers: Workers) -> None:
-    """Ctrl-C raises it in whatever runs in the main thread, perhaps in an async handler: it is not the message's."""
+    """Ctrl-C raises in the main thread, perhaps in an async handler: this ends the worker and not the message."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, "one")
 

@@ -39,12 +39,12 @@ ENDINGS = {
     "leaves": ("SystemExit", "0"),
     "returns ": None,
 }
-"""Kind and text of the failure; None: the message is handled."""
+"""Kind and text of the failure, or None if the message is handled."""
 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_endings(form: str) -> None:
-    """What did not return is a failed attempt, which names its reason and its task; the next message is handled."""
+    """A message that does not return is a failed attempt with its reason and task; the next message is handled."""
     name, task = f"tests.qdo.worker.endings:{form.strip()}", FORMS[form]
     handler: Any = load_handler(name)
     task_of = getattr(handler, "task_of", lambda _: None)

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: they may crash, hang and take long, and cost no other message."""
+"""Handlers in processes of their own may crash, hang and take long, without harm to other messages."""
 
 from __future__ import annotations
 
@@ -27,61 +27,58 @@ from tests.replacing import replace
 
 MODULE = "tests.qdo.worker.hands"
 LIMIT = 123.0
-"""Seconds that a message may take; no test waits for them."""
+"""Max seconds for a message; no test waits for them."""
 
 
 class Book:
-    """The file in which child processes write."""
+    """The file to which child processes write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def lines(self, word: str = "") -> list[list[str]]:
-        """Gives the lines that begin with a word, in parts."""
+        """Returns the lines that begin with a word, split."""
         if not self.path.exists():
             return []
-        found = [line.split() for line in self.path.read_text().splitlines()]
-        return [line for line in found if not word or line[0] == word]
+        lines = [line.split() for line in self.path.read_text().splitlines()]
+        return [line for line in lines if not word or line[0] == word]
 
 
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
-    """An empty one."""
     path = tmp_path / "book"
     monkeypatch.setenv("TEST_BOOK", str(path))
     return Book(path)
 
 
 def living(group: int) -> list[int]:
-    """Gives the processes of a group that are not dead; one that nobody has waited for yet is."""
-    found = []
+    """Returns the live processes of a process group; a zombie counts as dead."""
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                processes.append(int(stat.parent.name))
+    return processes
 
 
 def sockets() -> set[str]:
-    """Gives those that this process has open."""
-    found = set()
+    links = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.add(str(descriptor.readlink()))
-    return {name for name in found if name.startswith("socket:")}
+            links.add(str(descriptor.readlink()))
+    return {name for name in links if name.startswith("socket:")}
 
 
 async def crew(
     workers: Workers,
     queue: Queue,
-    handler: Any = f"{MODULE}:obey",  # noqa: ANN401 - or its name
+    handler: Any = f"{MODULE}:obey",  # noqa: ANN401 - a handler or its name
     *,
     processes: int = 1,
     middleware: list[object] | None = None,
     **settings: Any,  # noqa: ANN401 - of WorkerSettings
 ) -> Worker:
-    """Makes a worker with processes."""
     return await workers.make(
         handler,
         queue,
@@ -93,7 +90,7 @@ async def crew(
 
 
 async def serve_all(workers: Workers, worker: Worker, identifier: str) -> int:
-    """Lets a worker serve until partition 1 is recorded up to there."""
+    """Lets a worker serve until this id is recorded for partition 1."""
     task = workers.start(worker)
     await workers.recorded(identifier)
     worker.stop()
@@ -101,13 +98,12 @@ async def serve_all(workers: Workers, worker: Worker, identifier: str) -> int:
 
 
 async def send(workers: Workers, queue: Queue, *bodies: str) -> list[str]:
-    """Stores messages."""
     return [receipt.id for receipt in await workers.system.client.send_many(queue.name, bodies)]
 
 
 @pytest.mark.parametrize("name", ["obey", "obey_async"])
 async def test_children_handle_in_order_and_leave_their_contexts(workers: Workers, book: Book, name: str) -> None:
-    """Each child is prepared, enters a context of its own and leaves it; one partition's messages keep their order."""
+    """Each child is prepared, enters a context and leaves it; messages of one partition keep their order."""
     queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
         await workers.system.send(queue, 50, number)
@@ -119,16 +115,16 @@ async def test_children_handle_in_order_and_leave_their_contexts(workers: Worker
     for number in (1, 2):
         mine = [line[1] for line in book.lines("done") if line[1].startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 51)]
-    entered, left = book.lines("entered"), book.lines("left")
+    entered, exited = book.lines("entered"), book.lines("left")
     assert [line[2] for line in entered] == ["ready", "ready"]
-    assert {line[1] for line in entered} == {line[1] for line in left}
+    assert {line[1] for line in entered} == {line[1] for line in exited}
     assert str(os.getpid()) not in {line[1] for line in entered}
 
 
 async def test_a_group_is_killed_before_its_number_is_free(
     workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes that a child has left behind end with it, and their number is nobody else's when they do."""
+    """The processes that a child left behind are killed with it, before its id can be reused."""
     killed: list[bool] = []
     killpg = os.killpg
 
@@ -151,7 +147,7 @@ async def test_a_group_is_killed_before_its_number_is_free(
 async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
     workers: Workers, book: Book, do: str, said: str
 ) -> None:
-    """Messages before it count, it is tried again in another child, and becomes a dead letter like any other."""
+    """After a crash earlier messages count; the one in hand is tried again in another child, until it is given up."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine 1", "fine 2", do, "fine 3")
     assert await serve_all(workers, await crew(workers, queue), ids[-1]) == ExitCode.ENDED
@@ -166,7 +162,7 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
 async def test_a_handler_that_takes_too_long_is_killed(
     workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all that it has started; that attempt failed, those before it did not."""
+    """A handler that takes too long is killed with all its processes; that attempt fails, earlier ones do not."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "slow 0.2", "slow 0.2", "hang", "fine")
     limits: list[asyncio.Timeout] = []
@@ -182,7 +178,7 @@ async def test_a_handler_that_takes_too_long_is_killed(
     worker = await crew(workers, queue, time_limit=LIMIT, retry=Retry(attempts=1))
     serving = asyncio.create_task(serve_all(workers, worker, ids[-1]))
     await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
-    # What the process said of the first two can be read by now, and the limit begins anew with each.
+    # The first two results can be read by now, and the limit starts anew with each message.
     for _ in range(100):
         await asyncio.sleep(0)
     first, last = limits[0].when(), limits[-1].when()
@@ -199,7 +195,7 @@ async def test_a_handler_that_takes_too_long_is_killed(
 
 
 async def test_errors_come_back_whole(workers: Workers, book: Book) -> None:
-    """Class, text and traceback of an error in a child are those that its parent knows of."""
+    """The parent gets class, text and traceback of an error in a child."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "raise", "fine")
     told = Told()
@@ -211,7 +207,7 @@ async def test_errors_come_back_whole(workers: Workers, book: Book) -> None:
 
 
 async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book: Book) -> None:
-    """StopWorker means there what it means here."""
+    """StopWorker in a child ends the worker, as elsewhere."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, "fine", "stop", "fine")
     assert await workers.start(await crew(workers, queue)) == ExitCode.ENDED
@@ -224,7 +220,7 @@ async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book:
 async def test_a_handler_that_exits_fails_its_message(
     workers: Workers, book: Book, body: str, error: str, name: str
 ) -> None:
-    """What is no ``Exception`` is a failed attempt like any other, in the same process."""
+    """An error that is not an ``Exception`` is a failed attempt like any other, in the same process."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, body, "fine")
     assert await serve_all(workers, await crew(workers, queue, f"{MODULE}:{name}"), ids[-1]) == ExitCode.ENDED
@@ -234,7 +230,7 @@ async def test_a_handler_that_exits_fails_its_message(
 
 
 async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, book: Book) -> None:
-    """It ends after the message in hand, and what it handled is recorded."""
+    """A child that is told to stop ends after the message in hand, and its handled messages are recorded."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
     worker = await crew(workers, queue, slice=60)
@@ -248,7 +244,7 @@ async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, b
 
 
 async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(workers: Workers, book: Book) -> None:
-    """A context that fails in the child is an error at the start, with its reason, and no partition is taken."""
+    """A context that fails in a child is an error at the start, with its reason, and no partition is taken."""
     queue = await workers.system.queue()
     worker = await workers.make(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=quick(processes=2))
     with pytest.raises(HandlerError, match="no database"):
@@ -260,7 +256,7 @@ async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(wo
 async def test_a_start_that_is_called_off_leaves_no_socket_open(
     book: Book, monkeypatch: pytest.MonkeyPatch, context: str
 ) -> None:
-    """Also while the end of a child that cannot begin is awaited, as when two fail at the same time."""
+    """A cancelled start leaves no socket open, even while it waits for a child that cannot begin."""
     waits = asyncio.Event()
 
     async def to_thread(wait: object) -> None:
@@ -283,7 +279,7 @@ async def test_a_start_that_is_called_off_leaves_no_socket_open(
 
 
 async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
-    """Bytes, and numbers beyond 64 bits, travel as they are: the handler fails on them for its own reasons only."""
+    """Bytes, and numbers beyond 64 bits, reach a child unchanged."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, b"\xff\xfe")
     await workers.system.client.send(queue.name, json={"a": 2**70})
@@ -296,7 +292,7 @@ async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
 
 
 async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Workers, book: Book) -> None:
-    """What cannot be packed, such as a body nested too deeply, becomes a dead letter; what came with it is handled."""
+    """A body that cannot be packed, such as a deeply nested one, becomes a dead letter; the others are handled."""
     pack = frame
 
     def packed(value: object) -> bytes:
@@ -314,17 +310,17 @@ async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Wo
 
 
 async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, book: Book) -> None:
-    """The next message goes to another child, and is at its first attempt there."""
+    """When an idle child has ended, the next message goes to another child as its first attempt."""
     queue = await workers.system.queue()
     (first,) = await send(workers, queue, "fine 1")
     worker = await crew(workers, queue)
     serving = asyncio.create_task(worker.serve())
-    await workers.recorded(first)  # what the child has written is not yet what it has told
+    await workers.recorded(first)  # the child has written this, but not reported it yet
     children = [int(line[1]) for line in book.lines("entered")]
     for child in children:
         os.kill(child, signal.SIGKILL)
     await until(lambda: not any(living(child) for child in children))
-    await asyncio.sleep(0.2)  # whoever has looked after it tells of its end, and nobody can be asked about that
+    await asyncio.sleep(0.2)  # the process that watches it reports its end, and there is no event for that
     await send(workers, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)
     worker.stop()

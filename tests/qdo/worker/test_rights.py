@@ -1,4 +1,4 @@
-"""Workers whose keys may do less than their options ask for, or are refused while they run."""
+"""Workers whose keys may do less than their options require, or are refused while they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.qdo.worker.conftest import Workers, quick, until
 
 
 async def test_an_older_service_cannot_say(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    """A service that does not know the question has a worker that warns and begins."""
+    """With a service that lacks this query the worker warns and begins."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, "hello")
 
@@ -30,7 +30,7 @@ async def test_an_older_service_cannot_say(workers: Workers, caplog: pytest.LogC
 
 
 async def test_a_service_that_is_busy_is_asked_again(workers: Workers) -> None:
-    """The check at the start waits, as the rest of the start does."""
+    """The check at the start waits for a busy service, as the rest of the start does."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, "hello")
     busy = [1, 2, 3, 4, 5, 6]
@@ -54,7 +54,7 @@ DISCOVER = {"discover": 0.1}
 async def test_a_revoked_worker_hands_over_and_ends(
     group: GroupWithKeys, workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other members take its partitions over at once; it ends by itself with the code of failures."""
+    """When its key is revoked a worker's partitions go to the other members at once, and it exits as failed."""
     (orders,) = await group.queues("orders")
     registry = CollectorRegistry()
     transport = KeyedTransport(group.full)
@@ -82,7 +82,7 @@ async def test_a_revoked_worker_hands_over_and_ends(
 async def test_a_worker_that_may_read_one_queue_of_two_no_more_ends(
     group: GroupWithKeys, workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If no other member may read it; the message that could not be read is there for the next worker."""
+    """A worker that may no longer read a queue exits if no other member may; the next worker gets the message."""
     caplog.set_level(logging.WARNING)
     orders, mails = await group.queues("orders", "mails")
     transport = KeyedTransport(group.full)
@@ -108,7 +108,7 @@ async def test_a_worker_that_may_read_one_queue_of_two_no_more_ends(
 
 
 async def test_a_refusal_that_passes_ends_no_worker(group: GroupWithKeys, workers: Workers) -> None:
-    """Only one that lasts does; the time counts from the first refusal after the last answer."""
+    """Only a lasting refusal ends the worker; its time counts from the first refusal after the last answer."""
     (orders,) = await group.queues("orders")
     transport = KeyedTransport(group.full)
     worker = await workers.make(

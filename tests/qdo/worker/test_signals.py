@@ -1,4 +1,4 @@
-"""A worker's process that is told to end."""
+"""Signals to a worker's process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class Program:
         self._reader.start()
 
     def wait_for(self, text: str) -> None:
-        """Waits until a line with this text is printed."""
         while True:
             line = self._seen.get(timeout=PATIENCE)
             if line is None:
@@ -60,17 +59,16 @@ class Program:
                 return
 
     def end(self) -> int:
-        """Waits for its end and gives its code."""
+        """Waits for its end and returns its code."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
 
     def said(self, word: str) -> list[str]:
-        """Gives what it printed behind a word."""
+        """Returns the texts printed behind a word."""
         return [line.removeprefix(word).strip() for line in self.lines if line.startswith(word)]
 
     def kill(self) -> None:
-        """Ends it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.end()
@@ -86,7 +84,7 @@ class Program:
 
 @pytest.fixture
 def start(running: Served, workers: Workers) -> Iterator[Any]:
-    """Starts programs that end with their test; they and the test share a group of the service."""
+    """Starts programs that end with their test, in a group of the service that the test shares."""
     groups = ServiceGroups(workers.system.client, unique_name("group"))
     workers.system.use(groups)
     with contextlib.ExitStack() as started:
@@ -110,19 +108,19 @@ def start(running: Served, workers: Workers) -> Iterator[Any]:
 )
 async def test_the_first_signal_drains(
     workers: Workers,
-    start: Any,  # noqa: ANN401 - makes programs
+    start: Any,  # noqa: ANN401 - starts programs
     tmp_path: Path,
     kind: str,
     number: int,
 ) -> None:
-    """The message in hand is finished, recorded, nothing behind it begins, the group is left, and the code is 0."""
+    """The first signal drains: the message in hand is finished and recorded, no other begins, and the code is 0."""
     queue = await workers.system.queue()
     go_on = tmp_path / "go_on"
     second = f"wait {go_on}"
     receipts = await workers.system.client.send_many(queue.name, ["first", second, "third"])
     program = start(queue.name, **KINDS[kind])
     program.wait_for("begun wait")
-    for _ in range(2):  # as when one comes to the worker and one to its group
+    for _ in range(2):  # as when one signal goes to the worker and one to its process group
         program.process.send_signal(number)
     program.wait_for("no more are started")
     go_on.touch()
@@ -137,8 +135,8 @@ async def test_the_first_signal_drains(
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
-    """Nobody waits for the message in hand any more, no process that it started outlives it, and the code is 1."""
+async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - starts programs
+    """The second signal ends the worker at once, with the processes that it started, and the code is 1."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, "endless 600")
     program = start(queue.name, **KINDS[kind])
@@ -147,15 +145,15 @@ async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, k
     program.wait_for("no more are started")
     started = list(children(program.process.pid))
     assert started
-    await asyncio.sleep(0.2)  # Signals within a tenth of a second are one.
+    await asyncio.sleep(0.2)  # Signals within a tenth of a second count as one.
     program.process.send_signal(signal.SIGTERM)
     assert program.end() == ExitCode.FAILED
     await until(lambda: not any(living(child) for child in started))
 
 
 @pytest.mark.parametrize("kind", ["tasks", "threads", "processes"])
-async def test_a_child_that_a_handler_forks_ends_alone(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
-    """A handler may end a process of its own by SIGTERM: that ends the process, and nothing of the worker."""
+async def test_a_child_that_a_handler_forks_ends_alone(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - starts programs
+    """A handler that ends a child process by SIGTERM does not stop the worker."""
     queue = await workers.system.queue()
     await workers.system.client.send_many(queue.name, ["fork", "next"])
     program = start(queue.name, **KINDS[kind])
@@ -166,8 +164,8 @@ async def test_a_child_that_a_handler_forks_ends_alone(workers: Workers, start: 
 
 
 @pytest.mark.parametrize("kind", ["tasks", "processes"])
-async def test_a_drain_ends_in_time(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
-    """A message that never ends does not keep the process: what came before it is recorded, and the code says so."""
+async def test_a_drain_ends_in_time(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - starts programs
+    """A message that never ends does not keep the process: earlier messages are recorded, and the code reports it."""
     queue = await workers.system.queue()
     receipts = await workers.system.client.send_many(queue.name, ["first", "endless 600"])
     program = start(queue.name, drain=0.2, **KINDS[kind])
@@ -178,8 +176,8 @@ async def test_a_drain_ends_in_time(workers: Workers, start: Any, kind: str) -> 
     assert await (await workers.system.coordinator()).members() == {}
 
 
-async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers, start: Any) -> None:  # noqa: ANN401 - makes programs
-    """Nobody could record what they do, and somebody else does it again."""
+async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers, start: Any) -> None:  # noqa: ANN401 - starts programs
+    """Children of a killed worker end too: their results could not be recorded, and another worker repeats them."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, "endless 600")
     program = start(queue.name, processes=2)
@@ -192,7 +190,6 @@ async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers
 
 
 def children(parent: int) -> Iterator[int]:
-    """Gives the processes that a process has started."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
@@ -200,7 +197,7 @@ def children(parent: int) -> Iterator[int]:
 
 
 def test_a_worker_runs_without_a_loop_of_the_callers(running: Served) -> None:
-    """``run`` makes one, serves, closes what belongs to it, and gives the code; signals are as they were before."""
+    """``run`` creates a loop, serves, closes its resources, returns the code, and restores the signal handlers."""
     profile = running.profile
     with Client(profile.url, key=profile.key) as client:
         queue = client.create_queue().name

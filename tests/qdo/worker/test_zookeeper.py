@@ -9,7 +9,7 @@ from tests.servers.plugin import ZooKeeper
 
 
 async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) -> None:
-    """Workers join, partitions move, and each message is handled once; the service hears nothing of a group."""
+    """Workers join, partitions move, and each message is handled once; the service does not see the group."""
     workers.system.use(ZooKeeperService(zookeeper.connect_string))
     queue = await workers.system.queue(partitions=2)
     for number in (1, 2):

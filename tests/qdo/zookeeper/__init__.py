@@ -1,1 +1,1 @@
-"""What only coordination by ZooKeeper has: connections that break, leaders that die, credentials and encryption."""
+"""Tests of ZooKeeper only: connections that break, leaders that die, credentials and encryption."""

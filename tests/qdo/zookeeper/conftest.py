@@ -15,7 +15,6 @@ __all__ = ["coordinator", "join", "open_one", "start"]
 
 @pytest.fixture
 async def service(zookeeper: ZooKeeper) -> AsyncIterator[ZooKeeperService]:
-    """A chroot on the shared server, behind a network of its own."""
     made = ZooKeeperService(zookeeper.connect_string)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Connections that break, fall silent or are one too many: what members believe and what is done twice."""
+"""Connections that break, fall silent or reach a stopped server: session states, and requests that must not repeat."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ SHORT = 3.0
 
 
 def link_of(session: Session) -> ZooKeeperLink:
-    """Returns the connection of a member."""
     assert isinstance(session.link, ZooKeeperLink)
     return session.link
 
 
 async def send_steadily(session: Session) -> None:
-    """Has requests under way as commits that nobody waits for would be, whatever comes of them."""
+    """Keeps requests under way, as commits that nobody waits for would be, and ignores their results."""
     while session.state == "connected":  # bounded: the test ends the connection
         asking = asyncio.ensure_future(session.target())
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.sleep(0.1)  # more often than kazoo asks for signs of life
+        await asyncio.sleep(0.1)  # more often than kazoo requires heartbeats
 
 
 async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, service: ZooKeeperService) -> None:
-    """The session is suspended within its time: kazoo alone takes every request for a sign of life."""
+    """A silent server suspends the session in time; kazoo alone would count each request as a sign of life."""
     session, heard = await join("a", session_timeout=SHORT)
     service.proxy.silence()
     sending = asyncio.create_task(send_steadily(session))
@@ -62,22 +61,22 @@ async def again(heard: Heard, call: Callable[[], Any]) -> Any:  # noqa: ANN401 -
 
 
 async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKeeperService) -> None:
-    """What kazoo's client was asked for after the end of its session never happens."""
+    """Requests made of kazoo's client after the end of its session are never sent."""
     session, heard = await join("a")
     link, path = link_of(session), f"{service.root}/mark"
     await service.expire(session)
     await heard.next("lost")
-    asked = link._client.create_async(path)
+    pending = link._client.create_async(path)
     await until(lambda: link.finished)
     with plain(service._direct) as client:
         assert client.exists(path) is None
-    assert asked.exception is not None
+    assert pending.exception is not None
 
 
 async def test_leaving_while_suspended_closes_the_session_later(
     join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
-    """Leaving does not wait for a network that is gone; the member goes when it is back, not when its time is over."""
+    """Leaving does not wait for a broken network; the member is removed when it is back, before its timeout."""
     session, heard = await join("a")
     await session.claim([ONE])
     await service.cut()
@@ -94,7 +93,7 @@ async def test_leaving_while_suspended_closes_the_session_later(
 async def test_a_session_that_is_lost_here_is_closed_there(
     join: Join, service: ZooKeeperService, open_one: Open
 ) -> None:
-    """A member whose clock says that its session is over, while the servers wait, does not hold anything up."""
+    """A session that ended by the member's clock, but not yet at the servers, is closed there."""
     session, heard = await join("a")
     await session.claim([ONE])
     lease = link_of(session)._lease
@@ -112,7 +111,7 @@ async def test_a_session_that_is_lost_here_is_closed_there(
 
 
 async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperService) -> None:
-    """Whom the others do not see is no member, although its session is alive."""
+    """A member whose node was removed is lost, although its session is alive."""
     mine, heard = await join("a")
     other, _ = await join("b")
     await mine.claim([ONE])
@@ -127,12 +126,11 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
 
 
 def open_files() -> int:
-    """Returns how many files this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open) -> None:
-    """After closing there is no thread and no open file of it."""
+    """After closing neither threads nor open files are left."""
     before, files = set(threading.enumerate()), open_files()
     coordinator = await open_one()
     for name in "abc":
@@ -141,11 +139,11 @@ async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open)
     await coordinator.close()
     await until(lambda: set(threading.enumerate()) <= before)
     await until(lambda: service.proxy.connections == 0)
-    await until(lambda: open_files() <= files)  # fewer, if those of an earlier test were being closed
+    await until(lambda: open_files() <= files)  # fewer if files of an earlier test were being closed
 
 
 async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, open_one: Open) -> None:
-    """They have limits; what they said counts, and is told."""
+    """The timeout that the servers grant within their limits is used, and is reported."""
     long, short = await open_one(session_timeout=3600.0), await open_one(session_timeout=0.001)
     assert 0.001 < short.session_timeout < long.session_timeout < 3600.0
     session = await long.join(Member("a"), Heard())
@@ -153,14 +151,14 @@ async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, 
 
 
 async def test_a_forked_process_uses_nothing_of_it(join: Join) -> None:
-    """The thread that reads the connection is not in the child, so it would wait for ever."""
+    """A forked child is refused: the thread that reads the connection is not in it, so a call would wait forever."""
     session, _ = await join("a")
     with mock.patch("os.getpid", return_value=-1), pytest.raises(CoordinationError, match="forked"):
         await session.members()
 
 
 async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
-    """And says why."""
+    """Connecting gives up in time, with the reason."""
     await service.cut()
     coordinator = open_coordinator(service.url, "group", connect_timeout=5.0)
     with pytest.raises(CoordinationLost, match="refused"):
@@ -170,7 +168,7 @@ async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
 
 
 async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None:
-    """Requests of one member take turns: the commit is there while the taking is still under way."""
+    """Requests of one member take turns: a commit is done while a thousand claims are still under way."""
     session, _ = await join("a")
     held = (await session.claim([ONE]))[ONE]
     taking = asyncio.ensure_future(session.claim(some(2000)))
@@ -202,7 +200,7 @@ asyncio.run(main())
 
 
 async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator: Coordinator) -> None:
-    """It is gone when its process is, and not only when its time is over; a child of it ends nothing."""
+    """A member is removed when its process ends, not only after its timeout; a child of the process ends nothing."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", FORGETFUL, service.url, cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )

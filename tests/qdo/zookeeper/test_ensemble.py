@@ -1,4 +1,4 @@
-"""An ensemble of three whose servers are killed and stopped under members that work."""
+"""An ensemble of three whose servers are killed and stopped while members work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Open = Callable[..., Awaitable[Coordinator]]
 
 SESSION = 16.0
-"""Seconds; a connection counts as broken after two thirds, and servers agree on a new leader within two or three."""
+"""Session timeout in seconds; a connection counts as broken after two thirds; servers elect a leader in three."""
 SHORT = 6.0
 
 
@@ -44,7 +44,6 @@ async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
 
 
 async def again(call: Callable[[], Awaitable[T]]) -> T:
-    """Calls until the service answers."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -54,30 +53,28 @@ async def again(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def blocking(call: Callable[[], T]) -> T:
-    """Does something to servers without stopping the members of this process."""
+    """Runs a call that affects servers without blocking the members of this process."""
     return await asyncio.to_thread(call)
 
 
 def leader(ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
-    """Returns the server that leads."""
-    found = ensemble.leader
-    assert found is not None
-    return found
+    leading = ensemble.leader
+    assert leading is not None
+    return leading
 
 
 def server_of(session: Session, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
-    """Returns the server that a member is connected to."""
     assert isinstance(session.link, ZooKeeperLink)
     _, port = session.link._client._connection._socket.getpeername()
     return next(node for node in ensemble.nodes if node.port == port)
 
 
 class Worker:
-    """Counts up in the offsets of partitions and keeps what it was told.
+    """Counts up in the offsets of partitions and records its events.
 
     Attributes:
-        acknowledged: For each partition the last number whose commit was answered.
-        doubts: How often it was not told the end.
+        acknowledged: The last number whose commit was answered, by partition.
+        doubts: The number of commits whose outcome is unknown.
     """
 
     def __init__(self, session: Session, partitions: list[Partition]) -> None:
@@ -88,7 +85,7 @@ class Worker:
         self.doubts = 0
 
     async def claim(self) -> None:
-        """Takes everything; what is recorded is what was acknowledged, or the one commit after it that is in doubt."""
+        """Claims everything; checks that recorded numbers are acknowledged, or the one commit in doubt after those."""
         self._held = await again(lambda: self._session.claim(self._partitions))
         assert set(self._held) == set(self._partitions)
         for partition, held in self._held.items():
@@ -97,12 +94,12 @@ class Worker:
             self.acknowledged[partition] = recorded
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Commits as fast as it goes."""
+        """Commits as fast as possible."""
         await self.claim()
         while not stop.is_set():
-            wanted = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]
+            offsets = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]
             try:
-                answer = await self._session.commit(wanted)
+                answer = await self._session.commit(offsets)
             except CoordinationLost:
                 self.doubts += 1
                 await self.claim()
@@ -114,7 +111,7 @@ class Worker:
 
 
 async def all_go_on(workers: list[Worker]) -> None:
-    """Waits until each has committed something more."""
+    """Waits until each worker has committed something more."""
     before = [dict(worker.acknowledged) for worker in workers]
     await until(lambda: all(worker.acknowledged != then for worker, then in zip(workers, before, strict=True)))
 
@@ -123,7 +120,7 @@ async def all_go_on(workers: list[Worker]) -> None:
 async def test_leaders_are_killed_under_members_that_commit(
     zookeeper_nodes: ZooKeeperEnsemble, open_one: Open, kills: int
 ) -> None:
-    """No session is lost, no acknowledged commit is undone, and none is recorded twice."""
+    """When leaders are killed no session is lost, no acknowledged commit is undone, and none is recorded twice."""
     heard = [Heard() for _ in range(3)]
     sessions = [await (await open_one()).join(Member(f"m{number}"), each) for number, each in enumerate(heard)]
     partitions = some(60)
@@ -148,7 +145,7 @@ async def test_leaders_are_killed_under_members_that_commit(
 
 
 async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeeperEnsemble, open_one: Open) -> None:
-    """A member of a server that keeps its connections and says nothing goes on with another in the same session."""
+    """A member of a stopped server goes on with another server in the same session."""
     heard = Heard()
     session = await (await open_one()).join(Member("a"), heard)
     held = (await session.claim([ONE]))[ONE]
@@ -164,7 +161,7 @@ async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeep
 async def test_without_a_quorum_sessions_are_lost_and_come_back(
     zookeeper_nodes: ZooKeeperEnsemble, open_one: Open
 ) -> None:
-    """When most servers are gone for longer than a session, members abandon everything and join again afterwards."""
+    """Without a quorum for longer than a session, members abandon everything and join again afterwards."""
     coordinator = await open_one(SHORT)
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)

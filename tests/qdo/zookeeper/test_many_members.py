@@ -1,4 +1,4 @@
-"""What it costs the servers when members come."""
+"""The cost of joins for the servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATTERN = Subscription(frozenset(), ("*",), "host", "app")
 
 
 class JoinedMember:
-    """A member of a group that finds one queue, and does nothing with its partitions."""
+    """A member of a group with one queue that does nothing with its partitions."""
 
     def __init__(self, coordinator: Coordinator, name: str) -> None:
         self.coordinator = coordinator
@@ -32,13 +32,13 @@ class JoinedMember:
 
 
 def shared(members: list[JoinedMember]) -> bool:
-    """Returns whether every partition is owned, and each member has as many as another, or one more."""
+    """Returns whether every partition is owned, and shares differ by at most one."""
     sizes = [len(member.group.table.held) for member in members]
     return sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
 
 
 async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperService) -> None:
-    """Four times as many that join one by one ask less than five times as much; few partitions change hands."""
+    """The cost of joins is linear: four times the members cost less than five times the reads; few partitions move."""
     cost: dict[int, int] = {}
     for count in (10, 40):
         asked = 0

@@ -1,4 +1,4 @@
-"""Credentials and encryption, on a server that has both."""
+"""Credentials and encryption, on a server that requires both."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SALLY = "sally:of%20the%20%25servers%25"
 
 @dataclass(frozen=True)
 class Guarded:
-    """A server with an encrypted port, where SASL is known.
+    """A server with an encrypted port and SASL.
 
     Attributes:
-        plain: Its address and port without encryption.
-        secure: With it.
-        ca: The certificate of who vouches for it.
-        stranger: That of somebody else.
+        plain: The address and port without encryption.
+        secure: The address and port with encryption.
+        ca: The certificate of its authority.
+        stranger: The certificate of another authority.
     """
 
     plain: str
@@ -55,7 +55,7 @@ class Guarded:
 
 
 def certificate(directory: Path, name: str, address: str) -> Path:
-    """Makes a key with a certificate that vouches for itself, both in one file; returns it."""
+    """Creates a key with a self-signed certificate, both in one file; returns the file."""
     key, cert, both = (directory / f"{name}-{part}.pem" for part in ("key", "cert", "both"))
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {key} -out {cert}"
     subprocess.run(shlex.split(f"{command} -addext subjectAltName=IP:{address}"), check=True, capture_output=True)
@@ -65,7 +65,7 @@ def certificate(directory: Path, name: str, address: str) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(servers: contextlib.ExitStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Starts the server; it asks who connects for a certificate and takes one of its own authority only."""
+    """Starts the server, which accepts client certificates of its own authority only."""
     directory = tmp_path_factory.mktemp("guarded")
     block = claim(PORTS)
     address, port, secure = block.address(0), block.port(2181), block.port(2281)
@@ -95,7 +95,6 @@ def guarded(servers: contextlib.ExitStack, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 async def open_one() -> AsyncIterator[Open]:
-    """Opens coordinators and closes them at the test's end."""
     async with contextlib.AsyncExitStack() as opened:
 
         async def open_one(url: str, group: str = "group") -> Coordinator:
@@ -108,7 +107,7 @@ async def open_one() -> AsyncIterator[Open]:
 
 
 async def work(coordinator: Coordinator) -> Session:
-    """Does what members do, and asks what is asked from outside."""
+    """Calls what members call, and what is called from outside."""
     session = await coordinator.join(Member("a"), Heard())
     partitions = some(200)
     held = await session.claim(partitions)
@@ -119,7 +118,7 @@ async def work(coordinator: Coordinator) -> Session:
 
 
 async def refuses(open_one: Open, url: str) -> None:
-    """Expects that nothing of the group can be seen or changed, not even by who skips the look at the chroot."""
+    """Checks that nothing of the group can be seen or changed, even without the check of the chroot."""
     with pytest.raises(CoordinationRefused):
         await open_one(url)
     with replace(ZooKeeperLink.look, mock.AsyncMock()):
@@ -137,7 +136,7 @@ async def refuses(open_one: Open, url: str) -> None:
 
 
 async def test_strangers_see_and_change_nothing(guarded: Guarded, open_one: Open) -> None:
-    """What a member with a login made is closed to those without it and to those with another; its own login works."""
+    """Nodes of a member with a login are closed to clients without one, and with another one; its own login works."""
     root = unique_name("qdo")
     url = f"zookeeper://me:secret@{guarded.plain}/{root}"
     await (await work(await open_one(url))).leave()
@@ -149,7 +148,7 @@ async def test_strangers_see_and_change_nothing(guarded: Guarded, open_one: Open
 
 
 async def test_without_a_login_nothing_is_closed(guarded: Guarded, open_one: Open) -> None:
-    """Groups are open to everybody, or to everybody with the address if a login is told to close nothing."""
+    """Without a login, or with one and ``private=no``, groups are open to everybody with the address."""
     for login in ("", "me:secret@"):
         url = f"zookeeper://{login}{guarded.plain}/{unique_name('qdo')}"
         await work(await open_one(f"{url}?private=no"))
@@ -157,13 +156,13 @@ async def test_without_a_login_nothing_is_closed(guarded: Guarded, open_one: Ope
 
 
 async def test_sasl(guarded: Guarded, open_one: Open) -> None:
-    """The servers know who it is, also after the connection broke, and close what it makes to others."""
+    """With SASL the servers know the member, also after a reconnect, and close its nodes to others."""
     root = unique_name("qdo")
     coordinator = await open_one(f"zookeeper://{SALLY}@{guarded.plain}/{root}?login=sasl")
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)
     held = (await session.claim([ONE]))[ONE]
-    session.link._client._connection._socket._connection.shutdown(2)  # type: ignore[attr-defined] # of this kind
+    session.link._client._connection._socket._connection.shutdown(2)  # type: ignore[attr-defined] # a coordinator on ZooKeeper
     await heard.next("connected")
     assert (await session.commit([(held, "1")]))[ONE]
     await refuses(open_one, f"zookeeper://{guarded.plain}/{root}")
@@ -171,13 +170,13 @@ async def test_sasl(guarded: Guarded, open_one: Open) -> None:
 
 
 async def test_sasl_refuses_who_does_not_know_the_password(guarded: Guarded, open_one: Open) -> None:
-    """That is said at once, and not tried until the time is over."""
+    """A wrong SASL password is reported at once, and not retried until the timeout."""
     with pytest.raises(CoordinationRefused):
         await open_one(f"zookeeper://sally:guess@{guarded.plain}/x?login=sasl")
 
 
 async def test_a_refusal_may_be_reported_late(guarded: Guarded, open_one: Open) -> None:
-    """Kazoo has closed the connection, but not said why yet, when the first request is made."""
+    """A refusal is reported even if kazoo closes the connection before the first request and gives the reason later."""
     begin, report = ZooKeeperLink._connect, ZooKeeperLink._listen
 
     def begin_and_break(link: ZooKeeperLink) -> None:
@@ -209,7 +208,7 @@ async def test_tls(guarded: Guarded, open_one: Open) -> None:
 
 
 async def test_tls_by_way_of_the_process_that_keeps_the_session(guarded: Guarded) -> None:
-    """It is that process that talks to the server then."""
+    """With TLS the helper process that keeps the session talks to the server."""
     both = guarded.ca.with_name("server-both.pem")
     url = f"zookeeper://{guarded.secure}/{unique_name('qdo')}?ca={guarded.ca}&cert={both}"
     coordinator = open_coordinator(url, "group")
@@ -221,7 +220,7 @@ async def test_tls_by_way_of_the_process_that_keeps_the_session(guarded: Guarded
 
 @pytest.mark.parametrize("outlast", [0.0, 60.0])
 async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, outlast: float) -> None:
-    """Neither with another authority nor with those of the machine; the error says what is wrong."""
+    """A server with an unknown authority is refused, and the error names the reason."""
     for ca in (f"ca={guarded.stranger}", "tls=yes"):
         coordinator = open_coordinator(f"zookeeper://{guarded.secure}?{ca}", "group", connect_timeout=2.0)
         coordinator.outlast = outlast
@@ -231,7 +230,7 @@ async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded,
 
 
 async def test_a_server_by_another_name_is_not_trusted(guarded: Guarded) -> None:
-    """Its certificate is good, but for another host; whoever says so goes without that."""
+    """A certificate for another host is refused, unless the check of the name is switched off."""
     port = guarded.secure.rpartition(":")[2]
     with mock.patch("socket.getaddrinfo", resolve(guarded.secure.rpartition(":")[0])):
         url = f"zookeeper://queuey.test:{port}?ca={guarded.ca}"
@@ -245,7 +244,7 @@ async def test_a_server_by_another_name_is_not_trusted(guarded: Guarded) -> None
 
 
 def resolve(address: str) -> Callable[..., object]:
-    """Returns a resolver that knows one name, and otherwise asks the real one."""
+    """Returns a resolver that knows one name, and asks the real one for others."""
     import socket  # noqa: PLC0415 - before its function is replaced
 
     real = socket.getaddrinfo
@@ -257,7 +256,7 @@ def resolve(address: str) -> Callable[..., object]:
 
 
 def test_without_kazoo_the_error_names_what_to_install() -> None:
-    """Everything else of Qdo works without the driver."""
+    """Without kazoo the rest of Qdo works, and the error names what to install."""
     code = """
 import sys
 sys.modules["kazoo"] = None
@@ -274,7 +273,7 @@ except InvalidArgument as error:
 
 
 def test_without_pure_sasl_the_error_names_what_to_install() -> None:
-    """It is said before anything is connected."""
+    """Without pure-sasl the error comes before a connection is made."""
     with mock.patch.dict(sys.modules, puresasl=None), pytest.raises(InvalidArgument) as caught:
         open_coordinator("zookeeper://u:p@h?login=sasl", "g")
     assert install_command("zookeeper-sasl") in str(caught.value)

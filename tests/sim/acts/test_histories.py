@@ -1,4 +1,4 @@
-"""Jobs that operators cancel and hasten, in many histories: none is given afterwards, and no other one is lost."""
+"""Jobs that operators cancel and hasten, in histories: no cancelled one is given, and no other one is lost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.sim.storm import violations
 from tests.sim.web import Setup
 
 HISTORIES, ENOUGH = 25, 4000
-"""Histories of each setup beside those that show a mutation, and those in which a missing mechanism must have been
-missed."""
+"""Histories of each setup besides those that show a mutation, and max histories until a missing mechanism shows."""
 PLAIN = Setup(kinds=("plain",), cancelling=0.4, failing=0.3)
 SETUPS = {
     "plain": PLAIN,
@@ -30,19 +29,19 @@ SETUPS = {
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_guarantees(name: str) -> None:
-    """Whatever fails, what was cancelled is given to nobody who asks later, and all guarantees hold for the others."""
+    """Whatever fails, a cancelled message is not given to a later request, and all guarantees hold for the others."""
     showing = (one.first for one in MUTATIONS.values() if SETUPS[name] is PLAIN)
     assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
 def without_marks(state: State, number: int, entry: Entry) -> None:
-    """Forgets what was cancelled."""
+    """Forgets cancelled messages."""
     REAL_APPLY(state, number, entry)
     state.cancelled = set()
 
 
 def marks_in_no_snapshot(state: State) -> bytes:
-    """Writes a snapshot that has no marks."""
+    """Writes a snapshot without the marks."""
     marks, state.cancelled = state.cancelled, set()
     try:
         return REAL_ENCODE(state)
@@ -51,12 +50,12 @@ def marks_in_no_snapshot(state: State) -> bytes:
 
 
 def ending_nothing(draft: EntryDraft, position: Position) -> bool:
-    """Has a failed attempt at a cancelled message become a dead letter, or be followed by another one."""
+    """Lets a failed attempt at a cancelled message be retried or become a dead letter."""
     return False
 
 
 def given_again(draft: EntryDraft, position: Position, most: int = 0) -> bool:
-    """Gives a cancelled message that was read before it was cancelled."""
+    """Gives a message that was read before it was cancelled."""
     marks, draft._state.cancelled = draft._state.cancelled, set()
     try:
         return REAL_MAY_AGAIN(draft, position, most)
@@ -69,7 +68,7 @@ REAL_APPLY, REAL_ENCODE, REAL_MAY_AGAIN = State.apply, State.encode, EntryDraft.
 
 @dataclass(frozen=True)
 class Missing:
-    """A mechanism that is taken out, and the history from which on that shows."""
+    """A mechanism that is taken out, and the first history that shows it."""
 
     instead: Callable[[], AbstractContextManager[None]]
     first: int = 0
@@ -87,8 +86,8 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history gives what was cancelled."""
+    """Without any one of the mechanisms some history gives a cancelled message."""
     missing = MUTATIONS[name]
     with missing.instead():
-        found = violations([*range(missing.first, ENOUGH), *range(missing.first)], PLAIN, breaking=("cancelled",))
-    assert found, name
+        broken = violations([*range(missing.first, ENOUGH), *range(missing.first)], PLAIN, breaking=("cancelled",))
+    assert broken, name

@@ -1,7 +1,7 @@
-"""A storm in which the times that stand in the keyspace are changed, while processes post, read, freeze and crash.
+"""A storm in which the timing stored in the keyspace changes, while processes post, read, freeze and crash.
 
-The command that changes them may stop with the process in which it runs; another one goes on. Some processes get no
-answer when they read the times.
+The command that changes it may stop with the process in which it runs; another one then goes on. Some processes get no
+answer when they read the timing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from tests.sim.cassandra.posts import PostSite, PostStorm
 from tests.sim.world import Process
 
 LEASE, EVERY = 3.0, 0.5
-"""Shorter here, so that a history is shorter."""
+"""Seconds. Shorter than in the product, to shorten histories."""
 SECONDS = 24.0
 
 
 @dataclasses.dataclass(frozen=True)
 class FollowingPace(Pace):
-    """What happens is scaled to the lower times; the store goes by those in the keyspace."""
+    """Events are scaled to the lower times. The store follows the timing in the keyspace."""
 
     def options(self) -> CassandraOptions:
-        """See the base class."""
         return dataclasses.replace(super().options(), follow=True)
 
 
@@ -46,7 +45,7 @@ FOLLOWING = FollowingPace(SOON.timing, heartbeat=0.25, calm=SOON.calm)
 
 @contextmanager
 def short_lease() -> Iterator[None]:
-    """Has all of this go faster, and by simulated time."""
+    """Shortens the lease and its checks, and makes them run by simulated time."""
     with ExitStack() as replaced:
         for module in (timing_in_force, stored_timing):
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
@@ -62,20 +61,20 @@ def _now() -> float:
 
 
 def standing(driver: Driver, options: CassandraOptions) -> stored_timing.Standing:
-    """Reads the times alone: the simulated cluster has no scans of tables."""
+    """Reads the timing alone: the simulated cluster cannot scan tables."""
     [(text,)] = driver.run(timing_in_force.READ, consistency=options.catalogue_read)
     return stored_timing.Standing(timing.decode(text), {}, 1)
 
 
 class FollowingSite(PostSite):
-    """A web process whose answers about the times may be lost for a while."""
+    """A web process that may get no answers about the timing for a while."""
 
     deaf_until = 0.0
 
     def _start(self) -> None:
         super()._start()
-        known = self.store._timing
-        refresh, renew = known.refresh, known.renew
+        timing_ = self.store._timing
+        refresh, renew = timing_.refresh, timing_.renew
 
         def refresh_or_not(driver: Driver) -> None:
             if self.process.world.now >= self.deaf_until:
@@ -86,12 +85,10 @@ class FollowingSite(PostSite):
                 raise StoreUnavailable("no answer about the times")
             return await renew(driver)
 
-        known.refresh, known.renew = refresh_or_not, renew_or_not  # type: ignore[method-assign]
+        timing_.refresh, timing_.renew = refresh_or_not, renew_or_not  # type: ignore[method-assign]
 
 
 class ChangingStorm(PostStorm):
-    """One history."""
-
     sites: list[FollowingSite]  # type: ignore[assignment]
     before, wanted = PATIENT, SOON.timing
     seconds = SECONDS
@@ -108,7 +105,7 @@ class ChangingStorm(PostStorm):
         return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:
-        """Has times stand in the keyspace from the beginning."""
+        """Stores the timing in the keyspace from the beginning."""
         for place, change in cql.command(stored_timing._WRITE.cql).changes((encode(stored), None), 1, self.world.now):
             self.cluster.committed[place].absorb(change)
             for node in self.cluster.nodes:
@@ -126,10 +123,10 @@ class ChangingStorm(PostStorm):
         super()._read_partition(site, partition, queue)
         self.readers[-1].busy, self.readers[-1].every = self.seconds, 0.25
 
-    # What happens
+    # Events
 
     def _long_trouble(self) -> None:
-        """Processes stand still for as long as the higher times allow for."""
+        """Stops a process or node for up to the time that the higher timing allows."""
         rng, site = self.world.rng, self._site()
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
         if rng.random() < 0.7:
@@ -143,7 +140,7 @@ class ChangingStorm(PostStorm):
         site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
 
     def _change_times(self) -> None:
-        """Runs the command on the machine of some process; again after a while if it was stopped."""
+        """Runs the command on a random machine. Repeats it later if it was stopped."""
         site = self._site()
         assert isinstance(site, PostSite)
 
@@ -163,10 +160,8 @@ class ChangingStorm(PostStorm):
 
 
 def change_times(site: PostSite, wanted: Timing) -> None:
-    """Runs the command that changes the times."""
     stored_timing.change(site.store._driver, site.store._options, wanted, lambda _line: None, between)
 
 
 def between(seconds: float) -> None:
-    """Waits between the steps."""
     present_thread().pause(seconds)

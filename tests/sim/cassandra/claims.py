@@ -1,4 +1,4 @@
-"""Claims on the Cassandra store itself: what :mod:`tests.sim.storm` needs of a store, on a simulated cluster."""
+"""Claims on the Cassandra store itself: the store that :mod:`tests.sim.storm` needs, on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TTL = 3600
 
 
 class ClusterReplicas:
-    """What is stored, for all processes.
+    """The stored state, shared by all processes.
 
     Args:
-        world: Its time.
-        faults: What goes wrong; may be changed at any time.
+        world: The source of time and chance.
+        faults: The faults. They may be replaced at any time.
     """
 
     def __init__(self, world: World, faults: Faults) -> None:
@@ -42,11 +42,10 @@ class ClusterReplicas:
         self.stored = Stored()
         self.logs: dict[tuple[int, int], Log] = {}
         self._posting: dict[Process, tuple[CassandraStore, SimulatedCore]] = {}
-        """Stores, and what posts to each from elsewhere than its loop."""
+        """The store of each process, and the core that posts to it from outside its loop."""
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong."""
         return self._faults
 
     @faults.setter
@@ -57,21 +56,20 @@ class ClusterReplicas:
 
     @property
     def wrong(self) -> Sequence[str]:
-        """What its drivers have done that they must not."""
+        """Forbidden actions of drivers."""
         return self.cluster.wrong
 
     @property
     def messages(self) -> dict[int, dict[Position, str]]:
-        """What is there, by partition."""
-        found: dict[int, dict[Position, str]] = {}
+        bodies: dict[int, dict[Position, str]] = {}
         for (table, key), partition in self.cluster.everything().items():
             if table.startswith("messages_") and key[0] == self.queue.qid:
                 for row in partition.alive(cql.TABLES[table], self.cluster.world.now):
-                    found.setdefault(key[1], {})[ids.parse_position(row["id"].hex)] = row["body"]
-        return found
+                    bodies.setdefault(key[1], {})[ids.parse_position(row["id"].hex)] = row["body"]
+        return bodies
 
     def hold(self, queue: Queue) -> None:
-        """Has a queue be there from the beginning."""
+        """Inserts a queue that exists from the beginning."""
         self.queue = queue
         row = Row(queue=queue, home_class=class_of(TTL), longest_ttl=TTL, read_at=0.0)
         self._insert(applications._CREATE.cql, (queue.application, 0.0, 1))
@@ -84,7 +82,6 @@ class ClusterReplicas:
                 node.data[place].absorb(change)
 
     def open(self, process: Process) -> CassandraStore:
-        """Opens the store of a process."""
         store = open_store(self.cluster, process, Machine(process))
         own: Any = store.messages
         store.messages = messages = WatchedMessages(store._parts, own._reader, own._counts, store._arrivals)
@@ -101,7 +98,7 @@ class ClusterReplicas:
         delay: float = 0.0,
         meta: Meta | None = None,
     ) -> None:
-        """Posts a message; tells its id if it is acknowledged."""
+        """Posts a message. Calls ``done`` with its position, or with None if it was not acknowledged."""
         store, core = self._posting[process]
         item = NewMessage(body, partition, TTL, meta, delay)
 
@@ -116,7 +113,7 @@ class ClusterStore:
     """Opens the store of one life of a process.
 
     Args:
-        replicas: What is stored.
+        replicas: The stored state.
         process: The process.
     """
 
@@ -125,12 +122,11 @@ class ClusterStore:
 
 
 class WatchedMessages(CassandraMessages):
-    """Notes which dead letters are to be written."""
+    """Records the dead letters that are written."""
 
     replicas: ClusterReplicas
 
     async def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
-        """See the contract."""
         assert item.meta is not None
         was = ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"])
         self.replicas.letters.setdefault(was, self.replicas.cluster.world.now)

@@ -1,10 +1,10 @@
 """A Cassandra cluster in simulated time, and the driver that sends requests to it.
 
 Three nodes have a copy of everything. A write reaches them one after another, some of them late, and is answered when
-as many have it as its level says; a read merges what as many of them have, and gives that back to them. A conditional
-write is decided at one moment against what was committed before; if its answer is lost, it may lie about until the next
-one comes. Clocks of nodes differ, nodes are away for a while, answers are lost, and processes stand still before they
-send something.
+as many nodes have it as its level requires. A read merges the data of as many nodes and repairs them. A conditional
+write is decided at one instant against what was committed before. If its answer is lost, it may stay pending until the
+next one arrives. Clocks of nodes differ, nodes are away for a while, answers are lost, and processes stop before they
+send a request.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ SERIAL = {"SERIAL", "LOCAL_SERIAL"}
 
 @dataclass
 class Weather:
-    """What goes wrong, and how often."""
+    """The kinds of faults, and how often each occurs."""
 
     slow: float = 0.003
-    """Seconds that one way takes."""
+    """Mean seconds of one trip through the network."""
     lost: float = 0.0
-    """Answers that do not come."""
+    """Fraction of lost answers."""
     stuck: float = 0.0
-    """Conditional writes that lie about for a while."""
+    """Fraction of conditional writes that stay pending for a while."""
     late: float = 0.0
-    """Writes that reach some node seconds late."""
+    """Fraction of writes that reach some node seconds late."""
     stalls: float = 0.0
-    """Requests before which their process, or a thread of it, stands still."""
+    """Fraction of requests before which their process, or one of its threads, stops."""
 
 
 class Node:
     """One node.
 
     Args:
-        number: Of the node.
-        offset: Seconds that its clock is ahead.
+        number: The number of the node.
+        offset: Seconds by which its clock is ahead.
     """
 
     def __init__(self, number: int, offset: float) -> None:
@@ -75,17 +75,17 @@ class Node:
         self.away_until = 0.0
         self.data: defaultdict[Place, Partition] = defaultdict(Partition)
         self.forgotten: set[bytes] = set()
-        """The ids of statements that must be prepared anew."""
+        """The ids of statements that must be prepared again."""
 
 
 class Cluster:
     """The nodes.
 
     Args:
-        world: Their time.
-        weather: What goes wrong; may be changed at any time.
-        pace: Of the stores.
-        nodes: How many there are; each has everything.
+        world: The source of time and chance.
+        weather: The faults. They may be replaced at any time.
+        pace: The timing of the stores.
+        nodes: Number of nodes. Each has everything.
     """
 
     def __init__(self, world: World, weather: Weather, pace: Pace = PATIENT, nodes: int = NODES) -> None:
@@ -95,29 +95,28 @@ class Cluster:
         wrong = 0.05 * pace.clocks
         self.nodes = [Node(number, world.rng.uniform(-wrong, wrong)) for number in range(1, nodes + 1)]
         self.committed: defaultdict[Place, Partition] = defaultdict(Partition)
-        """What conditional writes have made of partitions."""
+        """The effects of conditional writes, by partition."""
         self.sent = 0
         self.statements: dict[bytes, Statement] = {}
-        """By the ids under which they were prepared."""
+        """Prepared statements by id."""
         self.faults: Counter[str] = Counter()
-        """What happened to requests on connections, how often."""
+        """Counts of what happened to requests on connections."""
         self.wrong: list[str] = []
-        """What drivers have done that they must not."""
+        """Forbidden actions of drivers."""
         self._appends: Counter[tuple[Any, ...]] = Counter()
-        """How often each was given to a driver, without those that a node has begun."""
+        """Appends given to a driver and not yet begun by a node, by content."""
         self._lying: defaultdict[Place, list[Callable[[], None]]] = defaultdict(list)
         self._stamp = 0
 
     def up(self) -> list[Node]:
-        """Returns the nodes that are there."""
         return [node for node in self.nodes if node.away_until <= self.world.now]
 
     def happens(self, chance: float) -> bool:
-        """Returns whether something goes wrong that does so this often."""
+        """Returns True with a probability of ``chance``."""
         return self.world.rng.random() < chance
 
     def note_append(self, request: Request | Encoded, count: int) -> None:
-        """Counts an append to a log: 1 when a driver is given it, -1 when it sends it or a node begins it."""
+        """Counts an append to a log: 1 when a driver receives it, -1 when it is sent or begun by a node."""
         if isinstance(request, Request) and request.further:
             calls = [(request.statement, request.values), *request.further]
             content = tuple((statement.cql, *values) for statement, values in calls)
@@ -126,15 +125,14 @@ class Cluster:
                 self.wrong.append(f"sent: {content} was begun more often than it was asked for")
 
     def everything(self) -> Mapping[Place, Partition]:
-        """Returns what is stored, all nodes together."""
-        found: defaultdict[Place, Partition] = defaultdict(Partition)
+        merged: defaultdict[Place, Partition] = defaultdict(Partition)
         for node in self.nodes:
             for place, partition in node.data.items():
-                found[place].absorb(partition)
-        return found
+                merged[place].absorb(partition)
+        return merged
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
-        """Takes a request; calls back when its answer leaves the cluster, or never."""
+        """Handles a request. Calls back when its answer leaves the cluster, or never."""
         self.sent += 1
         reads = request.statement.reads
         if request.host is not None:
@@ -182,16 +180,16 @@ class Cluster:
                 self._finish(place)
                 merged[place].absorb(self.committed[place])
         asked, wanted = self.world.rng.sample(self.up(), needed), command.wanted(values)
-        left = [needed]
+        missing = [needed]
 
         def take(node: Node) -> None:
             for place in places:
                 merged[place].absorb(node.data[place], wanted)
-            left[0] -= 1
-            if not left[0]:
-                for each in asked:
+            missing[0] -= 1
+            if not missing[0]:
+                for node_ in asked:
                     for place in places:
-                        each.data[place].absorb(merged[place])
+                        node_.data[place].absorb(merged[place])
                 end(self._answer(request, values, merged))
 
         for node in asked:
@@ -207,7 +205,7 @@ class Cluster:
         return rows
 
     def _places(self, command: cql.Command, values: Sequence[Any]) -> list[Place]:
-        """Returns the partitions that are read; all of a table by their keys, where Cassandra goes by their hashes."""
+        """Returns the partitions to read. A scan goes through a table in the order of keys, not of hashes."""
         if not command.scans:
             return command.places(values)
         return sorted({place for node in self.nodes for place in node.data if place[0] == command.table.name})
@@ -216,31 +214,31 @@ class Cluster:
 
     def _changes(self, calls: Sequence[tuple[cql.Command, Sequence[Any]]]) -> list[Change]:
         now, decided = self.world.now, any(command.conditional for command, _ in calls)
-        # A batch has one timestamp. As many are drawn as before that was known: a seed stands for the same history.
+        # A batch has one timestamp. It is the last of one for each call, so that old seeds keep their histories.
         stamp = max(self._next_stamp() for _ in (calls[:1] if decided else calls))
         return [change for command, values in calls for change in command.changes(values, stamp, now, decided=decided)]
 
     def _next_stamp(self) -> int:
-        """Returns a timestamp by the clock of some node; they ascend."""
+        """Returns the next timestamp, by the clock of a random node. Timestamps ascend."""
         offset = self.world.rng.choice(self.nodes).offset
         self._stamp = max(self._stamp + 1, round((self.world.now + offset) * 1e6))
         return self._stamp
 
     def _write(self, changes: Sequence[Change], needed: int, end: Callable[[], None]) -> None:
-        left = [needed]
+        missing = [needed]
 
         def take(node: Node) -> None:
             for place, change in changes:
                 node.data[place].absorb(change)
-            left[0] -= 1
-            if not left[0]:
+            missing[0] -= 1
+            if not missing[0]:
                 end()
 
         rng, weather, now, scale = self.world.rng, self.weather, self.world.now, self.pace.scale
         far = rng.random() < weather.late
         for node in self.nodes:
             seconds = self.world.some(rng.choice((weather.slow, 3.0 * scale, 9.0 * scale)) if far else weather.slow)
-            # What a node misses it is given when it is back.
+            # A node that is away gets the write when it is back.
             self.world.at(max(seconds, node.away_until - now), partial(take, node))
 
     # Conditional writes
@@ -270,24 +268,23 @@ class Cluster:
         needed: int,
         end: Callable[[Rows], None],
     ) -> None:
-        there, now = self.committed[place], self.world.now
+        committed, now = self.committed[place], self.world.now
         for command, values in calls:
             if not command.conditional:
                 continue
-            refusal = command.refusal(values, there, now, [one for one, _ in calls])
+            refusal = command.refusal(values, committed, now, [one for one, _ in calls])
             if refusal is not None:
                 end([refusal])
                 return
         changes = self._changes(calls)
         for _, change in changes:
-            there.absorb(change)
+            committed.absorb(change)
         self._write(changes, needed, lambda: end([(True,)]))
 
     def _finish(self, place: Place) -> None:
-        """Has whatever lies about take effect, or none for ever."""
-        for one in self._lying.pop(place, ()):
+        for pending_write in self._lying.pop(place, ()):
             if self.world.rng.random() < 0.5:
-                one()
+                pending_write()
 
     def _wake(self, place: Place, one: Callable[[], None]) -> None:
         if one in self._lying[place]:
@@ -309,12 +306,12 @@ def _uuid(seconds: float) -> UUID:
 
 
 class Machine:
-    """The clocks of the machine of a process, which all stand still when a virtual machine does.
+    """The clocks of a process's machine. All of them stop while the virtual machine does.
 
     Args:
-        process: What runs on it.
-        pace: Of its store.
-        node: Of Cassandra, which runs there, too: its clock stands still as well, and it answers before others.
+        process: The process on it.
+        pace: The timing of its store.
+        node: The Cassandra node on it, if any: its clock stops as well, and it answers before others.
     """
 
     def __init__(self, process: Process, pace: Pace = PATIENT, node: Node | None = None) -> None:
@@ -328,15 +325,13 @@ class Machine:
         self._still_until = 0.0
 
     def boottime(self) -> int:
-        """Returns nanoseconds since boot."""
         return round((self._process.world.now + 100 - self._behind) * 1e9)
 
     def wall(self) -> int:
-        """Returns nanoseconds since 1970."""
         return round((self._process.clock() - self._behind) * 1e9)
 
     def stand_still(self, seconds: float) -> None:
-        """Stops, and is right again some time after that, as by NTP."""
+        """Stops, and corrects its clock some time afterwards, as NTP does."""
         world = self._process.world
         self._behind += seconds
         if self.node is not None:
@@ -346,14 +341,14 @@ class Machine:
         world.at(self._still_until - world.now + world.some(3.0 * self._pace.scale), self.set_clock)
 
     def set_clock(self, wrong: float = 0.0) -> None:
-        """Sets the wall clock right, or by so many seconds wrong."""
+        """Sets the wall clock to the right time plus ``wrong`` seconds."""
         self._process.offset = self._apart + self._behind + wrong
         if self.node is not None:
             self.node.offset = self._node_apart + wrong
 
 
 class SimulatedHost:
-    """A node as the driver knows it."""
+    """A node as the driver sees it."""
 
     datacenter = "dc1"
     endpoint = SimpleNamespace(port=9042)
@@ -369,14 +364,14 @@ class SimulatedHost:
 
 
 class SimulatedDriver(Driver):
-    """One process's way to the cluster. What goes over the loop's client goes as bytes; a thread brings other answers.
+    """One process's driver. Requests of the loop's client travel as bytes; a thread brings the other answers.
 
     Args:
-        cluster: Where to.
-        process: Whose driver this is.
-        machine: Where that is.
-        deadline: That of its calls.
-        timeout: Seconds that a request has unless it says otherwise.
+        cluster: The cluster to send to.
+        process: The process that it belongs to.
+        machine: The machine of the process.
+        deadline: The deadline of calls.
+        timeout: Default timeout of a request, in seconds.
     """
 
     def __init__(
@@ -388,7 +383,7 @@ class SimulatedDriver(Driver):
         self._life = process.life
         self._near = None if machine.node is None else machine.node.address
         self._opened = process.world.now + 0.3 * cluster.pace.scale
-        """Until then only the node near by can be asked by name, if there is one."""
+        """When nodes other than the near one can be asked by address. Without a near node this does not matter."""
         self._deadline = deadline
         self._options = CassandraOptions(timeout=timeout)
         self._closed = threading.Event()
@@ -414,7 +409,7 @@ class SimulatedDriver(Driver):
         return partial(self._end_client, client)
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """See the base class. The process of the loop may stand still before it does, and so may other threads."""
+        """Sends a request. The process of the loop may stop before that, and so may other threads."""
         if self._closed.is_set():
             done(None, StoreClosed("the store is closed"))
             return
@@ -427,7 +422,7 @@ class SimulatedDriver(Driver):
             if writes_here:
                 self._process.pause(seconds)
             if not self.loop.is_here or (writes_here and isinstance(request, Encoded)):
-                # Its ids were made before, and its own time begins after.
+                # Its ids were made before this delay, and its timeout starts after it.
                 self._process.soon(seconds, partial(self._send_now, request, done), self._life)
                 return
         self._send_now(request, done)
@@ -462,11 +457,11 @@ class SimulatedDriver(Driver):
         cluster, world, process = self._cluster_of_world, self._process.world, self._process
         weather, reads = cluster.weather, request.statement.reads
         cluster.note_append(request, -1)
-        told: list[bool] = []
+        answers: list[bool] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            if not told:
-                told.append(True)
+            if not answers:
+                answers.append(True)
                 process.soon(world.rng.random() * TURN, partial(done, rows, error), self._life)
 
         def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -481,13 +476,13 @@ class SimulatedDriver(Driver):
         late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
         process.soon(timeout, partial(tell, None, late), self._life)
 
-    # What the base class needs of the real driver for requests over the client
+    # The parts of the real driver that the base class uses for requests over the client
 
     def _open_session(self) -> None:
-        """See the base class."""
+        pass
 
     def _prepare(self, _session: object, statement: Statement) -> PreparedStatement:
-        """See the base class. All nodes know a statement that the driver has prepared."""
+        """Prepares a statement. All nodes know it afterwards."""
         prepared = self._prepared.get(statement)
         if prepared is None:
             prepared = self._prepared[statement] = frames.prepared_statement(statement, TARGET.keyspace)
@@ -503,7 +498,7 @@ class SimulatedDriver(Driver):
         reads: bool,
         attempts: int,
     ) -> None:
-        """See the base class. A write that a node may have begun is in doubt whatever others say."""
+        """Sends by a thread. A write that a node may have begun is in doubt whatever the error."""
 
         def judged(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if error is not None and not reads and attempts:
@@ -515,22 +510,18 @@ class SimulatedDriver(Driver):
     # The rest
 
     def ready(self, timeout: float) -> bool:
-        """See the base class."""
         return True
 
     def problem(self) -> str | None:
-        """See the base class."""
         return "the store is closed" if self._closed.is_set() else None
 
     def replication(self) -> Mapping[str, int]:
-        """See the base class."""
         return {"dc1": NODES}
 
     def prepare(self, statements: Any) -> None:  # noqa: ANN401 - nothing is done with them
-        """See the base class."""
+        pass
 
     def close(self) -> None:
-        """See the base class."""
         self._closed.set()
         self.loop.close()
 
@@ -552,8 +543,6 @@ def _known_of(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses o
 def open_store(
     cluster: Cluster, process: Process, machine: Machine, kind: type[CassandraStore] = CassandraStore
 ) -> CassandraStore:
-    """Opens the store of one life of a process."""
-
     def driver(
         _target: DataCentreTarget, options: CassandraOptions, *, verify: object, deadline: Deadline
     ) -> SimulatedDriver:
@@ -562,7 +551,7 @@ def open_store(
     store = kind(
         "cassandra://127.0.0.1/queuey", cluster.pace.options(), Clock(machine.boottime, machine.wall), driver=driver
     )
-    # Nobody watches here, so what would be recorded for watchers only costs time.
+    # There are no watchers here, so recording for them only costs time.
     store._arrivals.appended = lambda *_: None  # type: ignore[method-assign]
     store._arrivals.rewritten = lambda *_: None  # type: ignore[method-assign]
     return store

@@ -1,7 +1,7 @@
-"""The part of CQL that the store uses, on tables whose cells have timestamps: what a single replica knows.
+"""The part of CQL that the store uses, on tables whose cells have timestamps: the data of a single replica.
 
-Whatever is applied in whatever order, and however often, leads to the same: of two writes of a cell that with the later
-timestamp stands, of a write and a delete with equal ones the delete.
+Changes may be applied in any order and repeatedly, with the same result. Of two writes of a cell the later timestamp
+wins. With equal timestamps a delete wins over a write.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Key = tuple[Any, ...]
 
 
 class Table(NamedTuple):
-    """A table: its columns with their types, and which of them make the key.
+    """A table: its columns with their types, and the columns of its key.
 
     Attributes:
         name: Its name.
-        types: Of all columns.
+        types: The types of all columns.
         partition, clustering: The columns of the key.
-        descending: Those of the clustering columns that are in descending order.
-        static: Columns that a partition has once.
-        lifetime: Seconds that its cells live if nothing else is said, 0 for ever.
+        descending: The clustering columns in descending order.
+        static: Columns with one value a partition.
+        lifetime: Default lifetime of its cells in seconds; 0: unlimited.
     """
 
     name: str
@@ -51,22 +51,21 @@ class Table(NamedTuple):
 
     @property
     def all(self) -> list[str]:
-        """The columns in the order in which Cassandra gives all of them."""
+        """All columns, in the order in which Cassandra returns them."""
         keys = [*self.partition, *self.clustering]
         others = sorted(self.types.keys() - {*keys})
         return [*keys, *sorted(others, key=lambda one: one not in self.static)]
 
     def order(self, key: Key) -> Key:
-        """Returns what rows are sorted by."""
         return tuple(map(self.order_of, self.clustering, key))
 
     def order_of(self, column: str, value: Any) -> Any:  # noqa: ANN401 - of any type
-        """Returns what rows are sorted by in one column of their keys."""
+        """Returns the sort key of one clustering column."""
         return -value if column in self.descending else _ordered(value)
 
 
 def _tables() -> dict[str, Table]:
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     for path in sorted(SCHEMA.glob("*.cql")):
         text = re.sub(r"--.*", "", path.read_text())
         for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*?)\)\s*(?:WITH|;)", text, re.DOTALL):
@@ -77,12 +76,12 @@ def _tables() -> dict[str, Table]:
             descending = {each for order in re.findall(r"ORDER BY \((.*?)\)", definition) for each in _down(order)}
             lifetime = sum(map(int, re.findall(r"default_time_to_live = (\d+)", definition)))
             keys = _names(partition), _names(clustering), frozenset(descending)
-            found[name] = Table(name, columns, *keys, frozenset(static), lifetime)
+            tables[name] = Table(name, columns, *keys, frozenset(static), lifetime)
         added = re.findall(r"ALTER TABLE (\w+) ADD IF NOT EXISTS (\w+) (\w+)( static)?", text)
         for name, column, kind, is_static in added:
-            types, known = {**found[name].types, column: kind}, found[name].static
-            found[name] = found[name]._replace(types=types, static=known | {column} if is_static else known)
-    return found
+            types, statics = {**tables[name].types, column: kind}, tables[name].static
+            tables[name] = tables[name]._replace(types=types, static=statics | {column} if is_static else statics)
+    return tables
 
 
 def _down(order: str) -> list[str]:
@@ -101,25 +100,25 @@ SYSTEM = [
         ("views.settings", ("name", "value"), 1),
     ]
 ]
-"""Tables that Cassandra has of itself, as far as the product asks for them."""
+"""Cassandra's own tables, as far as the product reads them."""
 TABLES = _tables() | {table.name: table for table in SYSTEM}
 
 
 class Cell(NamedTuple):
-    """A value, None if it was deleted."""
+    """A value. It is None if the cell was deleted."""
 
     stamp: int
     value: Any
     expires: float = math.inf
 
     def beats(self, other: Cell | None) -> bool:
-        """Returns whether this one stands beside another one."""
+        """Returns whether this cell wins over the other one."""
         if other is None or self.stamp != other.stamp:
             return other is None or self.stamp > other.stamp
         return self._rank() > other._rank()
 
     def _rank(self) -> tuple[int, float, bytes]:
-        """Returns what decides between equal timestamps: a delete stands beside all, what expires beside the rest."""
+        """Returns the rank among equal timestamps: deletes first, then expiring cells, then the rest."""
         if self.value is None:
             return 2, 0.0, b""
         return (0, 0.0, compared(self.value)) if self.expires == math.inf else (1, self.expires, compared(self.value))
@@ -127,29 +126,28 @@ class Cell(NamedTuple):
 
 @dataclass
 class Row:
-    """A row; ``marker`` says that it is there without any cell."""
+    """A row. With a ``marker`` it exists even without cells."""
 
     deleted: float = NEVER
     marker: Cell | None = None
     cells: dict[str, Cell] = field(default_factory=dict)
 
     def absorb(self, other: Row) -> None:
-        """Takes in what another replica knows of it."""
         self.deleted = max(self.deleted, other.deleted)
         if other.marker is not None and other.marker.beats(self.marker):
             self.marker = other.marker
         for name, cell in other.cells.items():
-            mine = self.cells.get(name)
-            if mine is not cell and cell.beats(mine):
+            own = self.cells.get(name)
+            if own is not cell and cell.beats(own):
                 self.cells[name] = cell
 
     def alive(self, deleted: float, now: float, *, marked: bool = False) -> dict[str, Any] | None:
-        """Returns its values, or None if it is not there (for want of a marker, if it must have one).
+        """Returns the values of the row, or None if it does not exist.
 
         Args:
-            deleted: When it was deleted at the latest, by deletes of more than this row.
+            deleted: The latest timestamp of deletes that cover more than this row.
             now: Seconds.
-            marked: It must have a marker.
+            marked: Without a marker the row does not exist.
         """
         deleted = max(deleted, self.deleted)
         values = {
@@ -158,21 +156,21 @@ class Row:
             if cell.stamp > deleted and cell.expires > now and cell.value is not None
         }
         marker = self.marker
-        there = marker is not None and marker.stamp > deleted and marker.expires > now
-        return values if there or (values and not marked) else None
+        exists = marker is not None and marker.stamp > deleted and marker.expires > now
+        return values if exists or (values and not marked) else None
 
     def told(self, names: Sequence[str], now: float) -> dict[str, Any]:
-        """Returns when the cells of these columns were written, and for how many seconds they live on."""
-        found: dict[str, Any] = {}
+        """Returns the write times of these columns, and their remaining lifetimes in seconds."""
+        facts: dict[str, Any] = {}
         for name in names:
             if (cell := self.cells.get(name)) is not None:
-                found[f"writetime({name})"] = cell.stamp
-                found[f"ttl({name})"] = None if cell.expires == math.inf else int(cell.expires - math.floor(now))
-        return found
+                facts[f"writetime({name})"] = cell.stamp
+                facts[f"ttl({name})"] = None if cell.expires == math.inf else int(cell.expires - math.floor(now))
+        return facts
 
 
 class Span(NamedTuple):
-    """A range of rows that was deleted: the condition on their keys."""
+    """A deleted range of rows: the conditions on their keys."""
 
     conditions: tuple[tuple[str, str, Any], ...]
     stamp: int
@@ -180,26 +178,26 @@ class Span(NamedTuple):
 
 @dataclass
 class Partition:
-    """What a replica knows of a partition."""
+    """A replica's data of a partition."""
 
     deleted: float = NEVER
     spans: set[Span] = field(default_factory=set)
     rows: dict[Key, Row] = field(default_factory=dict)
     static: Row = field(default_factory=Row)
     _in_order: list[tuple[Key, Key]] = field(default_factory=list, compare=False)
-    """The keys of rows that were there when they were last sorted, each behind what it is sorted by."""
+    """The rows at the time of the last sort, each as its sort key and its key."""
 
     def absorb(self, other: Partition, wanted: Callable[[Key], bool] | None = None) -> None:
-        """Takes in what another replica knows of it, or of some of its rows."""
+        """Merges another replica's data, or the rows for which ``wanted`` is true."""
         self.deleted = max(self.deleted, other.deleted)
         self.spans |= other.spans
         self.static.absorb(other.static)
         for key, row in other.rows.items():
             if wanted is None or wanted(key):
-                if (mine := self.rows.get(key)) is None:
+                if (own := self.rows.get(key)) is None:
                     self.rows[key] = Row(row.deleted, row.marker, dict(row.cells))
                 else:
-                    mine.absorb(row)
+                    own.absorb(row)
 
     def alive(
         self,
@@ -211,15 +209,15 @@ class Partition:
         descending: bool = False,
         marked: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yields the rows that are there, in order, with the columns of their keys.
+        """Yields the existing rows in order, with the columns of their keys.
 
         Args:
-            table: Which table this is of.
-            now: Seconds, when cells expire.
-            where: Conditions; rows whose keys do not meet them may be left out.
-            told: Columns of which more is told.
-            descending: In reversed order.
-            marked: Only those with a marker.
+            table: The table of the partition.
+            now: Seconds. Cells expire by it.
+            where: Conditions. Rows whose keys do not meet them may be left out.
+            told: Columns whose write time and lifetime are added.
+            descending: Reverses the order.
+            marked: Yields only rows with a marker.
         """
         keys = self._keys(table, where)
         for key in reversed(keys) if descending else keys:
@@ -229,11 +227,11 @@ class Partition:
                     deleted = span.stamp
             values = row.alive(deleted, now, marked=marked)
             if values is not None:
-                found = names | values
-                yield found | row.told([name for name in told if name in values], now) if told else found
+                row_values = names | values
+                yield row_values | row.told([name for name in told if name in values], now) if told else row_values
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
-        """Returns keys in order: one if it is given, those in the range of the first column, or all."""
+        """Returns keys in order: the given key, a range of the first clustering column, or all."""
         if not table.clustering:
             return list(self.rows)
         equal = {name: value for name, sign, value in where if sign == "="}
@@ -241,22 +239,21 @@ class Partition:
             key = tuple(equal[name] for name in table.clustering)
             return [key] if key in self.rows else []
         ordered, first = self._in_order, table.clustering[0]
-        if len(ordered) < len(self.rows):  # Rows stay, and come in the order in which they were added.
+        if len(ordered) < len(self.rows):  # rows are never removed, and the dict keeps their order
             ordered += [(table.order(key), key) for key in islice(self.rows, len(ordered), None)]
             ordered.sort()
         low, high = 0, len(ordered)
         for name, sign, value in where:
             if name == first and sign in _ENDS:
                 starts, ends = _ENDS[sign] if first not in table.descending else _ENDS[_REVERSED.get(sign, sign)]
-                at = table.order_of(first, value)
+                bound = table.order_of(first, value)
                 if starts is not None:
-                    low = max(low, starts(ordered, at, key=_first))
+                    low = max(low, starts(ordered, bound, key=_first))
                 if ends is not None:
-                    high = min(high, ends(ordered, at, key=_first))
+                    high = min(high, ends(ordered, bound, key=_first))
         return [key for _, key in ordered[low:high]]
 
     def statics(self, now: float, told: Sequence[str] = ()) -> dict[str, Any]:
-        """Returns the static values."""
         values = self.static.alive(self.deleted, now) or {}
         return values | self.static.told([name for name in told if name in values], now)
 
@@ -272,13 +269,13 @@ _ENDS: dict[str, tuple[Any, Any]] = {
     "<=": (None, bisect_right),
     "<": (None, bisect_left),
 }
-"""Where the range of rows begins and ends that a condition on their first column selects."""
+"""The functions that find the start and end of the rows that a condition on their first column selects."""
 _REVERSED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 Place = tuple[str, Key]
-"""A table and the key of a partition."""
+"""A table and a partition key."""
 Change = tuple[Place, Partition]
-"""What a write adds to a partition."""
+"""A write's addition to a partition."""
 
 
 def _holds(conditions: Sequence[tuple[str, str, Any]], values: Mapping[str, Any]) -> bool:
@@ -309,9 +306,9 @@ _CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|'[^']*'|\
 
 
 Value = Callable[[Sequence[Any]], Any]
-"""Gives one of the values that a statement is about, given those of its markers."""
+"""Returns a value of a statement, given the values of its markers."""
 Condition = tuple[Any, str, Value]
-"""A column, or several; a sign; and what it is compared with."""
+"""A column or tuple of columns, an operator, and the value to compare with."""
 
 
 def _all(parts: Sequence[Value], values: Sequence[Any]) -> tuple[Any, ...]:
@@ -319,7 +316,7 @@ def _all(parts: Sequence[Value], values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class Command:
-    """A statement.
+    """A parsed statement.
 
     Args:
         cql: Its text.
@@ -329,7 +326,7 @@ class Command:
         self.text = cql
         self.verb = cql.split(maxsplit=1)[0]
         self.markers: list[tuple[str, str]] = []
-        """The names and types of its values, in order."""
+        """The names and types of its bind markers, in order."""
         match = re.search(r"(?:FROM|INTO|UPDATE) (\w+(?:\.\w+)?)", cql)
         assert match is not None, cql
         self.table = TABLES.get(match[1]) or Table(match[1], {}, (), (), frozenset(), frozenset())
@@ -338,7 +335,7 @@ class Command:
         getattr(self, f"_read_{self.verb.lower()}")(text)
         self.conditional = self.creates or bool(self.demands)
 
-    # Reading the text: the types of the markers come in their order
+    # Parsing: markers are numbered in the order in which they are read
 
     columns: Sequence[str] = ()
     assignments: Sequence[tuple[str, Value]] = ()
@@ -362,18 +359,18 @@ class Command:
         return self._value(text, column, self.table.types[column])
 
     def _conditions(self, text: str) -> list[Condition]:
-        found: list[Condition] = []
+        conditions: list[Condition] = []
         for name, sign, value in _CONDITION.findall(text):
             if value.startswith("("):
                 names = _names(name)
                 parts = value[1:-1].split(",")
                 columns = (names * len(parts))[: len(parts)]
                 all_of = partial(_all, [self._value_of(*one) for one in zip(columns, parts, strict=True)])
-                found.append((names if name.startswith("(") else name, sign, all_of))
+                conditions.append((names if name.startswith("(") else name, sign, all_of))
             else:
                 kind = self.table.types.get(name, "")
-                found.append((name, sign, self._value(value, name, f"list {kind}" if sign == "IN" else kind)))
-        return found
+                conditions.append((name, sign, self._value(value, name, f"list {kind}" if sign == "IN" else kind)))
+        return conditions
 
     def _using(self, text: str) -> None:
         for name, value in re.findall(r"(TIMESTAMP|TTL) (\?|\d+)", text):
@@ -389,7 +386,7 @@ class Command:
         self.where = self._conditions(match[2] or "")
         table = self.table
         if match[3]:
-            # An order is the table's own, or its reverse.
+            # Only the table's order and its reverse are supported.
             first = match[3].split(",")[0].split()
             self.descending = (first[1] == "DESC") != (first[0] in table.descending)
         if match[4]:
@@ -417,41 +414,38 @@ class Command:
         self._using(match[2] or "")
         self.where, self.demands = self._conditions(match[3]), self._conditions(match[4] or "")
 
-    # What it does
+    # Execution
 
     @property
     def scans(self) -> bool:
-        """Whether it is about all partitions of its table."""
         return self.verb == "SELECT" and not self.where
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether it is about rows, not only static columns."""
         clustering = self.table.clustering
         return not clustering or any(name in clustering for name, *_ in [*self.where, *self.assignments])
 
     def places(self, values: Sequence[Any]) -> list[Place]:
-        """Returns the partitions that it is about."""
         keys: list[Key] = [()]
         for value in self._partition_key:
-            given = value(values)
-            some = sorted(given) if isinstance(given, list | tuple) else [given]
-            keys = [(*key, one) for key in keys for one in some]
+            key_value = value(values)
+            key_values = sorted(key_value) if isinstance(key_value, list | tuple) else [key_value]
+            keys = [(*key, one) for key in keys for one in key_values]
         return [(self.table.name, key) for key in keys]
 
     @cached_property
     def _partition_key(self) -> list[Value]:
-        given = dict(self.assignments) | {name: value for name, _, value in self.where if isinstance(name, str)}
-        return [given[name] for name in self.table.partition]
+        value_of = dict(self.assignments) | {name: value for name, _, value in self.where if isinstance(name, str)}
+        return [value_of[name] for name in self.table.partition]
 
     def changes(self, values: Sequence[Any], stamp: int, now: float, *, decided: bool = False) -> list[Change]:
-        """Returns what it writes.
+        """Returns the changes that it writes.
 
         Args:
-            values: Of its markers.
-            stamp: The timestamp, unless it has one of its own.
-            now: Seconds, from when lifetimes count.
-            decided: It is part of a conditional write, which keeps rows that it writes from its deletes of ranges.
+            values: The values of its markers.
+            stamp: The timestamp, unless the statement has its own.
+            now: Start of lifetimes, in seconds.
+            decided: It is part of a conditional write, whose range deletes do not cover the rows that it writes.
         """
         stamp = self.stamp(values) if self.stamp is not None else stamp
         seconds = self.ttl(values) if self.ttl is not None else self.table.lifetime
@@ -459,44 +453,44 @@ class Command:
         return [(place, self._partition(values, stamp, stamp - decided, expires)) for place in self.places(values)]
 
     def _partition(self, values: Sequence[Any], stamp: int, stamp_of_ranges: int, expires: float) -> Partition:
-        table, found = self.table, Partition()
-        given = {name: value(values) for name, value in self.assignments}
+        table, change = self.table, Partition()
+        assigned = {name: value(values) for name, value in self.assignments}
         of_rows = [one for one in self.where if one[0] not in table.partition]
-        keys = given | {name: value(values) for name, sign, value in of_rows if sign == "="}
-        whole = all(name in keys for name in table.clustering)
-        row = found.rows.setdefault(tuple(keys[name] for name in table.clustering), Row()) if whole else Row()
+        keys = assigned | {name: value(values) for name, sign, value in of_rows if sign == "="}
+        is_one_row = all(name in keys for name in table.clustering)
+        row = change.rows.setdefault(tuple(keys[name] for name in table.clustering), Row()) if is_one_row else Row()
         if self.verb == "DELETE":
             if self.columns:
                 for name in self.columns:
-                    (found.static if name in table.static else row).cells[name] = Cell(stamp, None)
-            elif whole and table.clustering:
+                    (change.static if name in table.static else row).cells[name] = Cell(stamp, None)
+            elif is_one_row and table.clustering:
                 row.deleted = stamp
             elif of_rows:
                 conditions = tuple((name, sign, value(values)) for name, sign, value in of_rows)
-                found.spans.add(Span(conditions, stamp_of_ranges))
+                change.spans.add(Span(conditions, stamp_of_ranges))
             else:
-                found.rows.clear()
-                found.deleted = stamp_of_ranges
-            return found
+                change.rows.clear()
+                change.deleted = stamp_of_ranges
+            return change
         if self.verb == "INSERT":
             row.marker = Cell(stamp, "", expires)
-        for name, value in given.items():
+        for name, value in assigned.items():
             if value is not UNSET and name not in table.partition and name not in table.clustering:
-                target = found.static if name in table.static else row
+                target = change.static if name in table.static else row
                 target.cells[name] = Cell(stamp, value, math.inf if value is None else expires)
-        return found
+        return change
 
     def refusal(
         self, values: Sequence[Any], there: Partition, now: float, together: Sequence[Command]
     ) -> tuple[Any, ...] | None:
-        """Returns what Cassandra answers if a condition does not hold; None: all do. Of several rows it is the first.
+        """Returns Cassandra's answer if a condition does not hold (of the first row), or None if all hold.
 
         Args:
-            values: Of its markers.
+            values: The values of its markers.
             there: The partition.
             now: Seconds.
-            together: All of its batch, or itself. Where none is about rows, their columns are not read, and those
-                without markers do not count. The answer to a batch has the key as well.
+            together: All statements of its batch, or itself. If none concerns rows, only rows with markers count and
+                their columns are not read. The answer to a batch includes the key.
         """
         table = self.table
         keys = {name: value(values) for name, value in self.assignments}
@@ -506,29 +500,28 @@ class Command:
         rows = list(there.alive(table, now, where, marked=marked))
         statics = there.statics(now)
         partition = dict(zip(table.partition, self.places(values)[0][1], strict=True))
-        found = partition | (rows[0] if rows else {}) | statics if rows or statics else None
-        if self.creates:  # It does not read the static columns.
+        row = partition | (rows[0] if rows else {}) | statics if rows or statics else None
+        if self.creates:  # IF NOT EXISTS does not read the static columns
             return (False, *map((partition | rows[0]).get, table.all)) if rows else None
-        if _holds([(name, sign, value(values)) for name, sign, value in self.demands], found or {}):
+        if _holds([(name, sign, value(values)) for name, sign, value in self.demands], row or {}):
             return None
         names = [*table.partition, *table.clustering] if len(together) > 1 else []
-        return (False,) if found is None else (False, *map(found.get, [*names, *(name for name, _, _ in self.demands)]))
+        return (False,) if row is None else (False, *map(row.get, [*names, *(name for name, _, _ in self.demands)]))
 
     def wanted(self, values: Sequence[Any]) -> Callable[[Key], bool]:
-        """Returns what says which rows it may select, by their keys."""
+        """Returns a predicate on keys: may the statement select this row?"""
         names = self.table.clustering
         conditions = [(names.index(name), sign, value(values)) for name, sign, value in self.where if name in names]
         return lambda key: all(_compare(key[place], sign, value) for place, sign, value in conditions)
 
     def rows(self, values: Sequence[Any], there: Mapping[Place, Partition], now: float) -> Rows:
-        """Returns the rows that it selects."""
         limit = None if self.limit is None else self.limit(values)
-        found = self._selected(values, there, now)
+        selected = self._selected(values, there, now)
         if self.columns == ["count(id)"]:
-            return [(sum(1 for _ in found),)]
+            return [(sum(1 for _ in selected),)]
         if ID_AS_BLOB not in self.columns:
-            return [tuple(map(row.get, self.columns)) for row in islice(found, limit)]
-        return [tuple(_column(row, name) for name in self.columns) for row in islice(found, limit)]
+            return [tuple(map(row.get, self.columns)) for row in islice(selected, limit)]
+        return [tuple(_column(row, name) for name in self.columns) for row in islice(selected, limit)]
 
     def _selected(
         self, values: Sequence[Any], there: Mapping[Place, Partition], now: float
@@ -558,20 +551,20 @@ class Command:
             return _compare(tuple(row[each] for each in name), sign, value)
         return _compare(row.get(name), sign, value)
 
-    # As requests carry it
+    # Serialization
 
     def decoded(self, row: bytes) -> list[Any]:
         """Returns the values of a serialized row."""
-        found, at = [], 0
+        values, position = [], 0
         for _, kind in self.markers:
-            (size,) = SIZE.unpack_from(row, at)
-            at += 4
-            found.append(UNSET if size == -2 else None if size < 0 else decode(kind, row[at : at + size]))
-            at += max(0, size)
-        return found
+            (size,) = SIZE.unpack_from(row, position)
+            position += 4
+            values.append(UNSET if size == -2 else None if size < 0 else decode(kind, row[position : position + size]))
+            position += max(0, size)
+        return values
 
     def body(self, rows: Rows) -> bytes:
-        """Returns an answer as it comes over a connection."""
+        """Returns the body of a RESULT frame."""
         cells = [
             encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
             for row in rows
@@ -583,14 +576,13 @@ class Command:
 
 @lru_cache(maxsize=1000)
 def command(cql: str) -> Command:
-    """Returns a statement by its text."""
+    """Parses a statement, cached by its text."""
     return Command(cql)
 
 
 def values_of(request: Encoded) -> Iterator[list[Any]]:
-    """Gives the values of each row of a request."""
-    one = command(request.statement.cql)
-    return (one.decoded(row) for row in request.rows)
+    parsed = command(request.statement.cql)
+    return (parsed.decoded(row) for row in request.rows)
 
 
 def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any type

@@ -1,7 +1,7 @@
-"""A storm over posts in which some read early: what lies above the horizon as well, which they keep apart.
+"""A storm over posts with early readers, who also read above the horizon and keep those messages apart.
 
-They read by the use cases of the service: ranges of one partition, and streams over all of them. When the queue is
-purged they go on with the cursors that they have.
+They read through the service's use cases: ranges of one partition, and streams over all of them. When the queue is
+purged they go on with their cursors.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.sim.cassandra.posts import PostReader, PostSite, PostStorm
 
 
 class EarlySite(PostSite):
-    """A web process that has the use cases of reading, too."""
+    """A web process that also has the use cases of reading."""
 
     def _start(self) -> None:
         super()._start()
         self.reader = reading.Reader(self.store, Limits(), Metrics(), self.core)
 
     def access(self, queue: Queue) -> QueueAccess:
-        """Returns a way to a queue that ends when the queue is purged."""
+        """Returns access to a queue that fails once the queue is purged."""
 
         def check(now: Queue) -> None:
             if now.qid != queue.qid:
@@ -39,7 +39,7 @@ class EarlySite(PostSite):
         return QueueAccess(self.core, self.store, queue, check)
 
     async def read(self, access: QueueAccess, wanted: Range) -> Reading:
-        """Reads as the service does: without a thread if that can be."""
+        """Reads as the service does: without a thread if possible."""
         short = await access.apply(lambda queue: self.reader.read_short(queue, wanted))
         if short is not None:
             return short
@@ -50,7 +50,7 @@ class EarlyReader(PostReader):
     """Reads a partition early.
 
     Attributes:
-        early: What it was given early.
+        early: The bodies of messages that it got early.
     """
 
     _site: EarlySite
@@ -59,46 +59,45 @@ class EarlyReader(PostReader):
         super().__init__(*args)
         self.early: dict[Position, str] = {}
         self._last: Position | None = None
-        """Of what it was given early."""
+        """The position of the last early message."""
         self._access = self._site.access(self._queue)
 
     @property
     def cursors(self) -> Mapping[int, Position]:
-        """Where to go on, by partition."""
+        """The position to go on at, by partition."""
         return {self.partition: self.cursor}
 
     def records(self) -> Sequence[EarlyReader]:
-        """Returns what the partitions that it reads have given."""
+        """Returns a reader for each partition, with the messages that it got."""
         return [self]
 
     def begin_at(self, cursors: Mapping[int, Position]) -> None:
-        """Begins where another reader has ended."""
         self.cursor = cursors[self.partition]
 
     async def read(self, limit: int) -> bool:
-        """See the base class. Every other time it asks only for what is above that which it has."""
+        """Reads a page. Every other time it asks only for messages above its last early one."""
         if self._site.process.world.rng.random() < 0.5:
             self._last = None
-        wanted = Range(
+        range_ = Range(
             partitions=(self.partition,),
             limit=limit,
             since={self.partition: mark_of(self.cursor)},
             early=True,
             early_after=None if self._last is None else {self.partition: mark_of(self._last)},
         )
-        found = await self._site.read(self._access, wanted)
-        horizon, cursor = (found.horizon, LOW_MIN), found.next[self.partition]
+        reading_ = await self._site.read(self._access, range_)
+        horizon, cursor = (reading_.horizon, LOW_MIN), reading_.next[self.partition]
         assert cursor is not None
         if cursor > max(self.cursor, horizon):
             self.wrong.append(f"horizon: the cursor went to {cursor}, past {horizon}")
-        if any((message.position >= horizon) != early for early, message in _marked(found)):
-            self.wrong.append(f"horizon: of {[*_marked(found)]} some are not on the right side of {horizon}")
-        self.take(Page(found.messages, found.horizon, cursor, more=found.more))
-        self.take_early(found.early)
-        return found.more
+        if any((message.position >= horizon) != early for early, message in _marked(reading_)):
+            self.wrong.append(f"horizon: of {[*_marked(reading_)]} some are not on the right side of {horizon}")
+        self.take(Page(reading_.messages, reading_.horizon, cursor, more=reading_.more))
+        self.take_early(reading_.early)
+        return reading_.more
 
     def take_early(self, messages: Sequence[Message]) -> None:
-        """Takes what was given early, which ascends, also from what it was given before."""
+        """Records early messages. They must ascend, also from the earlier ones."""
         for message in messages:
             position = message.position
             if position < self.cursor or position in self.shown:
@@ -109,7 +108,6 @@ class EarlyReader(PostReader):
             self.early[position] = str(message.body)
 
     def move(self, cursor: Position) -> None:
-        """Goes on from a place."""
         if cursor < self.cursor:
             self.wrong.append(f"order: the cursor went back from {self.cursor} to {cursor}")
         self.cursor = cursor
@@ -121,7 +119,7 @@ def _marked(found: Reading) -> Iterator[tuple[bool, Message]]:
 
 
 class StreamReader(EarlyReader):
-    """Reads an early stream over all partitions; what each gives it keeps apart."""
+    """Reads an early stream over all partitions, and records each partition separately."""
 
     def __init__(self, *args: Any) -> None:  # noqa: ANN401 - see the base class
         super().__init__(*args)
@@ -138,26 +136,22 @@ class StreamReader(EarlyReader):
 
     @property
     def cursors(self) -> Mapping[int, Position]:
-        """See the base class."""
         return {number: part.cursor for number, part in self._parts.items()}
 
     def records(self) -> Sequence[EarlyReader]:
-        """See the base class."""
         return [*self._parts.values()]
 
     def begin_at(self, cursors: Mapping[int, Position]) -> None:
-        """See the base class."""
         for number, part in self._parts.items():
             part.cursor = cursors[number]
         self._open(cursors)
 
     async def read(self, _limit: int) -> bool:
-        """See the base class."""
         stream, core = self._stream, self._site.core
-        found = await stream.read_short(self._waiter)
-        if found is None:
-            found = await core.in_thread(lambda: stream.read(None, self._waiter))
-        events, failed = found
+        events_and_failure = await stream.read_short(self._waiter)
+        if events_and_failure is None:
+            events_and_failure = await core.in_thread(lambda: stream.read(None, self._waiter))
+        events, failed = events_and_failure
         assert not failed
         for event in events:
             part, message = self._parts[event.message.partition], event.message
@@ -179,18 +173,16 @@ class StreamReader(EarlyReader):
 
 
 class Polling(Waiter):
-    """Is never woken: its stream looks from time to time."""
+    """Ignores wake-ups: its stream polls."""
 
     def wake(self, qid: int | None = None) -> None:
-        """See the base class."""
+        pass
 
     def expect(self, _wanted: object) -> None:
-        """See the base class."""
+        pass
 
 
 class EarlyStorm(PostStorm):
-    """One history."""
-
     sites: list[EarlySite]  # type: ignore[assignment]
     always_on_loop = True
 
@@ -223,10 +215,9 @@ class EarlyStorm(PostStorm):
 
     @property
     def early_readers(self) -> list[EarlyReader]:
-        """What was given early, by reader and partition."""
         return [reader for reader in self.readers if isinstance(reader, EarlyReader)]
 
-    # What must hold
+    # Checks
 
     def _violations(self) -> Iterator[str]:
         yield from super()._violations()
@@ -239,11 +230,11 @@ class EarlyStorm(PostStorm):
             yield from self._of_early(reader, told[reader.qid, reader.partition])
 
     def _of_early(self, reader: EarlyReader, told: Mapping[Position, str]) -> Iterator[str]:
-        """What was acknowledged was given early as it is, or not at all, and comes in its place in any case."""
+        """Acknowledged messages come unchanged if they come early, and always come at their place."""
         for position, body in told.items():
-            given = {kept.get(position, body) for kept in (reader.early, reader.shown)}
-            if given != {body}:
-                yield f"early: {body!r} at {position} was given as {given}"
+            bodies = {kept.get(position, body) for kept in (reader.early, reader.shown)}
+            if bodies != {body}:
+                yield f"early: {body!r} at {position} was given as {bodies}"
             if position < reader.cursor and position not in reader.shown:
                 kind = "again" if position in reader.early else "missed"
                 yield f"{kind}: {body!r} at {position} did not come in its place, below {reader.cursor}"

@@ -1,4 +1,4 @@
-"""How many histories the slow tests play, and how they are judged."""
+"""The number of histories in slow tests, and their judgement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tests.sim.cassandra.messages import MessageStorm
 
 MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
-"""Of each kind."""
+"""Number of histories of each kind."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed."""
 
@@ -16,9 +16,9 @@ FIRST = int(os.environ.get("SIM_SEED", "0"))
 def violations(
     seeds: Sequence[int], breaking: tuple[str, ...] = ("",), *, storm: Callable[[int], MessageStorm] = MessageStorm
 ) -> list[str]:
-    """Runs histories until a promise is broken, of those that are named; says which, with the seed."""
+    """Runs histories until one violates a rule in ``breaking``. Returns its violations with the seed."""
     for seed in seeds:
-        found = [text for text in storm(seed).run() if text.startswith(breaking)]
-        if found:
-            return [f"seed {seed}: {text}" for text in found]
+        broken = [text for text in storm(seed).run() if text.startswith(breaking)]
+        if broken:
+            return [f"seed {seed}: {text}" for text in broken]
     return []

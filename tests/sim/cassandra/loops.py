@@ -1,8 +1,8 @@
-"""The loops of a simulated process, and the threads in which it does work that blocks.
+"""The event loops of a simulated process, and the threads for its blocking work.
 
-All that a process does is a coroutine on one of its loops. What the service leaves to threads calls the store and
-waits; it gets a real thread, which runs only while the world stands still, and stands still itself while it waits. So
-what two threads do is interleaved at their waits. After a crash of their process they end where they are.
+A process runs coroutines on its loops. Work that the service leaves to threads calls the store and waits. It gets a
+real thread, which runs only while the world stands still, and stands still itself while it waits. So two threads are
+interleaved only where they wait. After a crash of their process they end where they are.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class SimulatedLoop(StoreLoop):
-    """The loop of a process's store. What would be in another thread happens at once.
+    """The loop of a process's store. Work for other threads is done at once.
 
     Args:
-        process: Whose loop this is.
+        process: The process that it belongs to.
         enter: See the base class.
     """
 
@@ -43,15 +43,15 @@ class SimulatedLoop(StoreLoop):
 
 
 class _CrashedError(BaseException):
-    """The process of a thread has crashed."""
+    """The process of this thread has crashed."""
 
 
 class BlockingThread(threading.Thread, Generic[T]):
-    """Does some work of a process.
+    """A thread that does one piece of work of a process.
 
     Args:
-        loop: The process's.
-        work: What it does.
+        loop: The loop of the process.
+        work: The function to call.
     """
 
     def __init__(self, loop: ProcessLoop, work: Callable[[], T]) -> None:
@@ -60,20 +60,18 @@ class BlockingThread(threading.Thread, Generic[T]):
         self._work = work
         self._end: Future[T] = Future()
         self._waits: SimpleQueue[tuple[asyncio.Future[Any], float] | None] = SimpleQueue()
-        """What it waits for, and at most for how many seconds; None at its end."""
+        """The awaited future with its timeout in seconds, or None at the end of the thread."""
         self._turns: SimpleQueue[None] = SimpleQueue()
         self._has_crashed = False
 
     def run(self) -> None:
-        """Works."""
         try:
             self._end.set_result(self._work())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - `ended` raises it
             self._end.set_exception(error)
         self._waits.put(None)
 
     async def ended(self) -> T:
-        """Has it run; returns the result of its work."""
         self._loop.at_end[self.close] = None
         self.start()
         while (wait := self._waits.get()) is not None:
@@ -84,7 +82,7 @@ class BlockingThread(threading.Thread, Generic[T]):
         return self._end.result()  # bounded: it has ended
 
     def result(self, begin: Start, seconds: float, late: str | None) -> Any:  # noqa: ANN401 - as begun
-        """Does in this thread what :meth:`Deadline.result` does."""
+        """Does the work of :meth:`Deadline.result` in this thread."""
         end = self._loop.create_future()
         give_up = begin(lambda *answer: end.set_result(answer))
         self._stand_still(end, seconds)
@@ -97,7 +95,6 @@ class BlockingThread(threading.Thread, Generic[T]):
         return value
 
     def pause(self, seconds: float) -> None:
-        """Stands still for a while, in this thread."""
         self._stand_still(self._loop.create_future(), seconds)
 
     def _stand_still(self, awaited: asyncio.Future[Any], seconds: float) -> None:
@@ -108,30 +105,25 @@ class BlockingThread(threading.Thread, Generic[T]):
             raise _CrashedError
 
     def close(self) -> None:
-        """Ends it."""
         self._has_crashed = True
         self._turns.put(None)
         self.join()  # bounded: it raises where it stands
 
 
 def present_thread() -> BlockingThread[Any]:
-    """Returns the thread that runs now."""
     thread = threading.current_thread()
     assert isinstance(thread, BlockingThread), "an event loop, or the test, would wait"
     return thread
 
 
 class SimulatedCalls(Calls):
-    """The calls of a process's store."""
-
     def close_new(self) -> None:
-        """Closes what has not begun: Python would complain."""
+        """Closes coroutines that have not begun. Otherwise Python would warn."""
         for running in self._running:
             if inspect.getcoroutinestate(running._work) == inspect.CORO_CREATED:
                 running._work.close()
 
     async def ended(self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False) -> Any:  # noqa: ANN401 - as begun
-        """See the base class."""
         if not blocks():
             return await super().ended(begin, late, long=long, tells=tells)
         with self.deadline.running(Call() if long else None):
@@ -142,7 +134,7 @@ class ThreadedCore(SimulatedCore):
     """A core whose threads may wait for the store."""
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """See the base class. The work goes on if its caller leaves."""
+        """Runs work in a thread. It goes on if its caller leaves."""
         if blocks():
             return work()
         thread = BlockingThread(self.loop, work)

@@ -1,7 +1,7 @@
 """A storm over the Cassandra store itself: its writer, undo writes, clock check and readers on a simulated cluster.
 
-Processes post, post with keys, set names and read by time, while nodes, networks, clocks and processes fail; then all
-is calm until everything has come to its end, and what readers were shown is compared with what posters were told.
+Processes post, post with keys, set names and read by time, while nodes, networks, clocks and processes fail. Then the
+faults end, and when everything has finished, what readers were shown is compared with what posters were told.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ Outcome = Literal["acknowledged", "none", "unknown"]
 APPLICATION, QUEUE = "acme", "orders"
 PARTITIONS = 2
 START = 3.0
-"""Seconds of calm in which the queue is made."""
+"""Seconds without faults at the start, in which the queue is created."""
 STORM = 12.0
-"""Seconds, at the patient pace."""
+"""Seconds of faults, at the patient pace."""
 APART = 0.2
-"""Part of S that a clock is ahead or behind at most while all is well: a wall clock beyond 0.3 is not taken over."""
+"""Max error of a clock without faults, as a fraction of S. A wall clock that is off by more than 0.3 is not adopted."""
 TTLS = (3600, 3600, 3600, 40_000, 900_000)
 """Seconds: of the queue's own class of lifetimes, and of longer ones."""
 
 
 class Site:
-    """A web process with its store; after a crash it starts anew.
+    """A web process with its store. It restarts after a crash.
 
     Args:
-        world: Its time.
-        cluster: Where messages are.
-        node: Of the cluster, which is on the same machine.
+        world: The source of time and chance.
+        cluster: The cluster of its store.
+        node: The node of the cluster on the same machine, if any.
     """
 
     def __init__(self, world: World, cluster: Cluster, node: Node | None = None) -> None:
@@ -58,28 +58,25 @@ class Site:
         self.store = open_store(self._cluster, self.process, self.machine)
 
     def crash(self) -> None:
-        """Ends, and is there again at once."""
         self.process.crash()
         self._start()
 
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
-        """Does something."""
         begin(self.core, work, raise_error)
 
     async def call(self, call: Awaitable[T], seconds: float | None = None) -> T:
-        """Awaits a call of the store, by default as long as it may take."""
+        """Awaits a call of the store, by default up to the store's deadline."""
         async with asyncio.timeout(seconds or self.store._options.deadline):
             return await call
 
     async def page(self, queue: Queue, part: Slice) -> Page:
-        """Reads as the service does."""
         [page] = await self.call(self.store.messages.read(queue, [part]), PATIENCE_SECONDS)
         return page
 
 
 @dataclass
 class Post:
-    """Messages that were posted together, and what their poster was told."""
+    """Messages posted together, and the outcome that their poster was told."""
 
     bodies: list[str]
     began: float
@@ -90,7 +87,7 @@ class Post:
 
 @dataclass
 class Naming:
-    """A value that was given to a name, or None if that was to have none."""
+    """A new value of a name. ``body`` is None if the name was cleared."""
 
     body: str | None
     began: float
@@ -99,12 +96,12 @@ class Naming:
 
 
 class Reader:
-    """Reads a partition by time, each time from where the last page ended.
+    """Reads a partition by time, page after page.
 
     Args:
-        site: Where it reads.
-        partition: Which.
-        scale: How long anything takes.
+        site: The process that reads.
+        partition: The partition to read.
+        scale: Factor for all times.
     """
 
     def __init__(self, site: Site, queue: Queue, partition: int, scale: float = 1.0) -> None:
@@ -129,11 +126,11 @@ class Reader:
                 pass
 
     async def read(self, limit: int) -> bool:
-        """Reads a page; returns whether there is more."""
+        """Reads a page. Returns whether there is more."""
         return self.take(await self._site.page(self._queue, Slice(self.partition, self.cursor, limit=limit)))
 
     def take(self, page: Page) -> bool:
-        """Takes a page; returns whether there is more."""
+        """Records a page. Returns whether there is more."""
         for message in page.messages:
             if message.position < self.cursor or message.position in self.shown:
                 self.wrong.append(f"order: {message.body!r} was shown below the cursor, or twice")
@@ -144,16 +141,16 @@ class Reader:
 
 
 class MessageStorm:
-    """One history.
+    """One simulated history.
 
     Args:
-        seed: Of all chance.
-        pace: Of the stores, and of all that happens.
+        seed: Seeds all random choices.
+        pace: The timing of the stores and of all events.
 
     Attributes:
-        seconds: That the storm lasts; 0: as the pace says.
-        shared: How many nodes are on the machines of sites.
-        kind: Of the queue.
+        seconds: Duration of the faults; 0: as the pace says.
+        shared: Number of nodes on the machines of sites.
+        kind: The kind of the queue.
     """
 
     seconds = 0.0
@@ -181,7 +178,6 @@ class MessageStorm:
         self._numbers = iter(range(1_000_000))
 
     def run(self) -> list[str]:
-        """Lets it happen; returns what is wrong."""
         world, rng, storm = self.world, self.world.rng, self.seconds or STORM * self.pace.scale
         self.sites[0].begin(self._create())
         world.run(world.now + START)
@@ -202,7 +198,6 @@ class MessageStorm:
         return list(self._violations())
 
     def _planned(self) -> dict[Callable[[], None], int]:
-        """Returns what happens, and how often."""
         rng = self.world.rng
         begin = {self._post: rng.randint(4, 20), self._post_under_key: rng.randint(0, 6), self._name: rng.randint(0, 6)}
         return begin | {self._crash: rng.choice((0, 1, 2)), self._trouble: rng.choice((0, 2, 5))}
@@ -226,7 +221,7 @@ class MessageStorm:
             site.begin(reader.read_on())
 
     async def _read_all(self) -> None:
-        """Shows the name whatever was left half done, then reads everything."""
+        """Finishes any half-done change of the name by looking at it, then reads everything."""
         site = self.sites[0]
         await site.call(site.store.names.find_named(self.queue, "name"))
         await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
@@ -238,7 +233,7 @@ class MessageStorm:
                 pass
         self._read_at = self.world.now
 
-    # What happens
+    # Events
 
     def _crash(self) -> None:
         site = self._site()
@@ -282,7 +277,7 @@ class MessageStorm:
         site.begin(_noting(post, work))
 
     def _post_under_key(self) -> None:
-        """Posts under a key, and again if need be, as clients do."""
+        """Posts under a key and retries if needed, as clients do."""
         site, key = self._site(), self.world.rng.choice("ab")
         partition = ord(key) % PARTITIONS + 1
         items = [NewMessage(f"key {key}", partition, 3600)]
@@ -304,7 +299,7 @@ class MessageStorm:
         site.begin(_noting(post, work))
 
     def _name(self) -> None:
-        """Gives a name a value, as the service does."""
+        """Sets or clears a name, as the service does."""
         site = self._site()
         store = site.store
         body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"
@@ -322,7 +317,7 @@ class MessageStorm:
                 naming = Naming(body, self.world.now)
                 self.namings.append(naming)
                 try:
-                    found = await site.call(store.names.write_named(self.queue, "name", item, b"", seen))
+                    named = await site.call(store.names.write_named(self.queue, "name", item, b"", seen))
                 except NameChanged:
                     naming.outcome = "none"
                     continue
@@ -330,23 +325,23 @@ class MessageStorm:
                     naming.outcome = "none" if error.outcome == "none" else "unknown"
                     return
                 naming.outcome, naming.ended = "acknowledged", self.world.now
-                await site.call(store.names.settle_named(self.queue, "name", found))
+                await site.call(store.names.settle_named(self.queue, "name", named))
                 return
 
         site.begin(_noting(Post([], 0.0), work))
 
-    # What must hold
+    # Checks
 
     def _violations(self) -> Iterator[str]:
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return
-        everybody = [*self.readers, *self.last]
-        for reader in everybody:
+        readers = [*self.readers, *self.last]
+        for reader in readers:
             yield from reader.wrong
         plain = [post for post in self.posts if not post.key]
         for post in plain:
-            yield from self._of_post(post, everybody)
+            yield from self._of_post(post, readers)
         for key in {post.key for post in self.posts if post.key}:
             yield from self._of_key([post for post in self.posts if post.key == key])
         yield from self._of_name()
@@ -369,32 +364,31 @@ class MessageStorm:
             yield from (f"none: {post} was shown" for reader in readers if bodies & {*reader.shown.values()})
 
     def _of_key(self, posts: Sequence[Post]) -> Iterator[str]:
-        there = [
+        stored = [
             (reader.partition, position)
             for reader in self.last
             for position, body in reader.shown.items()
             if body == posts[0].bodies[0]
         ]
         told = {tuple(post.locations) for post in posts if post.outcome == "acknowledged"}
-        if len(told) > 1 or (told and [*told.pop()] != there):
-            yield f"key: {posts} were answered, and {there} are there"
-        if len(there) > 1:
-            yield f"key: {there} are there"
+        if len(told) > 1 or (told and [*told.pop()] != stored):
+            yield f"key: {posts} were answered, and {stored} are there"
+        if len(stored) > 1:
+            yield f"key: {stored} are there"
 
     def _of_name(self) -> Iterator[str]:
-        there = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]
-        if len(there) > 1:
-            yield f"name: {there} are there"
-        value = there[0] if there else None
+        stored = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]
+        if len(stored) > 1:
+            yield f"name: {stored} are there"
+        value = stored[0] if stored else None
         acknowledged = [one for one in self.namings if one.outcome == "acknowledged"]
         latest = max((one.began for one in acknowledged), default=0.0)
-        may_be = {one.body for one in self.namings if one.outcome != "none" and one.ended > latest}
-        if value not in may_be and (acknowledged or value is not None):
+        possible = {one.body for one in self.namings if one.outcome != "none" and one.ended > latest}
+        if value not in possible and (acknowledged or value is not None):
             yield f"name: {value} is there, after {self.namings}"
 
 
 async def _noting(post: Post, work: Callable[[], Awaitable[None]]) -> None:
-    """Does something and notes how it fails."""
     try:
         await work()
     except (KeyInUse, StoreBusy):

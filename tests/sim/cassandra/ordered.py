@@ -1,4 +1,4 @@
-"""A storm over posts to an ordered queue: what is posted after a post was answered comes later, whoever stores it."""
+"""A storm over posts to an ordered queue: a post that begins after another's answer has higher ids, on any process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from tests.sim.cassandra.messages import PARTITIONS
 from tests.sim.cassandra.posts import PostStorm, Sent
 
 KEYS = {by_key(key, PARTITIONS): key for key in "abcdefgh"}
-"""One of each partition."""
+"""A key for each partition."""
 
 
 class OrderedStorm(PostStorm):
-    """One history."""
-
     kind = "ordered"
 
     def _addressed(self, draft: Draft) -> Draft:
@@ -30,7 +28,7 @@ class OrderedStorm(PostStorm):
         if self.world.rng.random() < 0.4:
             self.world.at(0.0, self._post)
 
-    # What must hold
+    # Checks
 
     def _violations(self) -> Iterator[str]:
         yield from super()._violations()

@@ -1,4 +1,4 @@
-"""The times that a simulated store goes by, to which everything that happens to it is scaled."""
+"""The timing of a simulated store. All events are scaled to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from queuey.storage.cassandra.timing import Timing
 
 @dataclass(frozen=True)
 class Pace:
-    """W, U, S, D and C, and what goes with them.
+    """W, U, S, D and C, and what depends on them.
 
     Attributes:
         timing: These times.
         heartbeat: Seconds between checks of a clock.
-        calm: Seconds after which everything has come to its end.
+        calm: Seconds without faults until everything has finished.
     """
 
     timing: Timing
@@ -24,16 +24,15 @@ class Pace:
 
     @property
     def scale(self) -> float:
-        """How long anything takes, beside :data:`PATIENT`."""
+        """Factor for durations, relative to :data:`PATIENT`."""
         return self.timing.levels["strong"].delay / timing.PATIENT.levels["strong"].delay
 
     @property
     def clocks(self) -> float:
-        """How far clocks are wrong, beside :data:`PATIENT`."""
+        """Factor for clock errors, relative to :data:`PATIENT`."""
         return self.timing.clock_difference / timing.PATIENT.clock_difference
 
     def options(self) -> CassandraOptions:
-        """Returns those of a store."""
         options = CassandraOptions(heartbeat=self.heartbeat, timeout=4.0 * self.scale, reap_interval=None)
         return with_timing(options, self.timing)
 
@@ -41,11 +40,10 @@ class Pace:
 PATIENT = Pace(timing.PATIENT, heartbeat=0.5, calm=25.0)
 """For several data centres."""
 SOON = Pace(timing.SOON, heartbeat=0.25, calm=16.0)
-"""For one."""
+"""For one data centre."""
 
 
 def with_timing(options: CassandraOptions, timing: Timing) -> CassandraOptions:
-    """Returns options with other times."""
     levels = {
         name: replace(level, delay=timing.levels[name].delay, deadline=timing.levels[name].deadline)
         if level.safe

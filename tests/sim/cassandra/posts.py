@@ -1,7 +1,7 @@
-"""A storm over the use case of posts, which repeats what was undone: on the Cassandra store, on a simulated cluster.
+"""A storm over the use case of posting, which repeats undone posts: on the Cassandra store, on a simulated cluster.
 
-Clients post single messages and batches over all partitions, with keys, delays and ``X-After``, and some leave before
-they are answered. Meanwhile the queue is changed and purged.
+Clients post single messages and batches over all partitions, with keys, delays and ``X-After``. Some leave before they
+are answered. Meanwhile the queue is changed and purged.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ ON_LOOP = (5, 7)
 
 
 class Generous(RepeatBudget):
-    """Lets everything be repeated."""
+    """A budget without a limit."""
 
     def take(self, now: float) -> bool:
-        """See the base class."""
         self.repeated += 1
         return True
 
@@ -52,8 +51,8 @@ class PostSite(Site):
     """A web process with its use cases.
 
     Args:
-        generous: It may repeat as much as it likes.
-        on_loop: It reads on its loop, whose requests go over the client.
+        generous: Posts may be repeated without a limit.
+        on_loop: It reads on its loop, through the loop's client.
     """
 
     def __init__(self, world: World, cluster: Cluster, *, generous: bool, on_loop: bool) -> None:
@@ -72,37 +71,34 @@ class PostSite(Site):
             self.use_cases._budget = Generous()
 
     def crash(self) -> None:
-        """See the base class."""
         self.repeated += self.use_cases._budget.repeated
         super().crash()
 
     def access(self, queue: Queue) -> QueueAccess:
-        """Returns a way to a queue."""
+        """Returns access to a queue without checks."""
         return QueueAccess(self.core, self.store, queue, lambda _queue: None)
 
     async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
-        """Posts as a request does."""
-
         async def post(queue: Queue) -> PostResult:
             sent.qid = queue.qid
             return await self.use_cases.post(queue, drafts, after=sent.after, key=sent.key or None)
 
         try:
-            found = await self.call(self.store.catalogue.queue(APPLICATION, QUEUE))
-            return await self.access(found).apply(post)
+            queue_row = await self.call(self.store.catalogue.queue(APPLICATION, QUEUE))
+            return await self.access(queue_row).apply(post)
         except asyncio.CancelledError:
             raise GivenUp("unknown") from None
 
 
 @dataclass
 class Sent(Post):
-    """A post of a client.
+    """A client's post.
 
     Attributes:
-        qid: Of the queue's row that it was stored by.
-        partitions: Where its messages go.
-        delayed: One of them is.
-        site, life: Where it was made.
+        qid: The qid of the queue's row that it was stored by.
+        partitions: The partitions of its messages.
+        delayed: Whether any message is delayed.
+        site, life: The process that sent it, and its life.
         ended: When its client was answered.
     """
 
@@ -124,7 +120,7 @@ class Purge:
 
 
 class PostReader(Reader):
-    """A reader that finds out when the queue has changed, and begins anew when it was purged."""
+    """A reader that notices changes of the queue, and starts again after a purge."""
 
     def __init__(self, site: Site, queue: Queue, partition: int, scale: float, purged: Callable[[Queue], None]) -> None:
         super().__init__(site, queue, partition, scale)
@@ -132,7 +128,6 @@ class PostReader(Reader):
         self._purged = purged
 
     async def read_on(self) -> None:
-        """See the base class."""
         while True:  # bounded: by the end of the history
             try:
                 await super().read_on()
@@ -149,7 +144,7 @@ class PostReader(Reader):
 
 
 class PostStorm(MessageStorm):
-    """One history. In a quarter of them sites read on their loops, over the client."""
+    """One simulated history. In a quarter of the seeds sites read on their loops, through the client."""
 
     sites: list[PostSite]  # type: ignore[assignment]
     posts: list[Sent]  # type: ignore[assignment]
@@ -168,7 +163,6 @@ class PostStorm(MessageStorm):
 
     @property
     def repeated(self) -> int:
-        """How many posts were repeated."""
         return sum(site.repeated + site.use_cases._budget.repeated for site in self.sites)
 
     def _new_site(self) -> PostSite:
@@ -185,7 +179,7 @@ class PostStorm(MessageStorm):
             self._purge: rng.choice((0, 0, 0, 1)),
         }
 
-    # What happens
+    # Events
 
     def _read(self, site: Site, queue: Queue | None = None) -> None:
         for partition in range(1, PARTITIONS + 1):
@@ -245,16 +239,15 @@ class PostStorm(MessageStorm):
             site.process.soon(self.world.some(0.3 * self.pace.scale), give_up)
 
     def _addressed(self, draft: Draft) -> Draft:
-        """Returns a message as it is posted."""
+        """Returns the draft to post."""
         return draft
 
     def _go_on(self, last: Position) -> None:
-        """Has a client go on after its post was acknowledged, whose last message is at a position."""
+        """May post again, after the position of an acknowledged post."""
         if self.world.rng.random() < 0.2:
             self.world.at(0.0, partial(self._post, last))
 
     def _update(self) -> None:
-        """Changes the queue's row."""
         ttl = self.world.rng.choice((3600, 7200))
         self._change(lambda site, queue: site.call(site.store.catalogue.update_queue(queue, QueueSpec(ttl=ttl))))
 
@@ -271,12 +264,12 @@ class PostStorm(MessageStorm):
 
         async def work() -> None:
             with suppress(QueueyError):
-                found = await site.call(site.store.catalogue.queue(APPLICATION, QUEUE))
-                await site.access(found).apply(lambda queue: change(site, queue))
+                queue_row = await site.call(site.store.catalogue.queue(APPLICATION, QUEUE))
+                await site.access(queue_row).apply(lambda queue: change(site, queue))
 
         site.begin(work())
 
-    # What must hold
+    # Checks
 
     def _violations(self) -> Iterator[str]:
         if not hasattr(self, "_read_at"):
@@ -301,16 +294,16 @@ class PostStorm(MessageStorm):
             for position, body in reader.shown.items()
             if body in bodies
         }
-        there = Counter(body for reader in self.last for body in reader.shown.values() if body in bodies)
+        counts = Counter(body for reader in self.last for body in reader.shown.values() if body in bodies)
         if post.outcome == "none" and shown:
             yield f"none: {post} was shown at {shown}"
         elif post.outcome == "acknowledged":
             told = {(post.qid, *location) for location in post.locations}
             if shown - told:
                 yield f"attempt: {post} was shown at {shown - told} as well"
-            yield from self._of_acknowledged(post, there)
-        elif 0 < len(there) < len(bodies) and post.site is not None and post.site.process.life == post.life:
-            yield f"whole: of {post} only {there} is there"
+            yield from self._of_acknowledged(post, counts)
+        elif 0 < len(counts) < len(bodies) and post.site is not None and post.site.process.life == post.life:
+            yield f"whole: of {post} only {counts} is there"
 
     def _of_acknowledged(self, post: Sent, there: Counter[str]) -> Iterator[str]:
         if [partition for partition, _ in post.locations] != post.partitions:
@@ -336,15 +329,15 @@ class PostStorm(MessageStorm):
                     yield f"order: {post} is not in its order"
 
     def _of_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
-        """Posts under one key: the messages are there once, at the places that all were told."""
+        """The messages of posts under one key are stored once, at the positions that all posters were told."""
         if not posts:
             return
         there = {
             body: [
                 (reader.partition, position)
                 for reader in self.last
-                for position, found in reader.shown.items()
-                if found == body
+                for position, shown_body in reader.shown.items()
+                if shown_body == body
             ]
             for body in posts[0].bodies
         }
@@ -356,7 +349,7 @@ class PostStorm(MessageStorm):
 
 
 def outcome_of(error: Exception | None) -> Outcome:
-    """Returns what a client knows after an error."""
+    """Returns the outcome that a client infers from an error."""
     if isinstance(error, KeyInUse | StoreBusy):
         return "none"
     if isinstance(error, StoreUnavailable):

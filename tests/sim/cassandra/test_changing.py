@@ -1,4 +1,4 @@
-"""The times of a keyspace are changed while processes use it, in many histories; and each step of that is needed."""
+"""The timing of a keyspace changes while processes use it, in simulated histories; each step of that is needed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.sim.cassandra.histories import FIRST
 from tests.sim.cassandra.posts import PostSite
 
 SEEN, SEEDS = 4, (0, 1, 5)
-"""Histories that become shorter, and of each kind in `make check`; in the last of these sites read on their loops."""
+"""Histories whose times become shorter, and seeds of each kind in `make check`. Sites of the last read on loops."""
 MANY = histories.MANY // 4
-"""Of the slow tests, of each kind; they are longer than others."""
+"""Histories of each kind in the slow tests. They are longer than others."""
 ENOUGH = 200
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 
 
 class RaisingStorm(ChangingStorm):
-    """The times become longer."""
+    """A storm in which the times become longer."""
 
     before, wanted = timing.SOON, timing.PATIENT
 
 
 class DeafStorm(ChangingStorm):
-    """One process gets no answer about the times, while writes are often late."""
+    """A storm in which one process gets no answer about the timing, while writes are often late."""
 
     def _planned(self) -> dict[Callable[[], None], int]:
         super()._planned()
@@ -56,7 +56,7 @@ violations = partial(histories.violations, storm=ChangingStorm)
 
 @pytest.fixture(scope="module")
 def storms() -> list[ChangingStorm]:
-    """The first histories, in which everything holds."""
+    """The first histories, checked to break no rule."""
     with short_lease():
         storms = [ChangingStorm(seed) for seed in range(SEEN)]
         assert [one.run() for one in storms] == [[]] * SEEN
@@ -64,7 +64,7 @@ def storms() -> list[ChangingStorm]:
 
 
 def seeds(storm: type[ChangingStorm], first: int = 0) -> list[int]:
-    """Seeds from the first on, and those in which the test of mutations sees that a mechanism is missing."""
+    """Returns seeds from ``first`` on, and those that show a mutation."""
     return sorted(
         {*(seed for seed in SEEDS if seed >= first), *(seed for _, kind, seed in MUTATIONS.values() if kind is storm)}
     )
@@ -72,30 +72,30 @@ def seeds(storm: type[ChangingStorm], first: int = 0) -> list[int]:
 
 @pytest.mark.usefixtures("storms")
 def test_lower() -> None:
-    """Everything holds while W, U, S, D and C become shorter."""
+    """The rules hold while W, U, S, D and C become shorter."""
     assert violations(seeds(ChangingStorm, SEEN)) == []
 
 
 def test_deaf() -> None:
-    """Everything holds if one of the processes never learns of the change: it stops."""
+    """The rules hold if one of the processes never learns of the change: it stops."""
     assert violations(seeds(DeafStorm), storm=DeafStorm) == []
 
 
 def test_raise() -> None:
-    """Everything holds while they become longer."""
+    """The rules hold while the times become longer."""
     assert violations(seeds(RaisingStorm), storm=RaisingStorm) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(24 * 3600)
 def test_many_histories() -> None:
-    """The same in many."""
+    """The rules hold in many histories of both kinds."""
     assert violations(range(FIRST, FIRST + MANY)) == []
     assert violations(range(FIRST, FIRST + MANY), storm=RaisingStorm) == []
 
 
 def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
-    """The change comes to its end, and all processes go by the new times, whatever was in the way."""
+    """The change finishes and all processes use the new timing, whatever failed."""
     assert sum(one.changes for one in storms) > 0
     for one in storms:
         if one.changes:
@@ -103,7 +103,7 @@ def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
 
 
 def at_once(site: PostSite, wanted: Timing) -> None:
-    """Changes the times in one step."""
+    """Changes the timing in one step."""
     driver, options = site.store._driver, site.store._options
     stored = stored_timing.standing(driver, options).stored
     if not stored_timing._swap(driver, options, settled(wanted, "at once"), stored):
@@ -111,12 +111,12 @@ def at_once(site: PostSite, wanted: Timing) -> None:
 
 
 def without_a_wait(_seconds: float) -> None:
-    """Goes on with the second step at once."""
+    """Starts the second step at once."""
 
 
 @contextmanager
 def without_a_lease() -> Iterator[None]:
-    """Has processes go by what they read long ago."""
+    """Lets processes use timing that they read long ago."""
     with replace(TimingInForce.fresh, lambda _self, _at: True):
         yield
 
@@ -127,12 +127,12 @@ MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, in
     "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 4),
     "the lease": (without_a_lease, DeafStorm, 16),
 }
-"""What takes a mechanism out, the kind of the histories, and the one to begin with."""
+"""The function that takes a mechanism out, the kind of the histories, and the first seed."""
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a promise that it is for."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     instead, storm, first = MUTATIONS[name]
     with instead():
         assert violations(range(first, first + ENOUGH), ("G1", "none", "attempt"), storm=storm)

@@ -1,4 +1,4 @@
-"""What the Cassandra store promises, in many histories, and that it fails in some when a mechanism is taken out."""
+"""The guarantees of the Cassandra store in simulated histories, some of which fail if a mechanism is taken out."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tests.sim.cassandra.messages import MessageStorm, Site
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
-"""Histories of messages, which are looked at once more, and of each other kind, without those that show a mutation."""
+"""Histories of messages, which two tests share, and of each other kind, without those that show a mutation."""
 ENOUGH = 300
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 
 
 class SharedStorm(MessageStorm):
-    """A node is on the machine of a process, which stands still, and starts again with a wrong clock."""
+    """A storm with a node on the machine of a process, which stands still, and restarts with a wrong clock."""
 
     shared = 1
     sends_late = False
-    """The machine stands still between the making of an id and its sending."""
+    """Whether the machine stands still between the making of an id and its sending."""
     _posting: Site | None = None
 
     def _planned(self) -> dict[Callable[[], None], int]:
@@ -53,7 +53,7 @@ class SharedStorm(MessageStorm):
         return self._posting or super()._site()
 
     def _stand_still(self) -> None:
-        """Has the machine stand still while a message is written: at any time, or before it is sent under its id."""
+        """Stops the machine while a message is written: at any time, or just before or after it is sent."""
         site = self._posting = self.sites[0]
         self._post()
         self._posting = None
@@ -85,7 +85,7 @@ class SharedStorm(MessageStorm):
 
 
 class StallingStorm(MessageStorm):
-    """Processes often stand still before they send something, while much is posted."""
+    """A storm in which processes often stop before they send a request, while much is posted."""
 
     def _planned(self) -> dict[Callable[[], None], int]:
         self.weather.stalls = 0.1
@@ -93,7 +93,7 @@ class StallingStorm(MessageStorm):
 
 
 class StandingStorm(SharedStorm):
-    """No node is on the machine that stands still, and what it was about to send goes out after that."""
+    """A storm without a node on the stopped machine. Its pending requests are sent afterwards."""
 
     shared, sends_late = 0, True
 
@@ -103,54 +103,54 @@ class StandingStorm(SharedStorm):
 
 @pytest.fixture(scope="module")
 def storms() -> list[MessageStorm]:
-    """The first histories, in which everything holds."""
-    found = [MessageStorm(seed) for seed in range(SEEN)]
-    assert [one.run() for one in found] == [[]] * SEEN
-    return found
+    """The first histories, checked to break no rule."""
+    histories = [MessageStorm(seed) for seed in range(SEEN)]
+    assert [one.run() for one in histories] == [[]] * SEEN
+    return histories
 
 
 @pytest.mark.usefixtures("storms")
 def test_messages() -> None:
-    """Whatever fails: readers are shown what was acknowledged, once and in order, and nothing that failed for good.
+    """Whatever fails, readers are shown acknowledged messages, once and in order, and nothing that failed for good.
 
-    So it is in the histories in which the test of mutations sees that a mechanism is missing.
+    That includes the histories that show a mutation.
     """
     for kind, first in {(one.storm, one.first): None for one in MUTATIONS.values()}:
         assert violations([first], storm=kind) == []
 
 
 def test_nodes_beside_processes() -> None:
-    """A node whose clock goes wrong together with a process's bears no witness for it."""
+    """A node whose clock goes wrong together with a process's clock is no witness for it."""
     assert violations(range(FEW), storm=SharedStorm) == []
 
 
 def test_claims() -> None:
-    """Claims keep their promises on the store itself, as they do on the model of its logs."""
+    """Claims keep their guarantees on the store itself, as on the model of its logs."""
     assert storm.violations(range(2 * FEW), ON_CLUSTER) == []
 
 
 def test_ordered_queues() -> None:
-    """So do ordered queues, whose messages of one key are claimed one after another."""
+    """Messages of one key in an ordered queue are claimed one after another on the store itself."""
     assert storm.violations(range(FEW), ORDERED) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_messages_in_many_histories() -> None:
-    """The same in thousands, or as many as ``SIM_CLUSTER_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    """The rules of messages hold in ``SIM_CLUSTER_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
     assert violations(range(FIRST, FIRST + MANY)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_claims_in_many_histories() -> None:
-    """The same."""
+    """The rules of claims hold in many histories of plain and of ordered queues."""
     assert storm.violations(range(FIRST, FIRST + MANY), ON_CLUSTER) == []
     assert storm.violations(range(FIRST, FIRST + MANY // 4), ORDERED) == []
 
 
 def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
-    """Posts succeed, fail and stay in doubt; what is posted is read; a seed says everything."""
+    """Posts succeed, fail and stay in doubt; posted messages are read; a seed determines the history."""
     outcomes = [post.outcome for one in storms for post in one.posts]
     assert outcomes.count("acknowledged") > len(outcomes) / 2
     assert outcomes.count("none") > 0
@@ -163,13 +163,13 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
 
 
 def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
-    """Takes every answer to have come in time."""
+    """Treats every answer as in time."""
     in_flight.minted = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *arrived)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
-    """Says that a write is undone."""
+    """Reports a write as undone without undoing it."""
     undo_write.tell("none")
 
 
@@ -180,12 +180,12 @@ def undone_in_time(
     deadline: float,
     answer: Callable[..., None],
 ) -> None:
-    """Counts every undo write as in time."""
+    """Treats every undo write as in time."""
     REAL_UNDO(undo_write, written, level, float("inf"), answer)
 
 
 def low_stamp(now: int, ticks: int) -> int:
-    """Stamps the undo write of a message before the message."""
+    """Gives an undo write a timestamp below its message's."""
     return clock.stamp_of(ticks) - 1
 
 
@@ -195,48 +195,47 @@ def without_delay(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) ->
 
 
 def recording_nothing(writer: MessageWriter, *_: object) -> None:
-    """Uses buckets that no reader knows of."""
+    """Uses buckets that are not recorded for readers."""
 
 
 def whatever_age(index: BucketIndex, *where: Any, since: float, **kind: bool) -> BucketLookup | None:  # noqa: ANN401
-    """Reads by the buckets in memory, however old."""
+    """Reads by buckets in memory of any age."""
     return REAL_CACHED(index, *where, since=-1e9, **kind)
 
 
 def sound(check: ClockCheck, since: float = 0.0) -> bool:
-    """Takes the clock to be right."""
+    """Treats the clock as right."""
     return True
 
 
 def noting_nothing(check: ClockCheck, *_: object) -> None:
-    """Compares the clock with none."""
+    pass
 
 
 @contextmanager
 def without_clock_check() -> Iterator[None]:
-    """Has no clock be compared."""
+    """Compares no clocks."""
     with replace(ClockCheck.sound, sound), replace(ClockCheck.note, noting_nothing):
         yield
 
 
 def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
-    """Goes by the answer of a single node."""
+    """Uses the answer of a single node."""
     REAL_NOTE(check, answers, began, 1)
 
 
 def acknowledging_at_once(watch: ClockWatch, told: Told) -> None:
-    """Acknowledges without a check."""
     told(None)
 
 
 def taking_over(clock: Clock, offset: int) -> None:
-    """Takes over the wall clock, and counts nothing as missed."""
+    """Adopts the wall clock, and counts no time as missed."""
     clock._offset = offset
 
 
 @contextmanager
 def vouching_across_jumps() -> Iterator[None]:
-    """Vouches for what was made before a clock jumped."""
+    """Vouches for ids made before a clock jumped."""
     with replace(ClockWatch.timed_correctly_since, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
         yield
 
@@ -252,9 +251,9 @@ class Mutation:
     """A mechanism that is taken out.
 
     Attributes:
-        breaks: The promises of which one fails without it.
+        breaks: The rules of which one fails without it.
         instead: Takes it out.
-        first: The history to begin with: one that shows it.
+        first: The first history to run. It shows the mutation.
         storm: The kind of the histories.
     """
 
@@ -288,7 +287,7 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a promise that it is for."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
         seeds = range(mutation.first, mutation.first + ENOUGH)

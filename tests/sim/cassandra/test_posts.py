@@ -1,4 +1,4 @@
-"""The use case of posts on the Cassandra store, in many histories with the times of one data centre."""
+"""The use case of posts on the Cassandra store, in simulated histories with the timing of one data centre."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tests.sim.cassandra.pace import SOON
 from tests.sim.cassandra.posts import PostStorm
 
 SEEN, FEW = 20, 3
-"""Histories of `make check`: of plain posts, and of each kind beside, without those that show a mutation."""
+"""Histories of `make check`: of plain posts, and of each other kind, without those that show a mutation."""
 EARLY = 5
-"""Histories in which messages are read early, together with each fault of a connection."""
+"""Histories with early readers, which together show each fault of a connection."""
 LAST = FEW - 1
-"""The seed of histories that are played twice."""
+"""The seed of the histories that are run twice."""
 ENOUGH = 300
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 
 Kind = TypeVar("Kind", bound=MessageStorm)
 
@@ -48,7 +48,7 @@ violations = partial(histories.violations, storm=PostStorm)
 
 
 class HarshStorm(PostStorm):
-    """Writes are often late, and much is posted and read."""
+    """A storm with many late writes, many posts and many reads."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -64,14 +64,14 @@ class HarshStorm(PostStorm):
 
 
 class KeyStorm(HarshStorm):
-    """So they are, and most is posted under keys, after which the queue is left alone."""
+    """A harsh storm with mostly keyed posts, whose queue is not changed."""
 
     def _planned(self) -> dict[Callable[[], None], int]:
         return super()._planned() | {self._post: 2, self._post_under_key: 20, self._update: 0, self._purge: 0}
 
 
 class HarshEarlyStorm(EarlyStorm, HarshStorm):
-    """So they are, and much is read early."""
+    """A harsh storm with many early reads."""
 
     def _read_early(self, *args: Any) -> EarlyReader:  # noqa: ANN401
         reader = super()._read_early(*args)
@@ -80,7 +80,7 @@ class HarshEarlyStorm(EarlyStorm, HarshStorm):
 
 
 def played(kind: type[Kind], histories: int) -> list[Kind]:
-    """Plays the first histories of a kind, in which everything holds."""
+    """Runs the first histories of a kind, and checks that they break no rule."""
     storms = [kind(seed) for seed in range(histories)]
     assert [one.run() for one in storms] == [[]] * histories
     return storms
@@ -88,31 +88,28 @@ def played(kind: type[Kind], histories: int) -> list[Kind]:
 
 @pytest.fixture(scope="module")
 def storms() -> list[PostStorm]:
-    """Histories of plain posts."""
     return played(PostStorm, SEEN)
 
 
 @pytest.fixture(scope="module")
 def early_storms() -> list[EarlyStorm]:
-    """Histories in which messages are read early."""
     return played(EarlyStorm, EARLY)
 
 
 @pytest.fixture(scope="module")
 def ordered_storms() -> list[OrderedStorm]:
-    """Histories of ordered queues."""
     return played(OrderedStorm, FEW)
 
 
 @pytest.mark.usefixtures("storms")
 def test_posts() -> None:
-    """Whatever fails: what was acknowledged is shown once, and nothing of an attempt that was repeated is."""
+    """Whatever fails, an acknowledged message is shown once, and nothing of a repeated attempt is shown."""
     for kind, first in {(one.storm, one.first): None for one in MUTATIONS.values()}:
         assert violations([first], storm=kind) == []
 
 
 def test_early_readers(early_storms: list[EarlyStorm]) -> None:
-    """Early messages come again in their places, unless they are undone, and do not move the cursors of readers."""
+    """Early messages come again at their places, unless they are undone, and do not move readers' cursors."""
     given = [(reader, position) for one in early_storms for reader in one.early_readers for position in reader.early]
     again = [position in reader.shown for reader, position in given if position < reader.cursor]
     assert again.count(True) > len(again) / 2
@@ -122,14 +119,14 @@ def test_early_readers(early_storms: list[EarlyStorm]) -> None:
 
 
 def test_ordered_queues(ordered_storms: list[OrderedStorm]) -> None:
-    """What is posted after a post was answered comes later, whoever stores it, and however often it is repeated."""
+    """A post that begins after another's answer comes later, on any process and however often it is repeated."""
     assert sum(one.repeated for one in ordered_storms) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(24 * 3600)
 def test_posts_in_many_histories() -> None:
-    """The same in thousands; and the store itself, with names, by the same times."""
+    """The rules hold in thousands of histories, also of the store itself with the same timing."""
     assert violations(range(FIRST, FIRST + MANY)) == []
     assert violations(range(FIRST, FIRST + MANY), storm=partial(MessageStorm, pace=SOON)) == []
     assert violations(range(FIRST, FIRST + MANY // 4), storm=EarlyStorm) == []
@@ -149,7 +146,7 @@ def test_histories_are_what_they_should_be(storms: list[PostStorm]) -> None:
 
 @pytest.mark.parametrize("kind", ["storms", "early_storms", "ordered_storms"])
 def test_a_seed_says_everything(kind: str, request: pytest.FixtureRequest) -> None:
-    """A history again has the same events at the same times."""
+    """A repeated history has the same events at the same times."""
     first: MessageStorm = request.getfixturevalue(kind)[LAST]
     again = type(first)(LAST)
     again.run()
@@ -157,63 +154,63 @@ def test_a_seed_says_everything(kind: str, request: pytest.FixtureRequest) -> No
 
 
 def test_a_seed_says_everything_at_this_pace() -> None:
-    """Histories of the store itself, with names, are the same again as well."""
+    """Repeated histories of the store itself, with names, are the same as well."""
     storms = [MessageStorm(LAST, pace=SOON) for _ in range(2)]
     assert [one.run() for one in storms] == [[], []]
     assert end_of(storms[0]) == end_of(storms[1])
 
 
 def end_of(storm: MessageStorm) -> tuple[object, ...]:
-    """Returns the time at the end of a history, how many events it had, and the state of its chance."""
+    """Returns the end time of a history, its number of events, and the state of its random generator."""
     return storm.world.now, storm.world.number(), storm.world.rng.getstate()
 
 
-# Taken out: the times
+# Mutations of the timing
 
 
 def without_undo_time(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-    """Reads by a delay of W + S, which leaves no time for undo writes."""
+    """Uses W + S as the read delay, which leaves no time for undo writes."""
     return [delay - SOON.timing.levels["strong"].undo for delay in REAL_DELAYS(reader, queue, slices)]
 
 
 def within_its_time(writer: UndoWriter, undo_write: Undo) -> None:
-    """Counts an undo write as in time until W + U + S."""
+    """Extends the deadline of an undo write by S."""
     undo_write.deadline += SOON.timing.clock_difference
     REAL_UNDO(writer, undo_write)
 
 
 @contextmanager
 def delay_without_undo_time() -> Iterator[None]:
-    """Has D be W + S, and undo writes have their time all the same."""
+    """Makes D equal to W + S, and leaves undo writes their time."""
     with replace(SliceReader._delays, without_undo_time), replace(UndoWriter.undo, within_its_time):
         yield
 
 
 def in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> None:  # noqa: ANN401
-    """Takes every answer to have come in time."""
+    """Treats every answer as in time."""
     in_flight.minted = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *judged)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
-    """Says that a write is undone."""
+    """Reports a write as undone without undoing it."""
     undo_write.tell("none")
 
 
 def cancelled(operation: AppendOperation) -> Outcome:
-    """Cancels what was sent together with the waiting for it, and takes it for not sent."""
+    """Drops a sent request together with its waiter, and treats it as not sent."""
     operation.done, operation.withdrawn = nobody, True
     operation.written.clear()
     return "none"
 
 
 def always_in_time(writer: UndoWriter, undo_write: Undo) -> None:
-    """Counts every undo write as in time."""
+    """Treats every undo write as in time."""
     undo_write.deadline = float("inf")
     REAL_UNDO(writer, undo_write)
 
 
-# Taken out: the rules of repeating
+# Mutations of the rules of repeating
 
 Key = str | PostKey | None
 
@@ -225,7 +222,7 @@ async def also_in_doubt(
     after: Position | None,
     key: Key,
 ) -> PostResult:
-    """Takes what is in doubt for undone."""
+    """Treats posts in doubt as undone."""
     try:
         return await REAL_APPEND(use_cases, queue, items, after, key)
     except StoreUnavailable as error:
@@ -239,7 +236,7 @@ async def without_the_key(
     after: Position | None,
     key: Key,
 ) -> PostResult:
-    """Posts anew at once, and forgets the key."""
+    """Repeats an undone post at once, without its key."""
     try:
         return await REAL_APPEND(use_cases, queue, items, after, key)
     except WriteUndone:
@@ -253,10 +250,10 @@ async def part_by_part(
     after: Position | None,
     key: Key,
 ) -> PostResult:
-    """Stores what a batch has for each partition by itself, and repeats only those parts of it that were undone."""
+    """Stores the parts of a batch for each partition separately, and repeats only the undone parts."""
     if key is not None:
         return await REAL_APPEND(use_cases, queue, items, after, key)
-    found: dict[int, Location] = {}
+    locations: dict[int, Location] = {}
     for partition in sorted({item.partition for item in items}):
         numbers = [number for number, item in enumerate(items) if item.partition == partition]
         part = partial(REAL_APPEND, use_cases, queue, [items[number] for number in numbers], after, None)
@@ -264,31 +261,30 @@ async def part_by_part(
             result = await part()
         except WriteUndone:
             result = await part()
-        found.update(zip(numbers, result.locations, strict=True))
-    return PostResult([found[number] for number in range(len(items))], replayed=False)
+        locations.update(zip(numbers, result.locations, strict=True))
+    return PostResult([locations[number] for number in range(len(items))], replayed=False)
 
 
 def no_difference(_store: CassandraStore) -> float:
-    """Takes the clocks of others to be equal."""
     return 0.0
 
 
 def behind_early_ones(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading) -> None:
-    """Has readers go on behind what they were given early."""
+    """Moves cursors beyond early messages."""
     REAL_ADD_EARLY(wanted, asked, pages, found)
     found.next.update({one.partition: ids.following(one.position) for one in found.early})
 
 
 @contextmanager
 def sent_again() -> Iterator[None]:
-    """Has the writer send a batch again, three times, if it is in doubt or late: its ids' time begins anew."""
-    again: Counter[InFlightBatch] = Counter()
+    """Lets the writer resend a batch up to three times if it is in doubt or late, with a new start time."""
+    resends: Counter[InFlightBatch] = Counter()
 
     def judge(writer: MessageWriter, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
-        if error is None or again[in_flight] == 3:
+        if error is None or resends[in_flight] == 3:
             REAL_JUDGE(writer, in_flight, error)
             return
-        again[in_flight] += 1
+        resends[in_flight] += 1
         in_flight.minted = writer._clock.boottime()
         writer._send(in_flight, in_flight.operations[0].level)
 
@@ -298,7 +294,7 @@ def sent_again() -> Iterator[None]:
 
 @contextmanager
 def written_again() -> Iterator[None]:
-    """Has the writer write anew what is in doubt, under new ids, where it should undo it."""
+    """Lets the writer write messages in doubt again under new ids, instead of undoing them."""
     begun: dict[AppendOperation, tuple[Sequence[NewMessage], Position | None]] = {}
     real = MessageWriter.begin
 
@@ -332,9 +328,9 @@ class Mutation:
     """A mechanism that is taken out.
 
     Attributes:
-        breaks: The promises of which one fails without it.
+        breaks: The rules of which one fails without it.
         instead: Takes it out.
-        first: The history to begin with: one that shows it.
+        first: The first history to run. It shows the mutation.
         storm: The kind of the histories.
     """
 
@@ -345,7 +341,7 @@ class Mutation:
 
 
 SHOWN = ("none", "attempt")
-"""Something was shown that was undone."""
+"""Rules that an undone message which was shown breaks."""
 
 MUTATIONS = {
     "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time)),
@@ -373,7 +369,7 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a promise that it is for."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
         seeds = range(mutation.first, mutation.first + ENOUGH)

@@ -1,4 +1,4 @@
-"""Values as bytes: how requests and answers carry them, and how Cassandra compares them."""
+"""Values as bytes: in requests and answers, and as Cassandra compares them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CQL_TYPES = {
     "timeuuid": cqltypes.TimeUUIDType,
     "tinyint": cqltypes.ByteType,
 }
-"""The driver's types by their names in CQL."""
+"""The driver's types by their CQL names."""
 
 
 def decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
     if kind.startswith("list "):
-        (count,), at, found = SIZE.unpack_from(data), 4, []
+        (count,), position, values = SIZE.unpack_from(data), 4, []
         for _ in range(count):
-            (size,) = SIZE.unpack_from(data, at)
-            found.append(decode(kind.removeprefix("list "), data[at + 4 : at + 4 + size]))
-            at += 4 + size
-        return found
+            (size,) = SIZE.unpack_from(data, position)
+            values.append(decode(kind.removeprefix("list "), data[position + 4 : position + 4 + size]))
+            position += 4 + size
+        return values
     if kind in _FORMATS:
         return _FORMATS[kind].unpack(data)[0]
     if kind == "timeuuid":
@@ -52,7 +52,7 @@ def encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
 
 
 def compared(value: Any) -> bytes:  # noqa: ANN401 - of any type
-    """Returns a value as Cassandra compares those of equal timestamps: by their bytes, without signs."""
+    """Returns the bytes by which Cassandra compares values with equal timestamps. They are compared as unsigned."""
     if isinstance(value, float):
         return struct.pack(">d", value)
     return struct.pack(">q", value) if isinstance(value, int) else encode("", value) or b""

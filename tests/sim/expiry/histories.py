@@ -1,7 +1,7 @@
-"""One history of a queue whose expired messages become dead letters: processes stand still and crash, nobody is idle.
+"""Histories of a queue whose expired messages become dead letters, while busy processes stop and crash.
 
-Messages are posted by :class:`~queuey.service.messages.MessageUseCases`, some are claimed and acknowledged, and each
-process takes the steps of records that are due. In the end all TTLs are over for more than a day.
+:class:`~queuey.service.messages.MessageUseCases` posts messages, some are claimed and acknowledged, and each process
+carries out the steps of due records. In the end all TTLs have been over for more than a day.
 """
 
 from __future__ import annotations
@@ -47,20 +47,19 @@ HALF = KEPT_SECONDS // 2
 
 
 class KeptReplicas(Replicas):
-    """Messages with ends, whose rows go a day later, and records."""
+    """Messages with TTLs, whose rows are removed a day after the end, and records."""
 
     def __init__(self, world: World, faults: Faults) -> None:
         super().__init__(world, faults)
         self.queues[QUEUE.name] = QUEUE
         self.records: dict[str, Record] = {}
         self.ends: dict[Position, float] = {}
-        """True times."""
+        """When the TTL of each message ends (true time)."""
         self.dropped: set[Position] = set()
-        """Messages that are not kept."""
+        """Messages whose rows are not kept after their end."""
         self.versions = itertools.count(1)
 
     def keep(self, position: Position, partition: int, ttl: int, offset: float, *, kept: bool) -> None:
-        """Gives a message its end."""
         if not kept:
             self.dropped.add(position)
         message, arrivals = self.messages[partition][position]
@@ -69,7 +68,7 @@ class KeptReplicas(Replicas):
         self.ends[position] = ids.ticks_to_seconds(message.expires) - offset
 
     def seen(self, partition: int) -> list[Message]:
-        """Leaves out rows that have gone."""
+        """Returns the messages that a quorum read sees, without removed rows."""
         now = self.world.now
         return [one for one in super().seen(partition) if self.ends[one.position] + self._rest(one.position) > now]
 
@@ -78,7 +77,7 @@ class KeptReplicas(Replicas):
 
 
 class KeptStore(ModelStore):
-    """What claims, posts and records need of a store."""
+    """The parts of a store that claims, posts and records need."""
 
     _replicas: KeptReplicas
 
@@ -90,7 +89,7 @@ class KeptStore(ModelStore):
         *,
         after: Position | None = None,
     ) -> None:
-        """See the contract; of one message."""
+        """Appends one message."""
         [item] = items
         process, life = self._process, self._process.life
 
@@ -103,11 +102,9 @@ class KeptStore(ModelStore):
         self._replicas.keep(position, item.partition, item.ttl, offset, kept=item.kept)
 
     def write_within(self, queue: Queue) -> float:
-        """See the contract."""
         return DEADLINE
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract."""
         if not part.due:
             return self._begin_read_delayed(part, done)
 
@@ -122,57 +119,50 @@ class KeptStore(ModelStore):
         life = self._process.life
 
         def read() -> None:
-            found = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position]
-            page = Page(found[: part.limit], self.claim_time(), (self.claim_time(), LOW_MIN), more=False)
+            messages = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position]
+            page = Page(messages[: part.limit], self.claim_time(), (self.claim_time(), LOW_MIN), more=False)
             self._process.soon(self._world.some(self._replicas.faults.slow), lambda: done(page, None), life)
 
         self._process.soon(self._world.some(self._replicas.faults.slow), read)
         return True
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
-        """See the contract."""
         return [one for one in super().fetch(queue, locations) if kept or one.expires > self.claim_time()]
 
     # Records
 
     def ids_ahead(self) -> float:
-        """See the contract."""
         return 0.0
 
     def record(self, kind: str, application: str, name: str) -> Record | None:
-        """See the contract."""
         return self._replicas.records.get(name)
 
     def set_record(self, record: Record) -> Record:
-        """See the contract."""
-        [there] = self._failing([self._replicas.records.get(record.name)]) or [None]
-        if (0 if there is None else there.version) != record.version:
+        [stored_record] = self._failing([self._replicas.records.get(record.name)]) or [None]
+        if (0 if stored_record is None else stored_record.version) != record.version:
             raise RecordChanged(record.name)
         self._replicas.records[record.name] = replace(record, version=next(self._replicas.versions))
         return self._replicas.records[record.name]
 
     def remove_record(self, record: Record) -> None:
-        """See the contract."""
-        there = self._replicas.records.get(record.name)
-        if there is None or there.version != record.version:
+        stored_record = self._replicas.records.get(record.name)
+        if stored_record is None or stored_record.version != record.version:
             raise RecordChanged(record.name)
         del self._replicas.records[record.name]
 
     def due_records(
         self, kind: str, until: int, *, application: str | None = None, limit: int = 1000
     ) -> list[RecordDue]:
-        """See the contract."""
-        there = self._replicas.records.values()
-        return [RecordDue(one.application, one.name, one.due, one.version) for one in there if one.due <= until]
+        records = self._replicas.records.values()
+        return [RecordDue(one.application, one.name, one.due, one.version) for one in records if one.due <= until]
 
 
 class HesitantRecords(ExpiryRecords):
-    """Now and then something is posted while a record is removed, and a process stands still before it posts."""
+    """Sometimes posts while a record is removed, and sometimes stops the process before it posts."""
 
     post: Callable[[], None]
 
     async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        """See the base class."""
         rng = self._core.chance
         if not is_stored:
             await super().rely(queue, items)
@@ -190,7 +180,7 @@ class HesitantRecords(ExpiryRecords):
 
 
 class KeptWeb(Web):
-    """A process that posts, claims and takes the steps of records."""
+    """A process that posts, claims and carries out the steps of records."""
 
     def _start(self) -> Any:  # noqa: ANN401 - as the base class
         claims = super()._start()
@@ -208,8 +198,8 @@ class History:
     """One history.
 
     Args:
-        seed: Of all chance.
-        kind: The queue's.
+        seed: Seeds all random choices.
+        kind: The kind of the queue.
     """
 
     def __init__(self, seed: int, kind: str = "plain") -> None:
@@ -237,7 +227,6 @@ class History:
         self.wrong: list[str] = []
 
     def run(self) -> list[str]:
-        """Lets it happen; returns what has gone wrong."""
         world, rng = self.world, self.rng
         HesitantRecords.post = staticmethod(self._post)
         for _ in range(rng.choice((1, 3, 6, 12))):
@@ -301,7 +290,7 @@ class History:
             if settled is None and not (isinstance(error, StoreUnavailable) and error.outcome == "none"):
                 self.perhaps.add(position)
 
-        self.perhaps.add(position)  # Whoever crashes does not say.
+        self.perhaps.add(position)  # a crashed process gives no answer
         begin(web.core, web.claims.acknowledge(self.queue, [receipt]), done)
 
     def _pause(self) -> None:
@@ -324,8 +313,8 @@ class History:
 
 
 def violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
-    """Runs histories until something has gone wrong; says what, with the seed."""
+    """Runs histories until one violates a rule in ``breaking``. Returns its violations with the seed."""
     for seed in seeds:
-        if found := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
-            return [f"seed {seed}: {text}" for text in found]
+        if broken := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
+            return [f"seed {seed}: {text}" for text in broken]
     return []

@@ -1,4 +1,4 @@
-"""Queues whose expired messages become dead letters, in simulated histories: none vanishes, whoever stops when."""
+"""Queues whose expired messages become dead letters, in simulated histories: no message vanishes."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from tests.replacing import replace, replace_in
 from tests.sim.expiry.histories import History, KeptStore, violations
 
 HISTORIES = 5
-"""Histories of `make test`, beside those that show a mutation."""
+"""Histories of `make test`, besides those that show a mutation."""
 MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 ENOUGH = 3000
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 
 
 def test_no_message_vanishes() -> None:
-    """Each is done or becomes a dead letter, once and not before its end; and the record is removed in the end."""
+    """Each message is done or becomes one dead letter after its end, and the record is removed in the end."""
     assert violations(sorted({*range(HISTORIES), *(one.first for one in MUTATIONS.values())})) == []
 
 
 @pytest.mark.parametrize("kind", ["ordered", "dedup"])
 def test_no_message_of_other_kinds_vanishes(kind: str) -> None:
-    """The same in ordered and dedup queues."""
+    """No message of an ordered or dedup queue vanishes."""
     assert violations(range(8), kind) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_no_message_vanishes_in_many_histories() -> None:
-    """The same in tens of thousands, or as many as ``SIM_HISTORIES`` says."""
+    """No message vanishes in tens of thousands of histories, or ``SIM_HISTORIES``."""
     assert [violations(range(MANY), kind) for kind in ("plain", "ordered", "dedup")] == [[], [], []]
 
 
 def test_histories_are_what_they_should_be() -> None:
-    """Messages are posted, done and become dead letters; a seed says everything."""
+    """Messages are posted, done and become dead letters; a seed determines the history."""
     histories = [History(seed) for seed in range(5)]
     assert [history.run() for history in histories] == [[]] * len(histories)
     assert sum(len(history.replicas.letters) for history in histories) > 5
@@ -62,7 +62,6 @@ def test_histories_are_what_they_should_be() -> None:
 async def relying_once_stored(
     records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
 ) -> None:
-    """Checks the record only before the acknowledgement."""
     if is_stored:
         await REAL_RELY(records, queue, items, is_stored=True)
 
@@ -76,7 +75,6 @@ async def relying_before(
 
 
 def removing_any(store: KeptStore, record: Record) -> None:
-    """Removes a record whatever its version is."""
     store._replicas.records.pop(record.name, None)
 
 
@@ -86,18 +84,18 @@ def removing_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) ->
 
 
 def hidden(finder: Finder, state: State) -> None:
-    """Reads no messages that have ended."""
+    """Does not read messages after their end."""
     finder.keeps, finder.scanner.split_ended = False, None
 
 
 def at_once(margin: float) -> int:
-    """Gives a message up when its end has come by one clock."""
+    """Expires a message when its end has come by one clock."""
     return 0
 
 
 @contextmanager
 def without_margin() -> Iterator[None]:
-    """Gives messages up too early."""
+    """Expires messages too early."""
     with replace(due_after, at_once), replace_in(expiry_turns, due_after, at_once):
         yield
 
@@ -105,13 +103,13 @@ def without_margin() -> Iterator[None]:
 def taking_claims(
     state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
 ) -> Iterator[Position]:
-    """Gives up messages that somebody has claimed."""
+    """Expires claimed messages."""
     ended.overdue.update(ended.due)
     return may_expire(state, ended, is_changed, expired, room)
 
 
 def ignoring_the_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
-    """Takes dead letters for done that are not published."""
+    """Treats unpublished dead letters as done."""
     return REAL_RESULT(request, _without_outbox(state))
 
 
@@ -122,7 +120,7 @@ def _without_outbox(state: State) -> State:
 
 
 def only_what_was_seen(records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float) -> int:
-    """Waits for the messages that were seen."""
+    """Schedules the next search by the messages that were seen only."""
     return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)
 
 
@@ -137,7 +135,7 @@ class Mutation:
     Attributes:
         breaks: The guarantees of which one fails without it.
         instead: Takes it out.
-        first: The history to begin with: one that shows it.
+        first: The first history to run. It shows the mutation.
     """
 
     breaks: tuple[str, ...]
@@ -160,8 +158,8 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a guarantee that it is for."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        found = violations([*range(mutation.first, ENOUGH), *range(mutation.first)], breaking=mutation.breaks)
-    assert found
+        broken = violations([*range(mutation.first, ENOUGH), *range(mutation.first)], breaking=mutation.breaks)
+    assert broken

@@ -1,1 +1,1 @@
-"""Groups of Qdo in simulated time: the code of real consumers over a tree and a service that are played."""
+"""Groups of Qdo in simulated time: the code of real consumers over a simulated tree and service."""

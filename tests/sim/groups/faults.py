@@ -11,29 +11,29 @@ from queuey.client import Message
 from tests.sim.world import World
 
 CALLBACKS, HANDLERS = (4, 1), (6, 3)
-"""Histories with such callbacks, and with such handlers: a divisor of their seeds, and the rest."""
+"""Which histories have bad callbacks, and which have bad handlers: a divisor of the seed, and the remainder."""
 BAD_CALLS, BAD_ATTEMPTS, BAD_MESSAGES = 0.3, 0.15, 0.05
-"""Ratios of calls, of attempts, and of messages whose every attempt hangs."""
+"""Fractions of calls, of attempts, and of messages whose every attempt hangs."""
 MAX_BAD_ATTEMPTS, MAX_BAD_MESSAGES = 6, 2
-"""In one history."""
+"""Per history."""
 STALLED_AFTER, STOPPING = 1.5, 0.5
-"""Seconds after which an attempt counts as failed, and for which a cancelled one may go on."""
+"""Seconds until an attempt counts as failed, and for which a cancelled one may go on."""
 
 
 class UserFaults:
     """The faults of users' programs in one history.
 
-    Its chance is its own: it leaves all other chance as it is.
+    They draw from a random generator of their own, so they leave all other random choices as they are.
 
     Args:
-        seed: Of the history.
-        world: Where it happens.
-        revoke_timeout: Seconds that a callback has.
+        seed: The seed of the history.
+        world: The simulated world.
+        revoke_timeout: Max seconds of a callback.
 
     Attributes:
-        handlers: Handlers have faults.
-        bad_messages: Some messages are given up, so every attempt at one may hang.
-        end: The instant from which on callbacks have none.
+        handlers: Whether handlers have faults.
+        bad_messages: Whether every attempt at a message may hang. Only if messages are given up.
+        end: The instant from which on callbacks have no faults.
     """
 
     def __init__(self, seed: int, world: World, revoke_timeout: float) -> None:
@@ -47,10 +47,10 @@ class UserFaults:
         self._attempts = MAX_BAD_ATTEMPTS
 
     def in_callback(self, *, ends: bool = False) -> Coroutine[Any, Any, None] | None:
-        """Returns what a callback does beside its work.
+        """Returns a fault for a callback, or None.
 
         Args:
-            ends: It does not go on for ever.
+            ends: The callback must end.
         """
         if not self.callbacks or self._world.now >= self.end or self._rng.random() >= BAD_CALLS:
             return None
@@ -58,18 +58,18 @@ class UserFaults:
         return self._rng.choice(_KINDS[:3] if ends else _KINDS)(seconds)
 
     def in_handler(self, message: Message) -> Coroutine[Any, Any, None] | None:
-        """Returns what an attempt does beyond its time; None: it ends in time."""
+        """Returns a fault for an attempt, or None if it ends in time."""
         if not self.handlers:
             return None
-        if (bad := self._hanging.get(message.id)) is None:
-            bad = self._rng.random() < BAD_MESSAGES and sum(self._hanging.values()) < MAX_BAD_MESSAGES
-            bad = self._hanging[message.id] = bad and self.bad_messages
-        if not bad:
+        if (hangs := self._hanging.get(message.id)) is None:
+            hangs = self._rng.random() < BAD_MESSAGES and sum(self._hanging.values()) < MAX_BAD_MESSAGES
+            hangs = self._hanging[message.id] = hangs and self.bad_messages
+        if not hangs:
             if not self._attempts or self._rng.random() >= BAD_ATTEMPTS:
                 return None
             self._attempts -= 1
-        kind = self._rng.choice((_overrun, _hang) if bad else _KINDS)
-        return kind(1000.0 if bad else self._rng.uniform(0.5, 3.0) * STALLED_AFTER)
+        kind = self._rng.choice((_overrun, _hang) if hangs else _KINDS)
+        return kind(1000.0 if hangs else self._rng.uniform(0.5, 3.0) * STALLED_AFTER)
 
 
 async def _overrun(seconds: float) -> None:

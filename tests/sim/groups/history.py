@@ -1,4 +1,4 @@
-"""What happened to a group's partitions, and what must hold of it. It is judged as it happens."""
+"""The history of a group's partitions. Its rules are checked as it happens."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.sim.groups.tree import TreeLink
 OWNERS, OFFSETS = "/groups/group/owners/", "/groups/group/offsets/"
 ASSIGNMENTS, TARGET = "/groups/group/assignments/", "/groups/group/target"
 PARTS = 3
-"""Of the slashes in the name of a partition."""
+"""Number of slashes in the name of a partition."""
 
 
 def place_of(partition: Partition) -> str:
-    """Returns what a partition is called below owners and offsets."""
+    """Returns the name of a partition below owners and offsets."""
     return "/".join(map(str, (*partition.queue, partition.number)))
 
 
@@ -36,16 +36,16 @@ class History:
     """One history.
 
     Attributes:
-        owners: By partition the session that owns it.
-        offsets: By partition what is recorded.
-        loops: By session the loop in which it is used.
-        names: By session the name of the machine.
+        owners: The session that owns each partition.
+        offsets: The recorded offset of each partition.
+        loops: The loop of each session.
+        names: The machine's name of each session.
         live: The sessions that have not ended.
-        busy: By partition and owner's session how many messages its member is handling.
-        patient: Nothing is released before its message is handled.
-        attempts: Number of attempts at messages, by who made them, and of those that failed, hung, or ended late.
-        wrong: The guarantees that did not hold.
-        deeds: Everything that happened, to be compared.
+        busy: By partition and owner's session, the number of messages that its member is handling.
+        patient: A partition is only released after its messages are handled.
+        attempts: Attempts at messages by kind of member, and those that failed, hung, or ended late.
+        wrong: The violated rules.
+        deeds: All handlings, for comparison.
     """
 
     def __init__(self, service: Service) -> None:
@@ -61,21 +61,18 @@ class History:
         self.wrong: list[str] = []
         self.deeds: list[tuple[float, str, str]] = []
         self._put_out: set[tuple[str, int | None]] = set()
-        """Places and sessions that owned them until another of the member's name took them."""
+        """Places, and sessions that owned them until another member of the same name took them."""
         self._target = StoredTarget(0, TargetGeneration(), {})
 
     def began(self, session: int, link: TreeLink) -> None:
-        """See :class:`tests.sim.groups.tree.Observer`."""
         self.loops[session] = link.loop
         self.names[session] = link.name
         self.live.add(session)
 
     def ended(self, session: int) -> None:
-        """See :class:`tests.sim.groups.tree.Observer`."""
         self.live.discard(session)
 
     def changed(self, session: int, change: Change) -> None:
-        """See :class:`tests.sim.groups.tree.Observer`."""
         before = {}
         if any(operation.path.startswith((ASSIGNMENTS, TARGET)) for operation in change):
             self._assigned(change)
@@ -92,16 +89,16 @@ class History:
                 self._recorded(session, place, operation.data, {before.get(place), self.owners.get(place)})
 
     def _removed(self, session: int, place: str, owner: int | None, change: Change) -> None:
-        """An owner's node is removed by its session, by the servers, or by the member that makes its own."""
+        """An owner's node is removed only by its session, by the servers, or by a member that creates its own there."""
         taken = any(isinstance(each, Create) and each.path == OWNERS + place for each in change)
         if taken:
             self._put_out.add((place, owner))
-            self.busy.pop(place, None)  # nobody waits for a member that is put out
+            self.busy.pop(place, None)  # a replaced member is not waited for
         elif session not in {0, owner}:
             self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
 
     def _assigned(self, change: Change) -> None:
-        """The target changes at once, by one generation, and gives each partition to one member."""
+        """The target changes atomically, by one generation, and gives each partition to one member."""
         generation, nodes = self._target.generation, dict(self._target.nodes)
         for operation in change:
             if operation.path == TARGET and isinstance(operation, SetData):
@@ -139,14 +136,14 @@ class History:
     def handles(self, name: str, stay: Stay, partition: Partition, message: Message, at: float) -> None:
         """A member begins to handle a message.
 
-        One that is put out by another of its name may do so until it hears of that, whoever owns the partition then.
+        A member replaced by another of its name may do so until it is notified, whoever owns the partition then.
         """
         place = place_of(partition)
-        put_out = (place, stay.session) in self._put_out
-        owner = None if put_out else self.owners.get(place)
+        is_replaced = (place, stay.session) in self._put_out
+        owner = None if is_replaced else self.owners.get(place)
         if owner is not None and self.names[owner] != name:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
-        busy = () if put_out else self.busy.get(place, ())
+        busy = () if is_replaced else self.busy.get(place, ())
         others = [other for other in busy if self.names[other] != name]
         if self.patient and self.live.intersection(others):
             self.wrong.append(f"two: {place} is still handled by another member at {at}")
@@ -156,16 +153,16 @@ class History:
             self.busy.setdefault(place, Counter())[owner] += 1
         log, index = self.service.places[message.body]
         if stay.log is not log:
-            # One that is put out by another of its name has read an offset that this one may have moved since.
-            put_out = put_out or (owner is not None and owner != stay.session)
-            stay.begin(log, index if put_out else log.after(self.offsets.get(place)))
+            # A replaced member may have read an offset that the new one has moved since.
+            is_replaced = is_replaced or (owner is not None and owner != stay.session)
+            stay.begin(log, index if is_replaced else log.after(self.offsets.get(place)))
         if index != (due := stay.due(message)):
             self.wrong.append(f"order: {place} has {index} in the place of {due} at {at}")
         stay.go_on(message, index + 1)
         self.deeds.append((at, place, message.id))
 
     def handled(self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False) -> None:
-        """A member has handled a message, or has failed to and handles it again."""
+        """A member has handled a message, or has failed to and retries it."""
         place = place_of(partition)
         log, index = self.service.places[message.body]
         if failed:
@@ -176,13 +173,13 @@ class History:
         self._idle(name, place)
 
     def hangs(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
-        """An attempt of a member does not end in time: it fails, and others may handle the message."""
+        """An attempt does not end in time: it fails, and others may handle the message."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
         self._idle(name, place_of(partition))
 
     def handled_late(self, stay: Stay, message: Message) -> None:
-        """An attempt that did not end in time has ended well all the same."""
+        """An attempt that did not end in time has succeeded all the same."""
         self.attempts["late"] += 1
         log, index = self.service.places[message.body]
         log.handle(index)
@@ -196,7 +193,7 @@ class History:
                 del busy[owner]
 
     def given_up(self, stay: Stay, message: Message) -> None:
-        """A member goes on behind a message that it has failed to handle."""
+        """A member skips a message that it failed to handle."""
         log, index = self.service.places[message.body]
         log.handle(index)
         if stay.log is not log:
@@ -215,17 +212,17 @@ def _node(data: bytes) -> NodeData:
 
 
 class Stay:
-    """One time for which a member has a partition.
+    """The time for which a member has a partition.
 
     Args:
-        session: Of the member.
+        session: The member's session.
         keyed: Only messages with the same key are handled in order.
 
     Attributes:
         session: As given.
-        log: The messages; others when the queue was made anew.
-        done: The last message that was handled to its end.
-        recorded: The last one that is committed.
+        log: The messages. Replaced when the queue was recreated.
+        done: The id of the last handled message.
+        recorded: The id of the last committed message.
     """
 
     def __init__(self, session: int, *, keyed: bool = False) -> None:
@@ -238,20 +235,19 @@ class Stay:
         self._following: dict[str, int] = {}
 
     def begin(self, log: Log, first: int) -> None:
-        """Begins with the first messages that are to be handled."""
         self.log, self._first, self._following = log, first, {}
 
     def due(self, message: Message) -> int:
-        """Returns the place of the message that is to be handled next, of those with the key of this one."""
+        """Returns the index of the next message to handle among those with this message's key."""
         assert self.log is not None
         key = self._key(message)
-        at = self._following.get(key, self._first)
-        while at < len(self.log.messages) and self._key(self.log.messages[at]) != key:
-            at += 1
-        return at
+        index = self._following.get(key, self._first)
+        while index < len(self.log.messages) and self._key(self.log.messages[index]) != key:
+            index += 1
+        return index
 
     def go_on(self, message: Message, index: int) -> None:
-        """Goes on at a place, with the key of this message."""
+        """Continues at an index, for this message's key."""
         self._following[self._key(message)] = index
 
     def _key(self, message: Message) -> str:

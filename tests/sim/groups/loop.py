@@ -12,7 +12,7 @@ from tests.sim.world import Process, ProcessLoop
 
 
 class Call:
-    """Something that a loop is to call."""
+    """A scheduled call of a loop."""
 
     __slots__ = ("_cancelled", "_when", "args", "callback", "context", "loop")
 
@@ -32,7 +32,6 @@ class Call:
         self._when = when
 
     def when(self) -> float:
-        """Returns the instant at which it is to be called, by the loop's clock."""
         return self._when
 
     def cancel(self) -> None:
@@ -42,13 +41,13 @@ class Call:
         return self._cancelled
 
     def due(self) -> None:
-        """Is called now, as its time has come, after what is ready."""
+        """Runs the call now, after everything that is ready."""
         if not self._cancelled:
             self.loop.call(self)
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on its address: a seed fixes the order in which sets are walked."""
+    """A task with a number as its hash, so that the seed fixes the order in which sets are walked."""
 
     def __init__(self, number: int, coroutine: Any, **options: Any) -> None:  # noqa: ANN401 - see the base class
         self._number = number
@@ -59,12 +58,12 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class MemberLoop(ProcessLoop):
-    """Calls what is ready in the order in which that was asked for, as asyncio's loops do.
+    """Calls ready callbacks in the order of their scheduling, as asyncio's loops do.
 
-    All that is ready is one event of the world; a pause puts it off, and a crash ends it.
+    All ready callbacks are one event of the world. A pause delays it, and a crash drops it.
 
     Args:
-        process: Whose loop this is.
+        process: The process of the loop.
     """
 
     def __init__(self, process: Process) -> None:
@@ -74,7 +73,7 @@ class MemberLoop(ProcessLoop):
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
         task = NumberedTask(self._world.number(), coro, loop=self, **options)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # of a process that has crashed
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # its process may have crashed
         return task
 
     def call_soon(  # type: ignore[override]
@@ -101,13 +100,12 @@ class MemberLoop(ProcessLoop):
         return call
 
     def add(self, call: Call) -> None:
-        """Has something called in the next turn."""
         if not self._ready:
             self._world.at(0.0, self._turn)
         self._ready.append(call)
 
     def call(self, call: Call) -> None:
-        """Calls something and what it makes ready, unless something else is to be called before."""
+        """Runs a call and what it makes ready, after calls that are already ready."""
         self._ready.append(call)
         if len(self._ready) == 1:
             self._turn()
@@ -121,7 +119,7 @@ class MemberLoop(ProcessLoop):
         else:
             Process.present = process
             asyncio._set_running_loop(self)
-            # What is called adds to it, and ends it if the process ends its life.
+            # Callbacks may add to `ready`, and may end the process's life.
             while ready and process.life == self.life:
                 call = ready[0]
                 if not call.cancelled():

@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from tests.sim.groups.storm import Storm
 
 LATENCIES = 0.004, 0.004, 0.02, 0.1
-"""Seconds on the way to the tree, on average."""
+"""Choices of the mean seconds to the tree."""
 
 
 class Machine(Process):
-    """Where a member lives.
+    """The machine of a member.
 
     Args:
-        storm: What it lives in.
-        name: Its name, which its members have if they are static.
-        program: Runs there.
-        static: They are.
-        wants: Names of queues; none: all queues.
-        key: What its credential may do.
+        storm: The history that it is part of.
+        name: Its name. Static members have it as well.
+        program: The kind of member that runs there.
+        static: Whether its members are static.
+        wants: Names of queues; empty: all queues.
+        key: The rights of its credential.
 
     Attributes:
         up: A member lives there.
-        gone: None will live there any more.
+        gone: No member will live there any more.
         no_tree: Its packets do not reach the tree.
-        no_service: Nor the service.
-        latency: Seconds on the way to the tree, on average.
-        usual_latency: The same without trouble.
+        no_service: Its packets do not reach the service.
+        latency: Mean seconds to the tree.
+        usual_latency: The latency without faults.
         loses_claim: The answer to the next claim is lost.
     """
 
@@ -56,7 +56,6 @@ class Machine(Process):
         self._member: Member | None = None
 
     def begin(self) -> None:
-        """Begins a life, unless it lives."""
         if self.gone or self.up:
             return
         self.up = True
@@ -65,17 +64,17 @@ class Machine(Process):
         self._start(self._member.live())
 
     def crash(self) -> None:
-        """See the base class. The tree hears nothing of it."""
+        """Crashes. The tree is not notified."""
         self.left()
         self.cut(0.0)
 
     def left(self) -> None:
-        """Its member has ended its life in order."""
+        """Its member has ended cleanly."""
         super().crash()
         self.up = False
 
     def cut(self, notice: float) -> None:
-        """Its connections to the tree break."""
+        """Breaks its connections to the tree."""
         for link in self._member.links if self._member is not None else ():
             link.cut(notice)
 
@@ -86,7 +85,7 @@ class Machine(Process):
         self.loses_claim = False
         self.no_tree = True
         link.cut(self.world.some(0.1))
-        self.storm.remove(queue)  # so it may not have the partition any more when it comes back
+        self.storm.remove(queue)  # so the partition may be gone when the member comes back
 
         def heal() -> None:
             self.no_tree = False
@@ -94,20 +93,16 @@ class Machine(Process):
         self.world.at(0.5 + self.world.some(1.0), heal)
 
     def speed_up(self) -> None:
-        """Ends a time for which the way to the tree took long."""
         self.latency = self.usual_latency
 
     def wake(self) -> None:
-        """Ends a pause."""
         self.paused_until = 0.0
 
     def leave(self) -> None:
-        """Ends its life in order."""
         if self.up and self._member is not None:
             self._start(self._member.leave())
 
     def takes(self, name: str) -> bool:
-        """Returns whether its member wants a queue and may read it."""
         return self.up and (not self.wants or name in self.wants) and self.key.reads(name)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

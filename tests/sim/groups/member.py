@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from tests.sim.groups.machine import Machine
 
 HANDLING = 0.2
-"""Seconds that a message takes, on average."""
+"""Mean seconds to handle a message."""
 LONGEST = 1.0
-"""Max seconds that a message takes."""
+"""Max seconds to handle a message."""
 FAILING = 0.2
-"""The part of attempts of a worker that fail."""
+"""Fraction of a worker's attempts that fail."""
 POLL = 5.0
 """Seconds for which a poll waits."""
 NOT_JOINED = CoordinationLost, MemberExists, SessionLost, ClientError
-"""A member that cannot join for one of these tries again."""
+"""Errors after which a member tries again to join."""
 
 
 class Member:
     """A member in one life of a machine.
 
     Args:
-        machine: Where it lives.
+        machine: Its machine.
 
     Attributes:
-        links: To the tree, the last one of its present session.
+        links: Its links to the tree. The last one is of the present session.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -57,7 +57,6 @@ class Member:
         raise NotImplementedError
 
     async def leave(self) -> None:
-        """Begins to leave."""
         self._leaves = True
 
     def _make(self) -> AsyncConsumer:
@@ -88,7 +87,7 @@ class Member:
     def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
             self._stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
-        return self._storm.faults.in_callback(ends=True)  # nothing is read before
+        return self._storm.faults.in_callback(ends=True)  # reading starts after it, so it must end
 
     def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         return self._lost(partitions)
@@ -108,7 +107,6 @@ class ConsumerMember(Member):
         self._busy = asyncio.Lock()
 
     async def live(self) -> None:
-        """See the base class."""
         consumer = self._make()
         while not await self._joins(consumer):
             if self._leaves:
@@ -126,7 +124,6 @@ class ConsumerMember(Member):
                     await self._handle(consumer, batch, stay)
 
     async def leave(self) -> None:
-        """See the base class."""
         await super().leave()
         if self._consumer is not None:
             await self._consumer.close()
@@ -179,13 +176,13 @@ class ConsumerMember(Member):
             except QdoError as error:
                 if self._stays.get(partition, stay) is stay:
                     self._history.wrong.append(f"commit: {error!r}")
-                return  # of a former stay, whose callback was late
+                return  # the commit was of an earlier stay whose callback was late
             self._history.committed(partition, done)
             stay.recorded = done
 
 
 class WorkerMember(Member):
-    """A worker, whose handler fails now and then."""
+    """A worker whose handler sometimes fails."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -193,19 +190,17 @@ class WorkerMember(Member):
         self._worker: Worker | None = None
 
     async def live(self) -> None:
-        """See the base class."""
         while not await self._serves():
             pass
         self._machine.left()
 
     async def leave(self) -> None:
-        """See the base class."""
         await super().leave()
         if self._worker is not None:
             self._worker.stop()
 
     async def _serves(self) -> bool:
-        """Joins, works and leaves; returns False if it could not join and is to try again."""
+        """Joins, works and leaves. Returns False if it could not join and must try again."""
         consumer = self._make()
         self._worker = Worker(self._handle, consumer, settings=self._storm.work, middleware=[self])
         try:
@@ -219,7 +214,6 @@ class WorkerMember(Member):
         return True
 
     def dead(self, message: Message, place: Delivery, _failure: Any) -> None:  # noqa: ANN401 - a hook of middleware
-        """A message was given up."""
         if (stay := self._stays.get(place.partition)) is not None:
             self._history.given_up(stay, message)
 
@@ -238,7 +232,7 @@ class WorkerMember(Member):
             return
         try:
             await asyncio.sleep(min(LONGEST, self._world.some(HANDLING)))
-        except asyncio.CancelledError:  # a pause took all of its time
+        except asyncio.CancelledError:  # a pause used up its time
             self._history.hangs(name, stay, partition, message)
             raise
         failed = self._world.rng.random() < FAILING

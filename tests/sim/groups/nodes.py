@@ -1,4 +1,4 @@
-"""The nodes of a coordination service in memory: transactions, ephemeral nodes, watches that fire once."""
+"""The nodes of a coordination service in memory: transactions, ephemeral nodes, one-time watches."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from qdo.coordination.tree import (
 
 
 class Watcher(Protocol):
-    """Hears of nodes that change."""
+    """Is notified of changed nodes."""
 
     def tell(self, path: str) -> None:
-        """A watched node has changed, or its children have."""
+        """A watched node, or its children, changed."""
 
 
 class Nodes:
-    """The nodes and who watches them.
+    """The nodes and their watchers.
 
     Attributes:
-        nodes: By path.
-        largest: The bytes of the largest node that there ever was.
+        nodes: The nodes by path.
+        largest: Size of the largest node ever, in bytes.
     """
 
     def __init__(self) -> None:
@@ -49,27 +49,25 @@ class Nodes:
         self.sessions = itertools.count(1)
 
     def names(self, path: str) -> list[str] | None:
-        """Returns the names of the nodes in a node."""
+        """Returns the sorted names of a node's children, or None if the node does not exist."""
         return sorted(self._below[path]) if path in self.nodes else None
 
     def apply(self, session: int, change: Change) -> Outcome:
-        """Makes a change, all of it or nothing."""
         before: list[tuple[str, NodeData | None]] = []
         changed: list[tuple[str, bool]] = []
         versions = []
         self.transactions += 1
-        for at, operation in enumerate(change):
+        for index, operation in enumerate(change):
             if (why := self._refuse(operation)) is not None:
                 for path, node in reversed(before):
                     self._restore(path, node)
-                return Rejection(why, at)
+                return Rejection(why, index)
             before.append((operation.path, self.nodes.get(operation.path)))
             versions.append(self._do(session, operation, changed))
         self._report(changed)
         return Applied(tuple(versions))
 
     def end(self, session: int) -> None:
-        """Removes what a session has made for itself."""
         for path in [path for path, node in self.nodes.items() if node.session == session]:
             self.apply(0, (Delete(path),))
 
@@ -117,9 +115,9 @@ class Nodes:
 
     def _report(self, changed: Iterable[tuple[str, bool]]) -> None:
         for path, listed in changed:
-            told = self.watches.pop(path, {})
+            watchers = self.watches.pop(path, {})
             above = parent(path)
-            for link in told:
+            for link in watchers:
                 link.tell(path)
             for link in self.child_watches.pop(above, {}) if listed else ():
                 link.tell(above)

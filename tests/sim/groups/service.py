@@ -1,4 +1,4 @@
-"""A service in simulated time: queues with partitions and messages, keys that see some of them, and its client."""
+"""A service in simulated time: queues with partitions and messages, keys with different rights, and its client."""
 
 from __future__ import annotations
 
@@ -31,30 +31,29 @@ from tests.sim.world import World
 T = TypeVar("T")
 APPLICATION, STORE = "queuey", "5" * 32
 LATENCY = 0.005
-"""Seconds on the way, on average."""
+"""Mean seconds of one trip."""
 FAR = 0.3
-"""The part of answers that are on their way for some time."""
+"""Fraction of answers that take time to arrive."""
 SILENCE = 1.0
-"""Seconds until a caller gives up that gets no answer, on average."""
+"""Mean seconds until a caller without an answer gives up."""
 KEYS = 3
-"""Number of keys that messages have."""
+"""Number of different message keys."""
 ALL = 0
-"""In the place of a partition's number."""
+"""Stands for all partitions."""
 
 
 class Key(NamedTuple):
-    """What a credential may do.
+    """The rights of a credential.
 
     Attributes:
-        patterns: Of the queues that it may read.
-        lists: It may list these.
+        patterns: Patterns of the queues that it may read.
+        lists: Whether it may list them.
     """
 
     patterns: tuple[str, ...]
     lists: bool = True
 
     def reads(self, name: str) -> bool:
-        """Returns whether it may read a queue."""
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
@@ -62,9 +61,9 @@ class Log:
     """The messages of a partition.
 
     Attributes:
-        messages: In order.
-        orders: Of their ids.
-        handled: Number of messages before the first one that no member has handled.
+        messages: The messages, in order.
+        orders: The sort keys of their ids.
+        handled: Number of messages before the first unhandled one.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,6 @@ class Log:
         self._handled_behind: set[int] = set()
 
     def handle(self, index: int) -> None:
-        """A member has handled a message."""
         if index >= self.handled:
             self._handled_behind.add(index)
         while self.handled in self._handled_behind:
@@ -82,7 +80,7 @@ class Log:
             self.handled += 1
 
     def after(self, identifier: str | None) -> int:
-        """Returns how many messages lie up to an id."""
+        """Returns the number of messages up to an id."""
         return 0 if identifier is None else bisect_right(self.orders, order_of(identifier))
 
 
@@ -90,8 +88,8 @@ class Service:
     """The service.
 
     Attributes:
-        queues: By name and number the messages.
-        places: By the body of a message where it lies.
+        queues: The messages by queue and partition.
+        places: The log and index of each message, by its body.
     """
 
     def __init__(self, world: World) -> None:
@@ -102,7 +100,6 @@ class Service:
         self._waiting: dict[asyncio.Future[None], frozenset[tuple[str, int]]] = {}
 
     def post(self, name: str, number: int) -> Message:
-        """Stores a message."""
         self._posted += 1
         log = self.queues[name][number]
         headers = {"key": str(self._posted % KEYS)}
@@ -114,7 +111,7 @@ class Service:
         return message
 
     def wake(self, name: str, number: int = ALL) -> None:
-        """Answers those that wait for a partition of a queue, or for any of them."""
+        """Answers the callers that wait for a partition of a queue, or for any of its partitions."""
         for future in [future for future, places in self._waiting.items() if (name, number) in places]:
             del self._waiting[future]
             if not future.done():
@@ -128,13 +125,12 @@ class Service:
         self._waiting[future] = frozenset(places)
 
     def read(self, query: Query, key: Key) -> QueueRead:
-        """Reads a queue."""
         if not key.reads(query.queue):
             return QueueRead(query.queue, None, NotAllowed(ErrorAnswer(status=403)))
         if query.queue not in self.queues:
             return QueueRead(query.queue, None, _no_queue())
         horizon = self._at(1)
-        found: list[Message] = []
+        messages: list[Message] = []
         following: dict[int, str | None] = {}
         more = False
         since = cast("dict[int, str]", query.since)
@@ -142,15 +138,14 @@ class Service:
             if (log := self.queues[query.queue].get(number)) is None:
                 continue
             begin = bisect_left(log.orders, order_of(since[number]))
-            given = log.messages[begin : begin + (query.limit or 0)]
-            found += given
-            rest = len(log.messages) - begin - len(given)
+            batch = log.messages[begin : begin + (query.limit or 0)]
+            messages += batch
+            rest = len(log.messages) - begin - len(batch)
             more = more or rest > 0
-            following[number] = id_after(given[-1].id) if rest > 0 else horizon
-        return QueueRead(query.queue, Page(tuple(found), horizon, following, "", more))
+            following[number] = id_after(batch[-1].id) if rest > 0 else horizon
+        return QueueRead(query.queue, Page(tuple(messages), horizon, following, "", more))
 
     def describe(self, name: str) -> Queue:
-        """Returns what a queue is."""
         return Queue(name=name, partitions=len(self.queues[name]), type="message", consistency="strong")
 
     def _at(self, ahead: int) -> str:
@@ -159,12 +154,12 @@ class Service:
 
 
 class ServiceClient:
-    """A client of one member.
+    """The client of one member.
 
     Args:
         service: The service.
         key: Returns the present rights.
-        reachable: Returns whether packets get through.
+        reachable: Returns whether packets arrive.
     """
 
     application = APPLICATION
@@ -176,12 +171,9 @@ class ServiceClient:
         self._reachable = reachable
 
     async def hello(self) -> Hello:
-        """See the client."""
         return await self._ask(lambda: Hello("0", "sqlite", STORE))
 
     async def queue_page(self, *, start: str | None = None, limit: int = 100) -> QueuePage:
-        """See the client."""
-
         def answer() -> QueuePage:
             key = self._key()
             if not key.lists:
@@ -193,8 +185,6 @@ class ServiceClient:
         return await self._ask(answer)
 
     async def info(self, name: str) -> Queue:
-        """See the client."""
-
         def answer() -> Queue:
             if not self._key().reads(name):
                 raise NotAllowed(ErrorAnswer(status=403))
@@ -205,11 +195,9 @@ class ServiceClient:
         return await self._ask(answer)
 
     async def rights(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
-        """See the client."""
         return await self._ask(lambda: {name: frozenset({"read"} if self._key().reads(name) else ()) for name in names})
 
     async def read_queues(self, queries: Sequence[Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
-        """See the client."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         while True:
@@ -224,17 +212,17 @@ class ServiceClient:
         world = self._service.world
         await asyncio.sleep(world.some(LATENCY))
         await self._lost_unless_reachable()
-        found: T | ApiError
+        result: T | ApiError
         try:
-            found = answer()
+            result = answer()
         except ApiError as error:
-            found = error
+            result = error
         if world.rng.random() < FAR:
             await asyncio.sleep(world.some(LATENCY))
         await self._lost_unless_reachable()
-        if isinstance(found, ApiError):
-            raise found
-        return found
+        if isinstance(result, ApiError):
+            raise result
+        return result
 
     async def _lost_unless_reachable(self) -> None:
         if not self._reachable():

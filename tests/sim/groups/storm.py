@@ -1,4 +1,4 @@
-"""A group in trouble, and then left alone: crashes, pauses, networks that break, queues that come and go."""
+"""A group under faults, and then without: crashes, pauses, broken networks, queues created and removed."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ from tests.sim.world import Process, World
 
 LEADER = "/groups/group/leader"
 STORM = 3.5
-"""Seconds of trouble."""
+"""Seconds of faults."""
 JOINING = 0.5
-"""Seconds until it begins."""
+"""Seconds until the first fault."""
 BETWEEN = 0.35
-"""Seconds between two troubles, on average."""
+"""Mean seconds between two faults."""
 UNLIMITED = 1000.0
-"""Seconds that an attempt may take in a history whose handlers end in time."""
+"""Max seconds of an attempt in a history without bad handlers."""
 AFTER = 1.0
-"""Seconds after the last trouble for which messages are posted."""
+"""Seconds after the last fault for which messages are posted."""
 OPERATIONS = 2, 100
-"""Max of them in a transaction that sets the target."""
+"""Choices of the max operations in a transaction that sets the target."""
 SLOW = 0.4
-"""Seconds on the way to the tree, on average, of a machine whose requests take long."""
+"""Mean seconds to the tree of a slow machine."""
 POSTING = 0.5
-"""Seconds between two times that messages are posted, on average."""
+"""Mean seconds between posts."""
 BACKLOG = 12.0
-"""Seconds that messages take which have waited, at most."""
+"""Max seconds to handle the messages that have waited."""
 COLLECTED = 20
-"""Histories after which the collector runs."""
+"""Histories between two runs of the garbage collector."""
 LOOK = 0.5
-"""Seconds between two looks at a group that comes to rest."""
+"""Seconds between two checks of a group that comes to rest."""
 SIZES = 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8, 10
-"""Numbers of members, of which one is drawn."""
+"""Choices of the number of members."""
 NAMES = ("a1", "a2", "b1", "b2", "c1")
 KEYS = (Key(("*",)), Key(("*",)), Key(("a*",)), Key(("a*", "b*")), Key(("b*", "c*")))
 
 
 class Storm:
-    """One history, which its seed determines.
+    """One history, determined by its seed.
 
     Args:
-        seed: Of everything.
+        seed: Seeds all random choices.
     """
 
     def __init__(self, seed: int) -> None:
@@ -88,7 +88,7 @@ class Storm:
         self.faults = UserFaults(seed, self.world, self.settings.revoke_timeout)
         keyed = rng.choice([False, True])
         self.work = WorkerSettings(
-            # A worker ends if a handler hangs in each of its places.
+            # A worker ends if handlers hang in all of its tasks.
             tasks=max(rng.choice([1, 3, 20]), 20 * self.faults.handlers),
             by="header:key" if keyed else None,
             parallel=3,
@@ -113,21 +113,21 @@ class Storm:
 
     @property
     def calm(self) -> float:
-        """Seconds after the last trouble within which balance is reached.
+        """Max seconds after the last fault until balance is reached.
 
-        A session that ends late, the grace of its member, a revocation, two rounds of searches for queues (one that
-        fails while what was found before is given out), the messages that have waited, and what takes too long.
+        The sum of: a session that ends late, the grace of its member, a revocation, two rounds of queue discovery (one
+        that fails during the assignment of earlier results), the backlog, and bad callbacks and handlers.
         """
         settings = self.settings
         faults = BACKLOG * (self.faults.callbacks + self.faults.handlers)
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:
-        """Returns what it never returned before."""
+        """Returns a new unique text."""
         return f"{next(self._numbers):06x}"
 
     def run(self) -> History:
-        """Plays everything."""
+        """Runs the history."""
         with self._seeded():
             for machine in self.machines:
                 self.world.at(self.world.some(0.5), machine.begin)
@@ -153,7 +153,7 @@ class Storm:
             operations = rng.choice(OPERATIONS)
             options = partial(SessionOptions, now=now, draw=rng.random, recheck=3600.0)
             stack.enter_context(replace_in(consumer, SessionOptions, options))
-            # What names of members are made of, whose order counts.
+            # The parts of members' names. The order of names matters.
             stack.enter_context(replace_in(consumer, socket, SimpleNamespace(gethostname=lambda: "host")))
             stack.enter_context(replace_in(consumer, os, SimpleNamespace(getpid=lambda: 1)))
             stack.enter_context(replace_in(consumer, secrets, SimpleNamespace(token_hex=lambda _: self.mark())))
@@ -171,7 +171,7 @@ class Storm:
         key = KEYS[0] if number == 0 else rng.choice(KEYS)
         wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
         program = rng.choice([ConsumerMember, WorkerMember])
-        if wants:  # a worker refuses to begin as long as it lacks rights for queues that it names
+        if wants:  # a worker refuses to start while it lacks rights for a named queue
             program = ConsumerMember
         return Machine(self, f"m{number}", program, static=rng.random() < 0.5, wants=wants, key=key)
 
@@ -196,7 +196,7 @@ class Storm:
         if len(self.service.queues) > 1 and self.service.queues.pop(name, None) is not None:
             self.service.wake(name)
 
-    # Trouble.
+    # Faults
 
     def _trouble(self, end: float) -> None:
         def strike() -> None:
@@ -255,17 +255,17 @@ class Storm:
         self.world.at(self.world.some(1.5), heal)
 
     def _lose_claim(self) -> None:
-        """The answer to the next claim of a member is lost."""
+        """Loses the answer to a member's next claim."""
         self._one().loses_claim = True
 
     def _slow_tree(self) -> None:
-        """Requests to the tree and answers take about a second each."""
+        """Slows one machine's requests to the tree and their answers."""
         machine = self._one()
         machine.latency = SLOW
         self.world.at(self.world.some(2.5), machine.speed_up)
 
     def _depose(self) -> None:
-        """Somebody removes the node of a leader that is slow to set the target, so that two members may do so."""
+        """Removes the node of a leader that is slow to set the target, so that two members may set it."""
 
         def remove() -> None:
             self.tree.apply(0, (Delete(LEADER),))
@@ -297,14 +297,14 @@ class Storm:
 
         def look() -> None:
             if machine.life == life:
-                self.world.at(LOOK, look)  # it is leaving still
+                self.world.at(LOOK, look)  # it is still leaving
             else:
                 machine.begin()
 
         self.world.at(1.0 + self.world.some(2.0), look)
 
     def _replace(self) -> None:
-        """Another machine takes the place of one that is taken for dead, or leaves slowly."""
+        """Starts another machine in the place of one that seems dead or leaves slowly."""
         machine = self._one()
         if not (machine.up and machine.static):
             return
@@ -337,7 +337,7 @@ class Storm:
             self.service.wake(name)
 
     def _heal(self) -> None:
-        """Ends all trouble. Some members stay away."""
+        """Ends all faults. Some members stay away."""
         for machine in self.machines:
             machine.no_tree = machine.no_service = False
             machine.loses_claim = False
@@ -348,50 +348,50 @@ class Storm:
             elif machine is self.machines[0] or self.world.rng.random() < 0.7:
                 machine.begin()
 
-    # The end.
+    # Checks at the end
 
     def _judged_at_rest(self, end: float) -> list[str]:
-        """Returns what does not hold when the group is at rest: twice in succession, or at the end."""
-        wrong = self._judged()
+        """Waits until no rule is violated at two checks in a row, or until the end. Returns the violations."""
+        problems = self._judged()
         while self.world.now < end:
-            before = wrong
+            before = problems
             self.world.run(min(end, self.world.now + LOOK))
-            wrong = self._judged()
-            if not (wrong or before):
+            problems = self._judged()
+            if not (problems or before):
                 break
-        return wrong
+        return problems
 
     def _judged(self) -> list[str]:
-        """Returns what does not hold now of what must hold of a group at rest."""
-        wrong: list[str] = []
+        """Returns the violated rules of a group at rest."""
+        problems: list[str] = []
         owners = self.history.owners
         alive = [machine for machine in self.machines if machine.up]
         by_loop = {machine.loop: machine for machine in alive}
-        there = {
+        existing = {
             f"{STORE}/{APPLICATION}/{name}/{number}" for name, queue in self.service.queues.items() for number in queue
         }
-        gone = owners.keys() - there
-        counts = Counter(by_loop.get(self.history.loops[owners[place]]) for place in sorted(owners.keys() & there))  # type: ignore[call-overload]
+        gone = owners.keys() - existing
+        counts = Counter(by_loop.get(self.history.loops[owners[place]]) for place in sorted(owners.keys() & existing))  # type: ignore[call-overload]
         for name, queue in sorted(self.service.queues.items()):
             takers = [machine for machine in alive if machine.takes(name)]
             for number, log in queue.items():
                 place = f"{STORE}/{APPLICATION}/{name}/{number}"
                 if log.handled < len(log.messages):
-                    wrong.append(f"lost: {place} was handled up to {log.handled} of {len(log.messages)}")
+                    problems.append(f"lost: {place} was handled up to {log.handled} of {len(log.messages)}")
                 if log.messages and self.history.offsets.get(place) != log.messages[-1].id:
-                    wrong.append(f"unrecorded: {place}")
+                    problems.append(f"unrecorded: {place}")
                 owner = by_loop.get(self.history.loops[owners[place]]) if place in owners else None  # type: ignore[call-overload]
                 if owner is None:
-                    wrong.append(f"balance: nobody who lives owns {place}")
+                    problems.append(f"balance: nobody who lives owns {place}")
                 elif owner not in takers:
-                    wrong.append(f"rights: {owner.name} keeps {place}")
+                    problems.append(f"rights: {owner.name} keeps {place}")
                 elif not gone and any(counts[owner] - counts[other] > 1 for other in takers):
-                    wrong.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
-        wrong.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._is_seen(place, owners[place]))
-        return wrong
+                    problems.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
+        problems.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._is_seen(place, owners[place]))
+        return problems
 
     def _is_seen(self, place: str, owner: int) -> bool:
-        """Returns whether the leader or the owner sees that a queue is gone: otherwise nobody can tell."""
+        """Returns whether the leader or the owner may see that a queue is gone. Others cannot."""
         leader = self.tree.nodes.get(LEADER)
         sessions = {owner} if leader is None else {owner, leader.session}
         loops = [self.history.loops[session] for session in sessions]
@@ -401,8 +401,8 @@ class Storm:
 
 @contextmanager
 def _same_sets() -> Iterator[None]:
-    """Has sets of partitions and queues be in the same order in every run of Python, which it draws for text."""
-    numbers = {name: at for at, name in enumerate(NAMES)}
+    """Fixes the order of sets of partitions and queues. Python's hashes of text differ in each run."""
+    numbers = {name: index for index, name in enumerate(NAMES)}
     hashes: dict[type, Callable[[Any], int]] = {
         Queue: lambda queue: numbers[queue.name],
         Partition: lambda partition: partition.number << 3 | numbers[partition.queue.name],
@@ -418,9 +418,9 @@ def _same_sets() -> Iterator[None]:
 
 @contextmanager
 def histories() -> Iterator[None]:
-    """Has members that have crashed say nothing of it, neither in the log nor when the collector ends them.
+    """Silences the logs and warnings of crashed members, and controls garbage collection.
 
-    It does that between two histories: what ends a coroutine runs in any loop there is.
+    Garbage is collected only between two histories: a finalized coroutine would run in any present loop.
     """
     before, hook = logging.getLogger("qdo").level, sys.unraisablehook
     logging.getLogger("qdo").setLevel(logging.CRITICAL + 1)
@@ -440,9 +440,9 @@ def histories() -> Iterator[None]:
 
 
 def played(seed: int) -> History:
-    """Plays one history."""
+    """Runs one history."""
     history = Storm(seed).run()
-    # Members that have crashed stand still until the collector ends them, which it does between histories.
+    # Crashed members stay suspended until they are collected, which happens between histories.
     history.loops = dict.fromkeys(history.loops)
     history.service = Service(World(seed))
     Process.present = None
@@ -450,14 +450,14 @@ def played(seed: int) -> History:
 
 
 def violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
-    """Plays histories until enough are found in which something did not hold; returns what."""
-    found = []
+    """Runs histories until ``enough`` of them violate a rule. Returns their violations."""
+    broken = []
     with histories():
         for played_before, seed in enumerate(seeds):
             if played_before % COLLECTED == 0:
                 gc.collect()
             if wrong := played(seed).wrong:
-                found.append(f"history {seed}: {wrong[:5]}")
-            if len(found) == enough:
+                broken.append(f"history {seed}: {wrong[:5]}")
+            if len(broken) == enough:
                 break
-    return found
+    return broken

@@ -1,4 +1,4 @@
-"""What groups promise, in histories of trouble in simulated time."""
+"""The guarantees of groups, in histories with faults in simulated time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.sim.groups.storm import histories, played, violations
 
 needs_histories = pytest.mark.needs_histories
 HISTORIES = 2000
-"""Histories of `make check`; the first part of them is played by `make test`."""
+"""Histories of `make check`. `make test` runs the first part of them."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
 PARTS, MANY_PARTS = 32, 4
-"""Tests that share these histories: several processes can play them, and none goes on for minutes without an end."""
+"""Tests that share these histories, so that several processes can run them and none takes minutes without output."""
 HANGING = 33
-"""The seed of a history whose handlers hang."""
+"""The seed of a history with hanging handlers."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""
 
@@ -32,12 +32,12 @@ def test_guarantees(part: int) -> None:
 @pytest.mark.timeout(12 * 3600)
 @pytest.mark.parametrize("part", range(MANY_PARTS))
 def test_guarantees_in_many_histories(part: int) -> None:
-    """The same in as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    """The guarantees hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
     assert violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
 
 
 def test_histories_are_what_they_should_be() -> None:
-    """Messages are handled in each, some again; sessions are lost; consumers and workers play; a seed fixes it all."""
+    """Messages are handled in each history, some again; sessions are lost; all members run; a seed fixes everything."""
     with histories():
         first = [played(seed) for seed in (*range(12), HANGING)]
         assert [played(seed).deeds for seed in range(6)] == [history.deeds for history in first[:6]]

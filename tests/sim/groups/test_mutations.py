@@ -1,4 +1,4 @@
-"""Each of these mechanisms that groups are kept in order by is missed in some history when it is taken out."""
+"""Each mechanism that keeps groups in order is needed: without it some history breaks a guarantee."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import violations
 
 ENOUGH = 300
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 
 
 class Mutation(NamedTuple):
@@ -38,7 +38,7 @@ class Mutation(NamedTuple):
     Attributes:
         instead: Takes it out.
         breaks: The guarantees of which one fails without it.
-        first: The history to begin with: it shows it.
+        first: The first history to run. It shows the mutation.
     """
 
     instead: Callable[[], AbstractContextManager[None]]
@@ -46,30 +46,30 @@ class Mutation(NamedTuple):
     first: int = 0
 
 
-# What a session does.
+# Mutations of sessions
 
 
 def _any_version(change: Change) -> Change:
-    """Returns a change that is made whatever the versions are."""
+    """Returns a change that ignores versions."""
     return tuple(
         msgspec.structs.replace(each, version=ANY) if isinstance(each, SetData | Check) else each for each in change
     )
 
 
 def committing_at_any_version(one: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
-    """Records offsets whoever has taken the partition meanwhile."""
+    """Records offsets even if another session has taken the partition."""
     return _any_version(REAL_RECORDING(one, held, offset))
 
 
 def releasing_without_the_node(one: Session, held: OwnedOffset) -> Change:
-    """Leaves the owner's node."""
+    """Leaves the owner's node in place."""
     return tuple(each for each in REAL_RELEASING(one, held) if not isinstance(each, Delete))
 
 
 def claiming_at_the_same_version(
     one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
-    """Leaves the offset's version as it is."""
+    """Keeps the offset's version at a claim."""
     return tuple(
         Check(each.path, each.version) if isinstance(each, SetData) else each
         for each in REAL_CLAIMING(one, partition, offset, recorded, standing)
@@ -79,22 +79,22 @@ def claiming_at_the_same_version(
 def claiming_what_is_owned(
     one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
-    """Takes a partition without making a node for its owner."""
+    """Takes a partition without creating an owner's node."""
     return REAL_CLAIMING(one, partition, offset, recorded, standing)[-1:]
 
 
 def releasing_at_any_version(one: Session, held: OwnedOffset) -> Change:
-    """Records that a partition was released whoever has taken it meanwhile."""
+    """Records a release even if another session has taken the partition."""
     return _any_version(REAL_RELEASING(one, held))
 
 
 async def removing_any_node(one: Session, doubtful: Iterable[Partition]) -> None:
-    """Removes the owner's node whoever has made it."""
+    """Removes the owner's node, whichever session created it."""
     await one.link.apply([(Delete(one._paths.owner(each)),) for each in sorted(doubtful)])
 
 
 async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
-    """Leaves what a member of the same name has written at its node."""
+    """Keeps what another member of the same name has written to its node."""
     node = await one._watching.node(one._paths.member(one._member.id))
     if node is None or node.session != one.link.session:
         raise one._removed()
@@ -104,12 +104,12 @@ async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
 def claiming_at_any_version(
     one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
-    """Writes over what others have recorded since the offset was read."""
+    """Overwrites offsets recorded since the read."""
     return _any_version(REAL_CLAIMING(one, partition, offset, recorded, standing))
 
 
 async def claiming_from_others(_one: Session, _todo: object) -> set[Partition]:
-    """Takes what a member of the same name owns for what it owned itself."""
+    """Treats what another member of the same name owns as its own."""
     return set()
 
 
@@ -119,17 +119,17 @@ def setting_at_any_version(
     nodes: Mapping[str, MemberAssignment | None],
     generation: TargetGeneration,
 ) -> Iterator[Change]:
-    """Sets the target whoever has set it meanwhile."""
+    """Sets the target even if another leader has set it since."""
     return map(_any_version, REAL_SETTING(one, present, nodes, generation))
 
 
 def lasting(where: str, path: str, data: bytes = b"", ephemeral: bool = False) -> Create:  # noqa: FBT001, FBT002
-    """Makes a node that stays when its session ends."""
+    """Creates a node that outlives its session."""
     return Create(path, data, ephemeral and where not in path)
 
 
 def knowing_what_was_watched(one: Session, state: State) -> None:
-    """Takes what it read before the connection broke for what there is."""
+    """Keeps what it read before the connection broke."""
     if state != "new":
         one._report(state)
     if state == "connected":
@@ -137,10 +137,10 @@ def knowing_what_was_watched(one: Session, state: State) -> None:
 
 
 def hearing_nothing(one: WatchedNodes, paths: object) -> None:
-    """Takes what it has read for what there is."""
+    """Ignores changes of watched nodes."""
 
 
-# What a consumer does.
+# Mutations of consumers
 
 
 async def forgetting_doubt(table: PartitionTable, partitions: Iterable[Partition]) -> None:
@@ -160,20 +160,20 @@ async def releasing_before_revoking(table: PartitionTable, row: OwnedPartition) 
 
 
 async def beginning_at_the_beginning(one: PartitionReader, rows: Any) -> None:  # noqa: ANN401
-    """Begins to read at the oldest message."""
+    """Starts to read at the oldest message."""
     await REAL_ASSIGNED(one, rows)
     for row in rows:
         row.place(None)
 
 
 async def finding_once(one: QueueFinder) -> None:
-    """Looks for queues once."""
+    """Looks for queues only once."""
     if one.found is None:
         await REAL_FIND(one)
 
 
 async def not_waiting_for_lost(table: PartitionTable, row: OwnedPartition) -> None:
-    """Has a partition taken again before its owner was notified of the end of the former ownership."""
+    """Allows a partition to be taken again before its owner was notified of the end of the former ownership."""
     table._lose([row], row.calls)
     row.end_notified = True
     table._forget(row)
@@ -181,7 +181,7 @@ async def not_waiting_for_lost(table: PartitionTable, row: OwnedPartition) -> No
 
 @contextmanager
 def taking_late_calls_for_present_ones() -> Iterator[None]:
-    """Notifies late, and takes what is called for a former ownership for the present one."""
+    """Notifies late, and applies calls of a former ownership to the present one."""
     with (
         replace(PartitionTable._notify_lost, not_waiting_for_lost),
         replace(PartitionReader._still_present, lambda _, rows: list(rows)),
@@ -189,11 +189,11 @@ def taking_late_calls_for_present_ones() -> Iterator[None]:
         yield
 
 
-# What a worker's dispatcher does.
+# Mutations of dispatchers
 
 
 def recording_over_gaps(one: ContiguousOffset, identifier: str) -> None:
-    """Records a message that was handled although one before it was not."""
+    """Records a handled message although one before it was not handled."""
     REAL_DONE(one, identifier)
     one.end = max(identifier, one.end or "")
 
@@ -201,14 +201,14 @@ def recording_over_gaps(one: ContiguousOffset, identifier: str) -> None:
 def going_on_after_a_failure(
     one: OrderedQueue, run: MessageRun, handled: int, *, failed: bool = False
 ) -> FailedMessage | None:
-    """Takes a message that has failed for one that was handled."""
+    """Treats a failed message as handled."""
     return REAL_SETTLING(one, run, handled + failed)
 
 
 def handling_keys_out_of_order(
     one: KeyedQueue, run: MessageRun, handled: int, *, failed: bool = False
 ) -> FailedMessage | None:
-    """Puts messages that were not handled behind others with their keys."""
+    """Moves unhandled messages behind others with their keys."""
     held = REAL_SETTLING_KEYED(one, run, handled, failed=failed)
     for chain in one._chains.values():
         chain.rotate(-1)
@@ -220,7 +220,7 @@ async def waiting_for_nothing(_: PartitionWork) -> None:
 
 
 def going_on(_: MessageRun) -> None:
-    """Does not end a run when the partition is lost, or in doubt."""
+    """Does not end a run when the partition is lost or in doubt."""
 
 
 def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> None:
@@ -315,15 +315,15 @@ MUTATIONS: Mapping[str, Mutation] = {
 
 
 def test_late_calls_do_nothing() -> None:
-    """What is called for a former ownership after the present one has begun changes nothing."""
+    """A call of a former ownership after the present one has begun changes nothing."""
     with replace(PartitionTable._notify_lost, not_waiting_for_lost):
         assert violations(range(53, 93, 4)) == []
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mechanism_is_needed(name: str) -> None:
-    """Without it a guarantee fails in some history."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        (found,) = violations(range(mutation.first, mutation.first + ENOUGH), enough=1)
-    assert any(f"{each}:" in found for each in mutation.breaks), found
+        (broken,) = violations(range(mutation.first, mutation.first + ENOUGH), enough=1)
+    assert any(f"{each}:" in broken for each in mutation.breaks), broken

@@ -1,7 +1,7 @@
-"""A coordination service in memory, and the sessions that members have on it: in simulated time, or in that of a loop.
+"""A coordination service in memory, and the sessions of members on it: in simulated time, or in a loop's time.
 
-``tests/qdo/contract`` holds it to what real ones do. A session ends when the servers have not heard of it for its
-timeout, and some time more: they are late, never early. The lease of the ZooKeeper driver judges the client's side.
+``tests/qdo/contract`` checks it against the contract of real ones. A session ends when the servers have received
+nothing for its timeout, and some time later: never early. The lease of the ZooKeeper driver judges the client's side.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tests.sim.groups.nodes import Nodes
 
 OWNERS = "/groups/group/owners/"
 TIMEOUT = 3.0
-"""Seconds that servers keep a session of which they hear nothing, unless it asks for others."""
+"""Default seconds for which servers keep a silent session."""
 LATE = 0.5
-"""Seconds by which they are late with its end, at least."""
+"""Min seconds by which they end it late."""
 READING = 0.05
-"""Seconds after a pause until what has come meanwhile is read; timers that are due go first."""
+"""Seconds after a pause until received data is read. Timers that are due run first."""
 EXACT = 1e-6
-"""Seconds by which instants may differ that are the same."""
+"""Tolerance in seconds for equal instants."""
 OPENING = 1.5
-"""Seconds for which a connection is tried when a session begins."""
+"""Seconds for which a new session tries to connect."""
 SHORTEST = 0.01
-"""Seconds between two looks at the lease, at least."""
+"""Min seconds between two checks of the lease."""
 PINGS = 3
-"""In the time of a session."""
+"""Pings per session timeout."""
 
 
 class Clockwork(Protocol):
-    """What makes things happen in time; a :class:`tests.sim.world.World` does.
+    """The scheduler of events. :class:`tests.sim.world.World` is one.
 
     Attributes:
-        rng: All chance.
+        rng: The source of all random choices.
     """
 
     rng: random.Random
@@ -52,17 +52,17 @@ class Clockwork(Protocol):
         """The time in seconds."""
 
     def at(self, seconds: float, work: Callable[[], None]) -> None:
-        """Has something happen after so many seconds."""
+        """Schedules work in ``seconds`` seconds."""
 
     def number(self) -> int:
         """Returns a number that it never returned before."""
 
     def some(self, mean: float) -> float:
-        """Returns a time of so many seconds on average."""
+        """Returns a random time with this mean."""
 
 
 class LoopClock:
-    """The time of the running event loop, in which nothing takes any."""
+    """The time of the running event loop. Transport takes no time."""
 
     def __init__(self) -> None:
         self.rng = random.Random(0)
@@ -70,24 +70,20 @@ class LoopClock:
 
     @property
     def now(self) -> float:
-        """See the protocol."""
         return asyncio.get_running_loop().time()
 
     def at(self, seconds: float, work: Callable[[], None]) -> None:
-        """See the protocol."""
         later(asyncio.get_running_loop(), seconds, work)
 
     def number(self) -> int:
-        """See the protocol."""
         return next(self._numbers)
 
     def some(self, _mean: float) -> float:
-        """See the protocol."""
         return 0.0
 
 
 def later(loop: AbstractEventLoop, seconds: float, work: Callable[[], None]) -> None:
-    """Has a loop do something after so many seconds; what is due at once is done in the order of the calls."""
+    """Schedules work on a loop. Without a delay the order of calls is kept."""
     if seconds > 0:
         loop.call_later(seconds, work)
     else:
@@ -95,7 +91,7 @@ def later(loop: AbstractEventLoop, seconds: float, work: Callable[[], None]) -> 
 
 
 class Observer(Protocol):
-    """Sees what happens on the tree, in its order."""
+    """Sees all events of the tree, in their order."""
 
     def began(self, session: int, link: TreeLink) -> None:
         """A session has begun."""
@@ -104,16 +100,16 @@ class Observer(Protocol):
         """A session has ended."""
 
     def changed(self, session: int, change: Change) -> None:
-        """A session has made a change; 0: the servers have."""
+        """A session has made a change. Session 0 stands for the servers."""
 
 
 class Tree(Nodes):
     """The servers of a group.
 
     Args:
-        world: Where they run.
-        observer: Sees every change.
-        tolerance: Seconds by which an answer may be read after it came without its reader having been held up.
+        world: Their scheduler.
+        observer: Notified of every change.
+        tolerance: Max seconds between arrival and reading of an answer for a reader that was not delayed.
     """
 
     def __init__(self, world: Clockwork, observer: Observer | None = None, tolerance: float = EXACT) -> None:
@@ -125,7 +121,6 @@ class Tree(Nodes):
         self._links: dict[int, TreeLink] = {}
 
     def apply(self, session: int, change: Change) -> Outcome:
-        """See there."""
         outcome = super().apply(session, change)
         if isinstance(outcome, Applied) and self._observer is not None:
             self._observer.changed(session, change)
@@ -133,11 +128,9 @@ class Tree(Nodes):
 
     @property
     def links(self) -> list[TreeLink]:
-        """The client's sides of the sessions that have not ended."""
         return list(self._links.values())
 
     def begin(self, link: TreeLink) -> int:
-        """Begins a session; returns its number."""
         session = next(self.sessions)
         self._links[session] = link
         if self._observer is not None:
@@ -147,15 +140,12 @@ class Tree(Nodes):
         return session
 
     def lives(self, session: int) -> bool:
-        """Returns whether a session has not ended."""
         return session in self._heard
 
     def hear(self, session: int) -> None:
-        """Notes that a session was heard of."""
         self._heard[session] = self.world.now
 
     def end(self, session: int) -> None:
-        """See there."""
         if self._heard.pop(session, None) is not None:
             super().end(session)
             if self._observer is not None:
@@ -177,7 +167,7 @@ class Tree(Nodes):
 
 
 class Connection:
-    """One connection of a session, until it breaks. What is on its way stays in order.
+    """One connection of a session, until it breaks. Messages stay in order.
 
     Args:
         link: The client's side.
@@ -191,10 +181,9 @@ class Connection:
         self._link = link
         self._arrival = self._delivery = 0.0
         self._answering: float | None = None
-        """When the request was sent that the servers work on."""
+        """When the request that the servers are working on was sent."""
 
     def send(self, work: Callable[[], None]) -> None:
-        """Has something done at the servers."""
         world = self._link.tree.world
         self._arrival = max(self._arrival, world.now + world.some(self._link.latency))
         sent = self._link.loop.time()
@@ -209,7 +198,6 @@ class Connection:
         world.at(self._arrival - world.now, arrive)
 
     def deliver(self, work: Callable[[], None]) -> None:
-        """Has something done at the client."""
         world = self._link.tree.world
         due = self._delivery = max(self._delivery, world.now + world.some(self._link.latency))
         sent = self._answering
@@ -228,18 +216,17 @@ class Connection:
         later(self._link.loop, due - world.now, read)
 
     def tell(self, path: str) -> None:
-        """A watched node has changed."""
         if not self.cut:
             self.deliver(lambda: self._link.tell(path))
 
 
 class Host(Protocol):
-    """Where a member lives.
+    """The machine of a member.
 
     Attributes:
-        name: Of the machine.
+        name: The name of the machine.
         no_tree: Its packets do not reach the tree.
-        latency: Seconds on the way to the tree, on average.
+        latency: Mean seconds to the tree.
     """
 
     name: str
@@ -248,14 +235,14 @@ class Host(Protocol):
 
     @property
     def loop(self) -> AbstractEventLoop:
-        """Of the member that makes a link now."""
+        """The loop of the member that creates a link now."""
 
     def claimed(self, link: TreeLink, queue: str) -> None:
-        """The tree has carried out a claim of a partition of a queue, and answers."""
+        """The tree has carried out a claim of a queue's partition, and answers."""
 
 
 class LoopHost:
-    """The process of a test, whose loop is the running one."""
+    """The process of a test. Its loop is the running one."""
 
     def __init__(self) -> None:
         self.name = "test"
@@ -264,11 +251,10 @@ class LoopHost:
 
     @property
     def loop(self) -> AbstractEventLoop:
-        """See the protocol."""
         return asyncio.get_running_loop()
 
     def claimed(self, link: TreeLink, queue: str) -> None:
-        """See the protocol."""
+        pass
 
 
 def loop_tree() -> Tree:
@@ -281,9 +267,9 @@ class TreeLink(Link):
 
     Args:
         tree: The servers.
-        host: Where the member lives.
+        host: The machine of the member.
         timeout: Seconds without a sign of life after which the session ends.
-        outlast: See the contract; no other process does anything here.
+        outlast: See the contract. Unused: there are no other processes.
     """
 
     def __init__(self, tree: Tree, host: Host, timeout: float = TIMEOUT, outlast: float = 0.0) -> None:
@@ -300,35 +286,29 @@ class TreeLink(Link):
         self._pending: dict[asyncio.Future[Any], None] = {}
 
     def __hash__(self) -> int:
-        return self._number  # not its address: sets are walked in an order that the seed fixes
+        return self._number  # not the address, so that the seed fixes the order of sets
 
     @property
     def latency(self) -> float:
-        """Seconds on the way, on average."""
         return self._host.latency
 
     @property
     def state(self) -> State:
-        """See the contract."""
         return "lost" if self._state in {"connected", "suspended"} and self._lease.lapsed else self._state
 
     @property
     def timeout(self) -> float:
-        """See the contract."""
         return self._timeout
 
     @property
     def host(self) -> Host:
-        """Where the member lives."""
         return self._host
 
     @property
     def finished(self) -> bool:
-        """See the contract."""
         return self._state == "lost"
 
     async def open(self) -> None:
-        """See the contract."""
         world = self.tree.world
         asked = self.loop.time()
         await asyncio.sleep(world.some(self.latency))
@@ -353,11 +333,10 @@ class TreeLink(Link):
         self.on_state(state)
 
     def tell(self, path: str) -> None:
-        """A watched node has changed, or its children have."""
         self.on_watch([path])
 
     def heard(self, connection: Connection, work: Callable[[], None], sent: float | None) -> None:
-        """Something has come from the servers: the answer to what was sent at an instant, or an event."""
+        """Handles data of the servers: the answer to a request sent at ``sent``, or an event."""
         if connection is self._connection and self._state == "connected":
             if sent is not None:
                 self._lease.hear(sent)
@@ -367,12 +346,12 @@ class TreeLink(Link):
                 work()
 
     def ended_by_servers(self) -> None:
-        """The servers have ended the session: the client hears of it if it can."""
+        """The servers have ended the session. Notifies the client if it is connected."""
         if self._connection is not None:
             self._connection.deliver(lambda: self.end(_ended()))
 
     def cut(self, notice: float) -> None:
-        """The connection breaks, which the client notices after so many seconds."""
+        """Breaks the connection. The client notices after ``notice`` seconds."""
         connection = self._connection
         if connection is not None and not connection.cut:
             connection.cut = True
@@ -414,12 +393,10 @@ class TreeLink(Link):
         self.loop.call_later(min(self._timeout / PINGS, max(SHORTEST, self._lease.left + 0.001)), self._ping)
 
     async def close(self) -> None:
-        """See the contract."""
         self._leave(SessionLost("the session was ended"))
         await asyncio.sleep(self.tree.world.some(self.latency))
 
     def end(self, why: CoordinationError) -> None:
-        """See the contract."""
         if self._state != "lost":
             self._leave(why)
             self.on_state("lost")
@@ -440,8 +417,6 @@ class TreeLink(Link):
         self._pending.clear()
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
-
         def one(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch and node is not None:
@@ -451,8 +426,6 @@ class TreeLink(Link):
         return await self._ask(one, paths)
 
     async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
-        """See the contract."""
-
         def one(connection: Connection, path: str) -> NodeData | None:
             node = self.tree.nodes.get(path)
             if watch:
@@ -462,8 +435,6 @@ class TreeLink(Link):
         return await self._ask(one, paths)
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
-        """See the contract."""
-
         def one(connection: Connection, path: str) -> list[str] | None:
             if watch and path in self.tree.nodes:
                 self.tree.child_watches[path][connection] = None
@@ -472,8 +443,6 @@ class TreeLink(Link):
         return await self._ask(one, paths)
 
     async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
-        """See the contract."""
-
         def one(_: Connection, change: Change) -> Outcome:
             outcome = self.tree.apply(self.session, change)
             for each in change:
@@ -484,37 +453,36 @@ class TreeLink(Link):
         return await self._ask(one, changes)
 
     async def sync(self, path: str) -> None:
-        """See the contract."""
         await self._ask(lambda _, __: None, [path])
 
     async def _ask(self, one: Callable[[Connection, Any], Any], asked: Iterable[Any]) -> list[Any]:
-        """Has requests carried out one after another; between two of them others may be carried out."""
+        """Carries out requests one after another. Those of others may come between two of them."""
         state = self.state
         if state == "lost":
             raise _ended()
         connection = self._connection
         if state != "connected" or connection is None:
             raise CoordinationLost("the servers cannot be reached now")
-        left = list(asked)
-        if not left:
+        requests = list(asked)
+        if not requests:
             return []
         future = self.loop.create_future()
         self._pending[future] = None
         answers: list[Any] = []
         rng = self.tree.world.rng
-        first = rng.randrange(1, len(left) + 1) if len(left) > 1 else len(left)
+        first = rng.randrange(1, len(requests) + 1) if len(requests) > 1 else len(requests)
 
         def answered() -> None:
             if not future.done():
                 future.set_result(answers)
 
         def rest() -> None:
-            answers.extend(one(connection, each) for each in left[first:])
+            answers.extend(one(connection, each) for each in requests[first:])
             connection.deliver(answered)
 
         def begin() -> None:
-            answers.extend(one(connection, each) for each in left[:first])
-            if first < len(left):
+            answers.extend(one(connection, each) for each in requests[:first])
+            if first < len(requests):
                 connection.send(rest)
             else:
                 connection.deliver(answered)

@@ -1,4 +1,4 @@
-"""Limits of claims in many histories: never more at once than allowed, and everything is given in the end."""
+"""Limits of claims in simulated histories: never more claims at once than allowed, and all is given in the end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, 
 from tests.sim.web import Setup
 
 HISTORIES, SHORT, ENOUGH = 15, 10, 4000
-"""Histories of each setup beside those that show a mutation, such with short scans, and those in which a missing
-mechanism must have been missed."""
+"""Histories of each setup besides those that show a mutation; with short scans; and max histories until a missing
+mechanism shows."""
 BY_KEY = Setup(kinds=("plain",), per_key=1)
 TWO_OF_A_KEY = Setup(kinds=("plain",), per_key=2)
 SHARED = Setup(kinds=("plain",), share=2)
@@ -42,47 +42,46 @@ SETUPS = {
 
 @pytest.fixture(autouse=True)
 def _few_at_a_time() -> Iterator[None]:
-    """Dead letters are published one by one."""
+    """Publishes dead letters one by one."""
     with replace_in(follow_ups, MOST_LETTERS, 1):
         yield
 
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_guarantees(name: str) -> None:
-    """Whatever fails, no more messages are claimed at once than allowed, and none is lost, free or not."""
+    """Whatever fails, no more messages are claimed at once than allowed, and none is lost or wrongly withheld."""
     showing = (one.first for one in MUTATIONS.values() if one.setup is SETUPS[name])
     assert violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
 @pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MOST_ABOVE", 2), ("MOST_WAITING", 2)])
 def test_short_scans(name: str, most: int) -> None:
-    """The same where little is read at a time, or remembered; then what is not read waits as well."""
+    """The limits also hold if little is read at a time, or remembered."""
     breaking = ("G", "places", "limit") if name != "PAGE" else ("",)
     with replace_in(scans, getattr(scans, name), most):
         assert violations(range(SHORT), TWO_OF_A_KEY, breaking=breaking) == []
 
 
 def giving_all_that_was_read(places: FreePlaces, choice: Callable[[Message], bool] | None, message: Message) -> bool:
-    """Counts no places when the entry is decided."""
+    """Ignores the free places when the entry is decided."""
     return choice is None or choice(message)
 
 
 def a_place_for_all(places: Places, position: Position) -> bool:
-    """Renews what has expired, however many others are claimed."""
+    """Renews expired claims, however many others are claimed."""
     return True
 
 
 def as_many_as_there_are(places: Places) -> int:
-    """Knows no share of a partition."""
     return 1000
 
 
 def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) -> None:
-    """Has no keys of what is outstanding."""
+    """Records no keys of outstanding messages."""
 
 
 def without_keys(state: State) -> bytes:
-    """Writes a snapshot that has no keys."""
+    """Writes a snapshot without keys."""
     busy, state.busy = state.busy, {}
     try:
         return REAL_ENCODE(state)
@@ -91,7 +90,7 @@ def without_keys(state: State) -> bytes:
 
 
 def resting_for_good(state: State, position: Position, expires: int, now: int) -> None:
-    """Has what was released with a delay rest although somebody works on it again."""
+    """Keeps a message resting that was released with a delay, although a worker has resumed it."""
     rested = position in state.resting
     REAL_RENEW(state, position, expires, now)
     if rested:
@@ -99,13 +98,13 @@ def resting_for_good(state: State, position: Position, expires: int, now: int) -
 
 
 def never_resting(state: State, position: Position, expired: int) -> bool:
-    """Counts what waits for its delay."""
+    """Counts messages that wait for their delay."""
     claim = state.outstanding.get(position)
     return claim is not None and claim.expires >= expired
 
 
 def busy_for_all(places: LikelyPlaces, key: int) -> int:
-    """Finds nothing for a key of which something is claimed."""
+    """Finds no place for a key with any claim."""
     return 0 if key in places._state.busy else 1
 
 
@@ -114,7 +113,7 @@ REAL_ENCODE, REAL_RENEW = State.encode, State._renew
 
 @dataclass(frozen=True)
 class Missing:
-    """A mechanism that is taken out: which guarantees fail, of which queue, from which history on."""
+    """A mechanism that is taken out: how, the rules that fail, the setup, and the first history that shows it."""
 
     instead: Callable[[], AbstractContextManager[None]]
     breaks: tuple[str, ...] = ("places",)
@@ -147,9 +146,9 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a guarantee that it is for."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     missing = MUTATIONS[name]
     seeds = [*range(missing.first, ENOUGH), *range(missing.first)]
     with missing.instead():
-        found = violations(seeds, missing.setup, breaking=missing.breaks)
-    assert found, name
+        broken = violations(seeds, missing.setup, breaking=missing.breaks)
+    assert broken, name

@@ -1,1 +1,1 @@
-"""Consumer groups whose partitions the service divides, in simulated time."""
+"""Consumer groups whose partitions the service assigns, in simulated time."""

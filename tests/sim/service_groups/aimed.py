@@ -1,4 +1,4 @@
-"""Histories that aim at mechanisms which others need too seldom."""
+"""Histories aimed at mechanisms that ordinary histories need too rarely."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.service_groups.storm import Storm
 
 
 class Aimed(Storm):
-    """On Cassandra, with clocks that differ little."""
+    """On Cassandra, with small clock differences."""
 
     session, revoke, slack = 2000, 1500, 0.25
 
@@ -20,55 +20,47 @@ class Aimed(Storm):
         super().__init__(seed, linear=False)
 
     def faults(self, *, linear: bool) -> Faults:
-        """See the base class."""
         return Faults()
 
     def habits(self) -> Habits:
-        """See the base class."""
         return Habits(pace=0.2, hurry=0.1)
 
     def deeds(self) -> list[Callable[[], None]]:
-        """See the base class."""
         return [self.rng.choice((self._leave, self._leave, self._crash_member)) for _ in range(5)]
 
 
 class Restless(Aimed):
-    """Members come and go all the time, and processes stand still for short between two calls."""
+    """Members come and go all the time, and processes stop briefly between two calls."""
 
     session, revoke = 6000, 4000
 
     def faults(self, *, linear: bool) -> Faults:
-        """See the base class."""
         return Faults(lost=0.03, hesitant=0.02, slow=0.02)
 
     def habits(self) -> Habits:
-        """See the base class."""
         return Habits(pace=0.2, hurry=0.2, repeats=0.2, late=0.05)
 
     def deeds(self) -> list[Callable[[], None]]:
-        """See the base class."""
         return [self.rng.choice((self._leave, self._leave, self._crash_member, self._replace)) for _ in range(12)]
 
 
 class Generous(Aimed):
-    """Members give back what nobody waits for, and requests are repeated late."""
+    """Members give back partitions that no other member waits for, and requests are repeated late."""
 
     session = 5000
 
     def habits(self) -> Habits:
-        """See the base class."""
         return Habits(pace=0.3, hurry=0.1, generous=0.1, repeats=0.5)
 
 
 class Deaf(Aimed):
-    """A member never gives back what others wait for."""
+    """A member may never give back what others wait for."""
 
     def habits(self) -> Habits:
-        """See the base class."""
         return Habits(deaf=self.rng.random() < 0.5)
 
     def calm(self) -> None:
-        """See the base class. It goes on so."""
+        """Ends all faults, but leaves members deaf."""
         habits = [member.habits for member in self.members]
         super().calm()
         for member, before in zip(self.members, habits, strict=True):
@@ -79,29 +71,26 @@ class Lagging(Aimed):
     """Plain writes reach most replicas late."""
 
     def faults(self, *, linear: bool) -> Faults:
-        """See the base class."""
         return Faults(late=0.7, slow=0.01)
 
 
 class Hesitant(Aimed):
-    """Processes stand still when they have read the sessions."""
+    """Processes stop after they have read the sessions."""
 
     processes = 3
 
     def faults(self, *, linear: bool) -> Faults:
-        """See the base class."""
         return Faults(reading=0.1)
 
 
 class Dying(Aimed):
-    """Processes crash when they have planned."""
+    """Processes crash after they have planned."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.history.planned = self._crash_all
 
     def deeds(self) -> list[Callable[[], None]]:
-        """See the base class."""
         return [self._leave] * 2
 
     def _crash_all(self) -> None:
@@ -109,18 +98,16 @@ class Dying(Aimed):
             self.world.at(0.004, web.crash)
 
     def calm(self) -> None:
-        """See the base class."""
         self.history.planned = lambda: None
         super().calm()
 
 
 class Standing(Aimed):
-    """Machines stand still with their clocks, and a member hears nothing any more soon afterwards."""
+    """Machines stop together with their clocks, and soon afterwards a member is cut off."""
 
     session, processes = 5000, 2
 
     def deeds(self) -> list[Callable[[], None]]:
-        """See the base class."""
         return [self._stand_and_cut] * 3
 
     def _stand_and_cut(self) -> None:
@@ -133,7 +120,7 @@ class Standing(Aimed):
 
 
 class Apart(Standing):
-    """Clocks differ as much as they may, and a member hears nothing any more."""
+    """Clocks differ as much as allowed, and a member is cut off."""
 
     slack = 2.0
 
@@ -148,31 +135,26 @@ class Forgetful(Aimed):
     processes = 2
 
     def habits(self) -> Habits:
-        """See the base class."""
         return Habits(pace=1.0, loses=0.3)
 
     def deeds(self) -> list[Callable[[], None]]:
-        """See the base class."""
         return [self.rng.choice((self._leave, self._crash_member, self._replace)) for _ in range(16)]
 
 
 class Listing(Aimed):
-    """Members ask for queues by patterns, and lists lack some."""
+    """Members ask for queues by patterns, and lists may lack some queues."""
 
     def wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See the base class."""
         return (), ("*",)
 
     def faults(self, *, linear: bool) -> Faults:
-        """See the base class."""
         return Faults(lacking=0.3)
 
 
 class Recreated(Aimed):
-    """Nothing happens but to queues."""
+    """Only queues change: they are recreated."""
 
     def deeds(self) -> list[Callable[[], None]]:
-        """See the base class."""
         return [self._again] * 2
 
     def _again(self) -> None:
@@ -181,6 +163,6 @@ class Recreated(Aimed):
 
 
 class Returning(Aimed):
-    """Members are static, and come back."""
+    """Static members leave and come back."""
 
     grace = 3000

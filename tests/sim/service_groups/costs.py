@@ -1,4 +1,4 @@
-"""A large group without trouble, whose reads, writes, transactions and bytes are counted."""
+"""A large group without faults. Its reads, writes, transactions and bytes are counted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LargeGroup(Storm):
     """A group on Cassandra.
 
     Args:
-        members: How many there are.
-        queues: How many.
-        partitions: Of each queue.
-        grace: Of its members, in ms.
+        members: Number of members.
+        queues: Number of queues.
+        partitions: Partitions per queue.
+        grace: The members' grace, in ms.
     """
 
     def __init__(self, members: int, queues: int, partitions: int, *, grace: int = 0) -> None:
@@ -53,19 +53,19 @@ class LargeGroup(Storm):
         return Member(self, request, QUIET)
 
     def settled(self) -> bool:
-        """Returns whether each partition is at its member, evenly."""
+        """Returns whether every partition is at its member, evenly."""
         loads = [len(member.holds) for member in self.members if member.wanted]
         return sum(loads) == self.partitions and max(loads) - min(loads) <= 1
 
     def settle(self, seconds: float) -> float:
-        """Lets time go by until it is settled; returns how many seconds that took, at most so many."""
+        """Runs until the group is settled, or for ``seconds``. Returns the seconds it took."""
         began = self.world.now
         while not self.settled() and self.world.now < began + seconds:
             self.world.run(self.world.now + 0.25)
         return self.world.now - began
 
     def counted(self, act: Callable[[], object], seconds: float = 60.0) -> Counter[str]:
-        """Returns what an act costs until it is settled, and a little longer."""
+        """Returns the costs of an act until the group is settled, plus a little longer."""
         self.world.run(self.world.now + 12.0)
         self.stored.counts.clear()
         act()
@@ -75,17 +75,17 @@ class LargeGroup(Storm):
         return Counter(self.stored.counts)
 
     def join(self) -> None:
-        """A further member joins."""
+        """Adds a member."""
         self.members.append(self._member(len(self.members)))
         self.members[-1].begin()
 
     def leave(self) -> None:
-        """One leaves for good."""
+        """Drains the last member for good."""
         member = self.members.pop()
         member.draining, member.wanted = True, False
 
     def restart(self, number: int) -> None:
-        """So many instances leave and come back, one after another."""
+        """Restarts this many instances, one after another."""
         for at, member in enumerate(self.members[:number]):
             self.world.at(3.0 * at, partial(self._end, member))
             self.world.at(3.0 * at + 1.0, partial(self._begin_again, member))
@@ -97,7 +97,7 @@ class LargeGroup(Storm):
         member.begin()
 
     def start(self, seconds: float) -> float:
-        """All join within so many seconds; returns how long it takes from then until all is settled, at most 60 s."""
+        """Starts all members within ``seconds``. Returns the seconds from then until all is settled, at most 60."""
         for at, member in enumerate(self.members):
             self.world.at(seconds * at / len(self.members), member.begin)
         self.world.run(self.world.now + seconds)

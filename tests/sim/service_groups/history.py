@@ -1,4 +1,4 @@
-"""What happened to a group, and what must hold of it: O1 to O7, judged by true time as it happens."""
+"""The history of a group, and its rules O1 to O7, checked in true time as it happens."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Place = tuple[int, int]
-"""The uid of a queue, and a partition."""
+"""The uid of a queue, and a partition number."""
 RIGHTS = 10.0
-"""Seconds until a key that was narrowed has lost its partitions."""
+"""Max seconds until a key with reduced rights has lost its partitions."""
 
 
 @dataclass(eq=False)
 class Life:
-    """A membership, as the member knows it.
+    """A membership, as the member sees it.
 
     Attributes:
-        number: Of the member.
-        born: First epoch of its group.
-        credential: With which it joined.
-        instance: Its name, if it is static.
-        end: When its session is over, as it counts (true time).
-        holds: What it works on, with the epochs.
-        said: The ownerships that it gave back, by name of the queue, partition and epoch.
+        number: The number of the member.
+        born: The first epoch of its group.
+        credential: The credential with which it joined.
+        instance: The instance name of a static member, else empty.
+        end: When its session ends by its own count (true time).
+        holds: The partitions that it works on, with their epochs.
+        said: The ownerships that it gave back: queue name, partition and epoch.
         ended: It has crashed, or holds nothing more.
         left: It has left.
         excused: It was replaced, or has lost a right.
@@ -58,11 +58,11 @@ class History:
     """One history.
 
     Attributes:
-        wrong: What did not hold.
-        counts: What happened how often.
-        lives: All memberships of which somebody knows.
-        grace: Members are static.
-        is_large: Its states are not read.
+        wrong: The violated rules.
+        counts: Counts of events.
+        lives: All memberships that a member learned of.
+        grace: Whether members are static.
+        is_large: The group's states are not checked.
         planned: Called after each plan.
     """
 
@@ -73,12 +73,12 @@ class History:
         self.lives: list[Life] = []
         self.born = 0
         self.narrowed: dict[bytes, float] = {}
-        """By credential since when its rights are what they are."""
+        """When the rights of each credential last changed."""
         self.rights: Mapping[bytes, Credential | None] = {}
         self._last: dict[Place, tuple[int, int]] = {}
-        """The last owner of a partition and its epoch, since its offsets were forgotten."""
+        """The last owner and epoch of each partition since its offsets were last deleted."""
         self._highest: dict[Place, int] = {}
-        """The highest epoch under which a partition ever had an owner."""
+        """The highest epoch of an ownership of each partition, ever."""
         self._state = GroupState()
         self.grace = self.is_large = False
         self.planned: Callable[[], object] = lambda: None
@@ -86,20 +86,18 @@ class History:
 
     @property
     def now(self) -> float:
-        """The true time."""
         return self.stored.world.now
 
     def fails(self, text: str) -> None:
-        """Notes what did not hold."""
+        """Records a violation."""
         self.wrong.append(f"{text} at {self.now - 1000:.3f}")
 
     def life_of(self, number: int, epoch: int) -> Life | None:
         """Returns the membership of an owner."""
-        found = [one for one in self.lives if one.number == number and one.born <= epoch]
-        return max(found, key=lambda one: one.born, default=None)
+        lives = [one for one in self.lives if one.number == number and one.born <= epoch]
+        return max(lives, key=lambda one: one.born, default=None)
 
     def group_changed(self, before: Contents | None, after: Contents | None) -> None:
-        """See :class:`tests.sim.service_groups.stored.Observer`."""
         if after is None:
             self._state = GroupState()
             return
@@ -116,7 +114,7 @@ class History:
             self._check_instances(former, self._state)
 
     def _check_targets(self, before: GroupState, after: GroupState) -> None:
-        """Who is new has no targets, and a queue that is there keeps those that it has while somebody may read it."""
+        """A new member has no targets. An existing queue keeps having targets while a present member may read it."""
         for uid, planned in after.plan.items():
             for target in planned.targets.values():
                 if target.member in after.members and after.members[target.member].state == "new":
@@ -133,11 +131,11 @@ class History:
                 self.fails(f"O5: {uid} is there, and nobody is to own it any more")
 
     def _excuse(self, before: GroupState, after: GroupState) -> None:
-        """Somebody has the place of another one with its instance name."""
-        there = {one.instance for one in after.members.values()}
+        """Excuses a member that was replaced by another one with its instance name."""
+        instances = {one.instance for one in after.members.values()}
         for number in before.members.keys() - after.members.keys():
             life = self.life_of(number, before.head.epoch)
-            if life is not None and life.instance and life.instance in there:
+            if life is not None and life.instance and life.instance in instances:
                 life.excused = True
             member = before.members[number]
             if life is None or life.excused or life.may_go or self.rights.get(life.credential.id) != life.credential:
@@ -146,14 +144,14 @@ class History:
                 self.fails(f"O7: {number} is gone, and was to be absent")
 
     def _check_instances(self, before: GroupState, after: GroupState) -> None:
-        """Absent members keep their targets; one that has their instance gets them, and nothing else moves."""
+        """Absent members keep their targets. A member with the same instance gets them, and nothing else moves."""
         absent = {number for number, one in before.members.items() if one.state == "absent"}
         moved: dict[Place, tuple[int, int]] = {}
         for uid, queue in before.plan.items():
-            there = after.plan[uid].targets if uid in after.plan else {}
+            targets = after.plan[uid].targets if uid in after.plan else {}
             for part, target in queue.targets.items():
-                if part in there and there[part].member != target.member:
-                    moved[uid, part] = target.member, there[part].member
+                if part in targets and targets[part].member != target.member:
+                    moved[uid, part] = target.member, targets[part].member
         for place, (one, other) in moved.items():
             if one in absent and one in after.members and after.members[one].state == "absent":
                 self.fails(f"O7: {other} has the target {place} of {one}, which is absent")
@@ -162,7 +160,7 @@ class History:
         same = all(one.state == self._was(before, number) for number, one in after.members.items() if one not in new)
         if len(new) != 1 or not gone or not same or not new[0].instance:
             return
-        [member], kept = new, {one.number for one in gone}
+        [member], replaced = new, {one.number for one in gone}
         if any(
             (one.instance, one.state == "leaving") != (member.instance, False)
             or (one.state == "absent" and one.absent + one.grace < after.head.epoch)
@@ -171,19 +169,20 @@ class History:
         ):
             return
         owners = (target.member for queue in before.plan.values() for target in queue.targets.values())
-        loads = Counter(member.number if owner in kept else owner for owner in owners)
+        loads = Counter(member.number if owner in replaced else owner for owner in owners)
         shares = [loads[number] for number, one in after.members.items() if one.state == "present"]
         leaving = sum(loads[number] for number, one in after.members.items() if one.state == "leaving")
         if leaving or before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
             return
-        if not all(one not in before.members or (one in kept and to == member.number) for one, to in moved.values()):
+        if not all(
+            one not in before.members or (one in replaced and to == member.number) for one, to in moved.values()
+        ):
             self.fails(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
     def _was(self, state: GroupState, number: int) -> str:
         return state.members[number].state if number in state.members else "new"
 
     def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: Deed) -> None:
-        """See :class:`tests.sim.service_groups.stored.Observer`."""
         self.counts[deed.kind] += 1
         for part in before.keys() | after.keys():
             place, old, new = (uid, part), before.get(part), after.get(part)
@@ -204,7 +203,7 @@ class History:
             self.fails(f"O3: {place} went from {old.position} to {new.position} by a {deed.kind}")
 
     def _owned(self, place: Place, owner: int, epoch: int, came: str) -> None:
-        """A partition has another owner."""
+        """Checks a new owner of a partition."""
         self.counts[f"owned {came}"] += 1
         life = self.life_of(owner, epoch)
         self._check_work(place, life, f"{owner} became the owner")
@@ -223,14 +222,14 @@ class History:
             self.fails(f"O6: {owner} may not have {place}")
 
     def lacks(self, credential: Credential, uid: int, seconds: float) -> bool:
-        """Returns whether a credential may not have a queue's partitions, for so many seconds."""
+        """Returns whether a credential has had no right to a queue's partitions for ``seconds``."""
         queue = self.queue_of(uid)
         if queue is None or self.narrowed.get(credential.id, 0.0) > self.now - seconds:
             return False
         return not may(self.rights.get(credential.id), queue)
 
     def queue_of(self, uid: int) -> Queue | None:
-        """Returns the queue with a uid, if it is there."""
+        """Returns the queue with a uid, or None if it does not exist."""
         queue = self.stored.queues.get(self.stored.names_of[uid])
         return queue if queue is not None and queue.uid == uid else None
 
@@ -244,7 +243,7 @@ class History:
     def takes(
         self, life: Life, place: Place, epoch: int, position: Position | None, came: str, note: bytes | None
     ) -> None:
-        """A member begins to work on a partition, as it was told."""
+        """A member begins to work on a partition, with the position, origin and note that it was told."""
         self.counts["taken"] += 1
         if self._said(life, place, epoch):
             self.fails(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
@@ -272,5 +271,5 @@ def may(credential: Credential | None, queue: Queue) -> bool:
 
 
 def is_before(one: Position | None, other: Position | None) -> bool:
-    """Returns whether an offset is before another one; None: before all messages."""
+    """Returns whether an offset is below another one. None is below all messages."""
     return other is not None and (one is None or one < other)

@@ -1,4 +1,4 @@
-"""A member of a group as the design's "What a client does" has it: one heartbeat, and work on what it owns."""
+"""A member of a group, as "What a client does" in the design describes it: one heartbeat, and work on what it owns."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from tests.sim.service_groups.web import Web
 
 Begin = Callable[["Web", Any], object]
-"""Begins a request at a process; returns what ends it when its client has left, if anything."""
+"""Begins a request at a process. May return a function that ends it when its client has left."""
 Spot = tuple[str, int]
-"""A partition by the name of its queue."""
+"""The name of a queue, and a partition number."""
 PATIENCE = 1.5
-"""Seconds after which an answer is waited for no more."""
+"""Max seconds to wait for an answer."""
 
 
 class NoAnswerError(Exception):
-    """A request or its answer was lost."""
+    pass
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Holding:
     """A partition that a member works on.
 
     Attributes:
-        place: Its partition.
-        epoch: Of the ownership.
-        next: Number of the message that is next.
-        until: When it is to be given back; None: nobody waits for it.
+        place: The partition.
+        epoch: The epoch of the ownership.
+        next: Number of the next message.
+        until: When it must be given back; None if no member waits for it.
         busy: A message is being handled.
     """
 
@@ -62,14 +62,14 @@ class Habits:
     """How a member behaves.
 
     Attributes:
-        pace: Seconds between messages.
-        hurry: Seconds that a message takes.
+        pace: Mean seconds between messages.
+        hurry: Mean seconds to handle a message.
         deaf: It does not give back what others wait for.
-        generous: How often it gives back what it was not asked for, after a message.
-        repeats: How often a request arrives twice, the second time late.
-        loses: How often a request or an answer is lost.
-        late: How often one of them takes seconds, at most 12.
-        patience: Seconds for which it waits for an answer to a heartbeat, beside those for which that may wait.
+        generous: Probability that it gives a partition back unasked after a message.
+        repeats: Probability that a request arrives twice, the second time late.
+        loses: Probability that a request or an answer is lost.
+        late: Probability that a request or an answer takes seconds, at most 12.
+        patience: Seconds that it waits for the answer to a heartbeat, on top of the heartbeat's own wait.
     """
 
     pace: float = 0.4
@@ -83,11 +83,10 @@ class Habits:
 
 
 FIRST = 1_000_000
-"""Of the ids of messages, in ticks."""
+"""Ticks before the id of message 1."""
 
 
 def position_of(number: int) -> Position:
-    """Returns the id of a message."""
     return FIRST + number, LOW_MIN
 
 
@@ -95,14 +94,14 @@ class Member(Process):
     """A machine on which members live, one after another.
 
     Args:
-        storm: What it lives in.
-        request: What it joins with.
+        storm: The history that it is part of.
+        request: The request with which it joins.
         habits: How it behaves.
 
     Attributes:
         stay: The present membership.
-        wanted: It is to be a member.
-        cut: Until then nothing of it arrives, nor at it.
+        wanted: Whether a member should live there.
+        cut: Until then nothing that it sends or is sent arrives.
     """
 
     def __init__(self, storm: Storm, request: JoinRequest, habits: Habits) -> None:
@@ -117,12 +116,12 @@ class Member(Process):
         self.holds: dict[Spot, Holding] = {}
         self.draining = False
         self._given: dict[Spot, int] = {}
-        """By partition the epoch under which it is given back."""
+        """The epochs of partitions being given back."""
         self._heart: Callable[[], None] | None = None
         self._id = ""
 
     def begin(self) -> None:
-        """Begins a life, unless it lives."""
+        """Starts a life, unless it lives."""
         if self._lives:
             return
         self._lives = True
@@ -131,7 +130,6 @@ class Member(Process):
         self._start(self._live())
 
     def crash(self) -> None:
-        """See the base class."""
         super().crash()
         self._lives = False
         self._drop()
@@ -147,7 +145,6 @@ class Member(Process):
         self.threads.append(task)
 
     def _drop(self) -> None:
-        """Stops all work."""
         if self.stay is not None:
             self.stay.ended = True
             self.stay.holds.clear()
@@ -155,10 +152,10 @@ class Member(Process):
         self.holds.clear()
         self._given.clear()
 
-    # The wire
+    # The network
 
     async def ask(self, begin: Begin, wait: float = 0.0, *, is_heartbeat: bool = False) -> Any:  # noqa: ANN401 - any
-        """Sends a request to some process, and waits for the answer."""
+        """Sends a request to a random process, and waits for the answer."""
         request = Request(self, begin)
         patience = PATIENCE
         if is_heartbeat:
@@ -174,12 +171,10 @@ class Member(Process):
                 self._heart = None
 
     def is_lost(self) -> bool:
-        """Returns whether something is lost on its way."""
         loses = self.habits.loses
         return self.world.now < self.cut or (loses > 0 and self.world.rng.random() < loses)
 
     def delay(self) -> float:
-        """Returns the seconds of one way."""
         rng = self.world.rng
         if self.habits.late and rng.random() < self.habits.late:
             return rng.random() ** 2 * 12
@@ -227,23 +222,23 @@ class Member(Process):
         )
 
     def end_of(self, sent: float, session: float) -> float:
-        """Returns when a session is over: it is counted from the moment at which the request was sent."""
+        """Returns when a session ends. It counts from when the request was sent."""
         return sent + session
 
     def is_over(self, stay: Life) -> bool:
-        """Returns whether an answer comes after the end of the session, and counts as none."""
+        """Returns whether the session has ended, so that an answer does not count any more."""
         return self.world.now >= stay.end
 
     async def _beat(self, stay: Life, credential: Credential, wait: float) -> HeartbeatAnswer | None:
-        sent, given, member = self.world.now, dict(self._given), self._id
+        sent, giving_back, member = self.world.now, dict(self._given), self._id
         owned: dict[str, dict[int, int]] = {}
         back: dict[str, dict[int, int]] = {}
         for (name, part), holding in self.holds.items():
             owned.setdefault(name, {})[part] = holding.epoch
-        for (name, part), epoch in given.items():
+        for (name, part), epoch in giving_back.items():
             back.setdefault(name, {})[part] = epoch
             stay.said.add((name, part, epoch))
-        wait = 0.0 if given else max(0.0, min(wait, stay.end - sent))
+        wait = 0.0 if giving_back else max(0.0, min(wait, stay.end - sent))
         beat = Heartbeat(owned, back, self.draining, wait)
         try:
             answer: HeartbeatAnswer = await self.ask(
@@ -258,14 +253,13 @@ class Member(Process):
         if self.is_over(stay):
             return None
         stay.end = max(stay.end, self.end_of(sent, answer.session))
-        for spot, epoch in given.items():
+        for spot, epoch in giving_back.items():
             if self._given.get(spot) == epoch:
                 del self._given[spot]
         self._follow(stay, answer, sent, owned)
         return answer
 
     def _follow(self, stay: Life, answer: HeartbeatAnswer, sent: float, owned: dict[str, dict[int, int]]) -> None:
-        """Does what an answer says."""
         for name, numbers in answer.lost.items():
             for part in map(int, numbers):
                 holding = self.holds.get((name, part))
@@ -274,9 +268,9 @@ class Member(Process):
         for name, taken in answer.take.items():
             for part, one in taken.items():
                 self._take(stay, (name, int(part)), one)
-        for name, wanted in answer.give_back.items():
-            for part, what in wanted.items():
-                self._asked(stay, (name, int(part)), what.epoch, sent + what.within)
+        for name, requests in answer.give_back.items():
+            for part, request in requests.items():
+                self._asked(stay, (name, int(part)), request.epoch, sent + request.within)
 
     def _asked(self, stay: Life, spot: Spot, epoch: int, until: float) -> None:
         """Gives a partition back when its message is handled, or its time is over."""
@@ -305,7 +299,7 @@ class Member(Process):
         self.storm.history.takes(stay, place, one.epoch, position, one.came, note)
 
     def _give_back(self, stay: Life, spot: Spot, holding: Holding | None = None) -> None:
-        """Stops work on a partition, and says so with the next heartbeat."""
+        """Stops work on a partition, and reports that with the next heartbeat."""
         present = self.holds.get(spot)
         if present is None or (holding is not None and present is not holding) or self.stay is not stay:
             return
@@ -320,7 +314,6 @@ class Member(Process):
     # Work
 
     async def _handle(self, stay: Life) -> None:
-        """Handles messages of what it owns, and commits."""
         rng, world = self.world.rng, self.world
         while self.stay is stay and self.wanted:  # bounded: by the history
             await asyncio.sleep(world.some(self.habits.pace))
@@ -367,10 +360,10 @@ class Member(Process):
 
 
 class Request:
-    """A request on its way.
+    """A request under way.
 
     Args:
-        member: Who sends it.
+        member: The sender.
         begin: Begins it where it arrives.
 
     Attributes:
@@ -412,11 +405,10 @@ class Request:
             self.answer.set_exception(error)
 
     def give_up(self) -> None:
-        """Waits no more."""
         if not self.answer.done():
             self.answer.set_exception(NoAnswerError())
 
     def leave(self) -> None:
-        """Has the process know that nobody waits."""
+        """Tells the process that its client has left."""
         if callable(self._leave):
             self._web.process.soon(self._member.delay(), self._leave)

@@ -1,4 +1,4 @@
-"""Processes of the service, and clocks that stand still with their machine."""
+"""Processes of the service, and clocks that stop with their machine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.sim.world import Process, SimulatedCore, World
 
 T = TypeVar("T")
 CHECKED = 0.3
-"""Seconds within which a process finds that its clock is wrong."""
+"""Max seconds until a process notices that its clock is wrong."""
 
 
 class Machine(Process):
     """A process on a machine of its own.
 
     Args:
-        world: Where it runs.
-        offset: Seconds that its clock is ahead of the true time.
+        world: The simulated world.
+        offset: Seconds by which its clock is ahead of the true time.
 
     Attributes:
-        known: What it knows of that.
-        was_set: When it was set last (true time).
+        known: The offset as the process knows it.
+        was_set: When the clock was last set (true time).
     """
 
     def __init__(self, world: World, offset: float) -> None:
@@ -33,7 +33,7 @@ class Machine(Process):
         self.was_set = 0.0
 
     def stand(self, seconds: float) -> None:
-        """Stands still with its clock, which is set some time later."""
+        """Stops together with its clock, which is set some time later."""
         self.pause(seconds)
         self.offset -= seconds
         rng = self.world.rng
@@ -52,7 +52,7 @@ class GroupCore(SimulatedCore):
     """The core of one life of a process.
 
     Args:
-        process: Whose core this is.
+        process: The process of the core.
     """
 
     def __init__(self, process: Machine) -> None:
@@ -64,6 +64,6 @@ class GroupCore(SimulatedCore):
         self.chance = process.world.rng
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """See the base class. The work is done a moment later."""
+        """Does the work in a later turn of the loop."""
         await asyncio.sleep(0)
         return work()

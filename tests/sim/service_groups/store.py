@@ -1,4 +1,4 @@
-"""The store of one process: what groups need of it, by the pure functions that the real stores have."""
+"""The store of one process: the parts that groups need, by the pure functions of the real stores."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.sim.service_groups.stored import APPLICATION, Contents, Deed, Proposa
 
 T = TypeVar("T")
 TIMEOUT = 0.5
-"""Seconds after which nobody waits for the answer to a transaction."""
+"""Seconds to wait for the answer to a transaction."""
 PATIENCE = 2.0
-"""Seconds after which it is not sent again."""
+"""Seconds after which a transaction is not repeated."""
 ROW_AGE = 2.0
-"""Seconds for which a queue's row may be used unread."""
+"""Seconds for which a queue's row may be used from the cache."""
 WRITE_DEADLINE = 1.0
-"""Seconds in which a plain write is at a quorum, or fails."""
+"""Seconds until a plain write fails that has not reached a quorum."""
 
 
 class GroupStore:
-    """A store as one process has it. What it does takes time, in which the process may stand still or crash.
+    """A store as one process sees it. Calls take time, in which the process may stop or crash.
 
     Args:
-        stored: What is stored.
-        process: Which one.
+        stored: The stored state.
+        process: The process.
     """
 
     centre = ""
@@ -51,38 +51,31 @@ class GroupStore:
 
     @property
     def store(self) -> Store:
-        """Itself, for those who want a store."""
         return awaited(self)
 
     def adopt(self, _loop: object) -> None:
-        """See the contract."""
+        pass
 
     def claims_refusal(self, queue: Queue) -> str | None:
-        """See the contract."""
         return None
 
     def groups_refusal(self) -> str | None:
-        """See the contract."""
         return None
 
     # Time
 
     def claim_time(self) -> int:
-        """See the contract."""
         if not self._stored.linear and abs(self._process.known) > self._stored.slack / 2:
             raise StoreUnavailable("the clock is wrong")
         return ids.seconds_to_ticks(self._process.clock())
 
     def claim_now(self) -> int:
-        """See the contract."""
         return ClaimLogs.claim_now(cast("ClaimLogs", self))
 
     def sample_clock(self) -> ClockSample:
-        """See the contract."""
         return ClockSample(self.claim_now(), self._world.now)
 
     async def confirm_clock(self, sample: ClockSample) -> None:
-        """See the contract."""
         if self._stored.linear:
             return
         until = self._world.now + PATIENCE
@@ -97,7 +90,7 @@ class GroupStore:
     # Calls
 
     async def _call(self, effect: Callable[[], T]) -> T:
-        """Does something at the store at one moment on the way of a question and its answer."""
+        """Carries out an effect at the store, at an instant between question and answer."""
         stored, world, process = self._stored, self._world, self._process
         rng, faults = world.rng, stored.faults
         if faults.hesitant and rng.random() < faults.hesitant:
@@ -115,16 +108,16 @@ class GroupStore:
             process.soon(world.some(faults.slow), partial(_answer, answered, effect()), life)
 
         world.at(world.some(faults.slow), arrive)
-        found: T = await answered
-        return found
+        value: T = await answered
+        return value
 
     async def _transact(
         self, register: Register, version: int, change: Callable[[Any], Any], after: Callable[[Any, Any], None]
     ) -> int | None:
-        """Changes a register; returns its new version, or None: refused.
+        """Changes a register. Returns its new version, or None if refused.
 
         Raises:
-            StoreUnavailable: It is not known.
+            StoreUnavailable: The outcome is unknown.
         """
         token, until, doubted = next(self._stored.tokens), self._world.now + PATIENCE, False
         proposal = Proposal(version, token, change, after)
@@ -142,9 +135,9 @@ class GroupStore:
                 raise StoreUnavailable("no answer", outcome="unknown")
 
     async def _read(self, what: str, read: Callable[[], T], size: Callable[[T], int] = lambda _: 0) -> T:
-        found = await self._call(read)
-        self._count(f"reads of {what}", size, found)
-        return found
+        value = await self._call(read)
+        self._count(f"reads of {what}", size, value)
+        return value
 
     def _count(self, kind: str, size: Callable[[Any], int], value: object) -> None:
         if self._stored.counting:
@@ -155,18 +148,15 @@ class GroupStore:
     # The state of the group
 
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        """See the contract."""
         found = await self._read("heads", lambda: self._stored.group.read(serial=serial), lambda _: 60)
         return _headed(*found)
 
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
-        """See the contract."""
         version, contents = await self._read("states", self._stored.group.read, lambda found: _size(found[1]))
         head = _headed(version, contents)
         return None if head is None else StoredGroup(head, tuple(contents.rows.values()))
 
     async def change_group(self, application: str, name: str, version: int, change: GroupChange) -> Head | None:
-        """See the contract."""
         stored = self._stored
 
         def changed(before: Contents | None) -> Contents:
@@ -184,7 +174,6 @@ class GroupStore:
         return None if token is None else replace(change.head, version=token)
 
     async def remove_group(self, application: str, name: str, version: int) -> bool:
-        """See the contract."""
         self._count("changes", lambda _: 100, None)
         return await self._transact(self._stored.group, version, lambda _: None, self._group_changed) is not None
 
@@ -193,24 +182,21 @@ class GroupStore:
             self._stored.observer.group_changed(before, after)
 
     async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
-        """See the contract."""
         return await self._read("names", lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
 
     # Sessions
 
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        """See the contract."""
         seen, stored, world = self.claim_now(), self._stored, self._world
         self._count("writes", lambda _: 60, None)
-        there = await self._call(lambda: stored.stamp(member, seen))
-        if not stored.linear and there > world.now:
-            await asyncio.sleep(min(there - world.now, WRITE_DEADLINE) + world.some(stored.faults.slow))
-            if there > world.now:
+        stored_at = await self._call(lambda: stored.stamp(member, seen))
+        if not stored.linear and stored_at > world.now:
+            await asyncio.sleep(min(stored_at - world.now, WRITE_DEADLINE) + world.some(stored.faults.slow))
+            if stored_at > world.now:
                 raise StoreUnavailable("no answer", outcome="unknown")
         return seen
 
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
-        """See the contract."""
         clock, stored = self.claim_now(), self._stored
 
         def read() -> GroupSessions:
@@ -222,20 +208,18 @@ class GroupStore:
             members = {member: SeenMember(seen, asked.get(member, frozenset())) for member, seen in last.items()}
             return GroupSessions(clock, stored.searched, members)
 
-        found = await self._read("sessions", read, lambda found: 45 * len(found.members))
+        sessions = await self._read("sessions", read, lambda sessions: 45 * len(sessions.members))
         if stored.faults.reading and self._world.rng.random() < stored.faults.reading:
             self._process.pause(self._world.rng.choice((2.0, 4.0)))
             await asyncio.sleep(0.0)
-        return found
+        return sessions
 
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
-        """See the contract."""
         self._count("writes", lambda _: 60, None)
         end = self._world.now + session / 1000
         await self._call(lambda: self._stored.asked.setdefault(member, {}).update({uid: end}))
 
     async def note_search(self, application: str, name: str, when: int) -> None:
-        """See the contract."""
         self._count("writes", lambda _: 60, None)
 
         def note() -> None:
@@ -246,14 +230,12 @@ class GroupStore:
     # Owners and offsets
 
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        """See the contract."""
         register = self._stored.rows(queue.uid)
-        version, rows = await self._read("offsets", register.read, lambda found: 60 * len(found[1]))
-        found = {part: row if part in notes else replace(row, note=None) for part, row in rows.items()}
-        return OwnedOffsets(version or None, found)
+        version, rows = await self._read("offsets", register.read, lambda offsets: 60 * len(offsets[1]))
+        offsets = {part: row if part in notes else replace(row, note=None) for part, row in rows.items()}
+        return OwnedOffsets(version or None, offsets)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
-        """See the contract."""
         new = {one.partition: one for one in owners}
 
         def changed(rows: Rows) -> Rows:
@@ -270,8 +252,8 @@ class GroupStore:
         return done is not None
 
     def _require(self, queue: Queue, *, current: bool = False) -> None:
-        there = self._stored.queues.get(queue.name)
-        if there is None or there.uid != queue.uid or (current and there.version != queue.version):
+        present = self._stored.queues.get(queue.name)
+        if present is None or present.uid != queue.uid or (current and present.version != queue.version):
             raise QueueChanged(queue.name)
 
     def _after(self, queue: Queue, deed: Deed) -> Callable[[Rows, Rows], None]:
@@ -290,7 +272,6 @@ class GroupStore:
         commit: MemberCommit | None = None,
         disown: int | None = None,
     ) -> list[Offset]:
-        """See the contract."""
         check(queue, changes)
         back = frozenset(change.partition for change in changes if change.compare)
         deed = Deed("plain")
@@ -316,14 +297,12 @@ class GroupStore:
         return OwnedOffsets(version or None, rows)
 
     async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
-        """See the contract."""
         recorded = await self._decoded(queue)
         if not recorded.rows:
             raise GroupNotFound(group)
         return recorded_offsets(recorded.rows)
 
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
-        """See the contract."""
         while True:
             recorded = await self._decoded(queue)
             if not recorded.rows:
@@ -335,30 +314,27 @@ class GroupStore:
                 return
 
     async def lag(self, queue: Queue, locations: Sequence[tuple[int, object]]) -> list[Lag]:
-        """See the contract."""
         return [Lag(0, True, 0.0) for _ in locations]  # noqa: FBT003 - as the struct has it
 
     # Queues
 
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
-        """See the contract."""
         cached = self._cached.get(name)
         if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
             return cached[0]
-        found = await self._read("queues", lambda: self._stored.queues.get(name), lambda _: 300)
-        if found is None:
+        row = await self._read("queues", lambda: self._stored.queues.get(name), lambda _: 300)
+        if row is None:
             self._cached.pop(name, None)
             raise QueueNotFound(name)
-        self._cached[name] = (found, self._world.now)
-        return found
+        self._cached[name] = (row, self._world.now)
+        return row
 
     def cached_queue(self, application: str, name: str) -> Queue | None:
-        """See the contract."""
         cached = self._cached.get(name)
         return cached[0] if cached is not None and cached[1] > self._world.now - ROW_AGE else None
 
     async def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
-        """See the contract. A slow replica may not know of a queue."""
+        """Lists queues. A slow replica may miss some."""
         stored, rng = self._stored, self._world.rng
 
         def read() -> list[Queue]:
@@ -369,7 +345,6 @@ class GroupStore:
         return await self._read("lists", read, lambda found: 300 * len(found))
 
     async def has_application(self, name: str) -> bool:
-        """See the contract."""
         return name == APPLICATION
 
 

@@ -1,9 +1,9 @@
-"""What two stores keep of groups: registers that change by transactions, and sessions that are written plainly.
+"""The stored state of groups in two kinds of store: registers changed by transactions, and sessions written plainly.
 
-SQLite's transactions are linear, and its processes share a clock. Cassandra's are linear, too; but whose answer is lost
-may have been applied, may be later, or never, and reads may not show the last change until somebody was told of it.
-Plain writes reach replicas one after another, the highest timestamp stays, and reads see what a quorum has; what a read
-has shown, later ones show, too (`read_repair`, BLOCKING as it is by default).
+SQLite's transactions are linear, and its processes share a clock. Cassandra's are linear as well, but one without an
+answer may have been applied, may be applied later, or never, and reads may miss the last change until a caller was told
+of it. Plain writes reach replicas one after another, the highest timestamp wins, and reads see what a quorum has. What
+one read has shown, later ones show too (`read_repair`, BLOCKING by default).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ APPLICATION, GROUP = "acme", "billing"
 
 @dataclass
 class Faults:
-    """What goes wrong, and how often.
+    """The kinds of faults, and how often each occurs.
 
     Attributes:
-        lost: Answers to transactions that do not come.
-        stuck: Transactions that lie about for a while.
-        failing: Calls that fail without effect.
-        late: Plain writes that reach their replicas seconds late.
-        lacking: Lists that lack a queue.
-        hesitant: Calls of a process that stands still behind its clock, or before it writes.
-        reading: Reads of sessions after which a process stands still.
-        slow: Seconds that one way takes.
+        lost: Fraction of transactions without an answer.
+        stuck: Fraction of transactions that stay pending for a while.
+        failing: Fraction of calls that fail without effect.
+        late: Fraction of plain writes that reach their replicas seconds late.
+        lacking: Fraction of queues missing from a list.
+        hesitant: Fraction of calls before which a process stops.
+        reading: Fraction of reads of sessions after which a process stops.
+        slow: Mean seconds of one trip.
     """
 
     lost: float = 0.0
@@ -53,11 +53,11 @@ Rows = dict[int, OwnedOffset]
 
 @dataclass(frozen=True)
 class Deed:
-    """Who changes offsets.
+    """A change of offsets.
 
     Attributes:
-        kind: What it is.
-        member, epochs: Of a commit.
+        kind: The kind of change.
+        member, epochs: The member and epochs of a commit.
         back: Partitions whose offset may go back.
     """
 
@@ -68,7 +68,7 @@ class Deed:
 
 
 class Observer(Protocol):
-    """Who judges what happens."""
+    """Checks events."""
 
     def offsets_changed(self, uid: int, before: Rows, after: Rows, deed: Deed) -> None:
         """The rows of a queue have changed."""
@@ -87,7 +87,7 @@ class Contents:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A transaction on its way: from one version to another."""
+    """A transaction under way: from one version to another."""
 
     version: int
     token: int
@@ -96,11 +96,11 @@ class Proposal:
 
 
 class Register:
-    """Something that changes by transactions.
+    """A value that changes by transactions.
 
     Args:
-        stored: Where it is.
-        value: What it is.
+        stored: The stored state that it is part of.
+        value: The initial value.
     """
 
     def __init__(self, stored: Stored, value: Any) -> None:  # noqa: ANN401 - of either kind
@@ -108,11 +108,10 @@ class Register:
         self.value = value
         self._stored = stored
         self._hidden: tuple[int, Any] | None = None
-        """What those may still read whom nobody has told of the last change."""
+        """The former version and value, which may be read until a caller was told of the last change."""
         self._lying: list[Proposal] = []
 
     def read(self, *, serial: bool = False) -> tuple[int, Any]:
-        """Reads at a quorum."""
         if serial:
             self._finish()
         if self._hidden is not None:
@@ -122,7 +121,7 @@ class Register:
         return self.version, self.value
 
     def propose(self, proposal: Proposal) -> bool | None:
-        """Does what a transaction asks for when it arrives; None: nobody is told what became of it."""
+        """Handles a transaction on its arrival. Returns None if its caller gets no answer."""
         stored = self._stored
         rng, faults = stored.world.rng, stored.faults
         self._finish()
@@ -139,9 +138,9 @@ class Register:
         return applied or self.version == proposal.token
 
     def _finish(self) -> None:
-        for one in list(self._lying):
+        for proposal in list(self._lying):
             if self._stored.world.rng.random() < 0.6:
-                self._wake(one)
+                self._wake(proposal)
 
     def _wake(self, proposal: Proposal) -> None:
         if proposal in self._lying:
@@ -162,16 +161,16 @@ class Register:
 
 
 class Stored:
-    """What is stored, for all processes.
+    """The stored state, shared by all processes.
 
     Args:
-        world: Its time.
-        faults: What goes wrong; may be changed at any time.
-        linear: SQLite's semantics.
+        world: The source of time and chance.
+        faults: The faults. They may be replaced at any time.
+        linear: Whether it has SQLite's semantics.
         slack: S, in seconds.
 
     Attributes:
-        counts: Reads, plain writes, transactions by what they are, and their bytes, if ``counting``.
+        counts: Reads, plain writes and transactions by kind, and their bytes, if ``counting``.
     """
 
     def __init__(self, world: World, faults: Faults, *, linear: bool, slack: float) -> None:
@@ -185,11 +184,11 @@ class Stored:
         self.offsets: dict[int, Register] = {}
         self.seen: dict[int, list[tuple[int, list[float]]]] = {}
         self.asked: dict[int, dict[int, float]] = {}
-        """By member and queue when it ends."""
+        """End of each request to a member, by member and queue."""
         self.searched = 0
         self.names: set[str] = set()
         self.names_of: dict[int, str] = {}
-        """Of queues, by uid."""
+        """Names of queues by uid."""
         self.counts: Counter[str] = Counter()
         self.counting = False
         self.largest: Counter[str] = Counter()
@@ -197,13 +196,11 @@ class Stored:
         self._uids = itertools.count(1)
 
     def rows(self, uid: int) -> Register:
-        """Offsets of a queue."""
         if uid not in self.offsets:
             self.offsets[uid] = Register(self, {})
         return self.offsets[uid]
 
     def create(self, name: str, partitions: int) -> Queue:
-        """Makes a queue."""
         uid = next(self._uids)
         self.names_of[uid] = name
         self.queues[name] = queue = Queue(
@@ -212,7 +209,7 @@ class Stored:
         return queue
 
     def stamp(self, member: int, seen: int) -> float:
-        """Writes when a member was seen; returns the true time at which a quorum has it."""
+        """Writes when a member was seen. Returns the true time at which a quorum has it."""
         world, faults = self.world, self.faults
         if self.linear:
             arrivals = [world.now] * REPLICAS
@@ -229,17 +226,17 @@ class Stored:
         return sorted(arrivals)[QUORUM - 1]
 
     def last_seen(self) -> dict[int, int]:
-        """Returns what a quorum has, by member.
+        """Returns when each member was last seen, as a quorum has it.
 
-        What one of its replicas lacks is written there before the answer (read repair): no later read misses it.
+        What one of its replicas lacks is written there before the answer (read repair), so no later read misses it.
         """
         now = self.world.now
         asked = (0, 1, 2) if self.linear else self.world.rng.sample(range(REPLICAS), QUORUM)
-        found = {}
+        last = {}
         for member, writes in self.seen.items():
-            there = [write for write in writes if any(write[1][one] <= now for one in asked)]
-            if there:
-                found[member], arrivals = max(there, key=lambda write: write[0])
+            arrived = [write for write in writes if any(write[1][one] <= now for one in asked)]
+            if arrived:
+                last[member], arrivals = max(arrived, key=lambda write: write[0])
                 for one in asked:
                     arrivals[one] = min(arrivals[one], now)
-        return found
+        return last

@@ -1,4 +1,4 @@
-"""A storm: members and processes under faults for a while, and then calm until each partition has its owner."""
+"""A storm: members and processes run under faults for a while, then without until each partition has its owner."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from tests.sim.service_groups.web import Web
 from tests.sim.world import Process, World
 
 STORM = 14.0
-"""Seconds."""
+"""Seconds of faults."""
 LATE = 12.0
 """Seconds after which requests of the storm may still arrive."""
 NAMES = "a", "b", "c"
 OWNER = Caller(frozenset({f"app:{APPLICATION}"}))
 NARROW = Caller(grants=(Grant(APPLICATION, frozenset({"read", "claim"}), ("a",)),))
 ANYBODY = Credential(b"somebody", OWNER)
-"""Who is no member."""
+"""A credential that is not a member's."""
 COLLECTED = 40
-"""Histories after which garbage is collected."""
+"""Histories between two runs of the garbage collector."""
 
 
 class Storm:
     """One history.
 
     Args:
-        seed: Of all chance.
-        linear: With SQLite's semantics; None: chance.
+        seed: Seeds all random choices.
+        linear: Whether the store has SQLite's semantics; None: random.
 
     Attributes:
-        present: Credentials with the rights that they have now.
-        session, revoke, grace: Of all members, in ms; 0: by chance.
-        slack: S, in seconds; 0: by chance.
-        processes: How many there are; 0: by chance.
+        present: Credentials with their present rights.
+        session, revoke, grace: Of all members, in ms; 0: random.
+        slack: S, in seconds; 0: random.
+        processes: Number of processes; 0: random.
     """
 
     session = revoke = grace = processes = 0
@@ -77,7 +77,6 @@ class Storm:
         self.members = [self.member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
     def faults(self, *, linear: bool) -> Faults:
-        """Draws what goes wrong in the store."""
         rng = self.rng
         if linear:
             return Faults(failing=rng.choice((0, 0, 0.03)), hesitant=rng.choice((0, 0.004)), slow=0.003)
@@ -93,7 +92,6 @@ class Storm:
         )
 
     def member(self, number: int) -> Member:
-        """Makes a member."""
         rng = self.rng
         credential = Credential(b"key %d" % rng.choice((0, number)), OWNER)
         self.present.setdefault(credential.id, credential)
@@ -111,13 +109,12 @@ class Storm:
         return Member(self, request, self.habits())
 
     def wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Draws the names and patterns that a member asks for."""
+        """Draws the names and patterns that a member requests."""
         if self.rng.random() < 0.7:
             return NAMES, ()
         return self.rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
 
     def habits(self) -> Habits:
-        """Draws how a member behaves."""
         rng = self.rng
         trouble = rng.choice((0.0, 0.0, 1.0))
         return Habits(
@@ -131,7 +128,6 @@ class Storm:
         )
 
     def deeds(self) -> list[Callable[[], None]]:
-        """Draws what happens."""
         kinds = (
             self._crash_web,
             self._pause_web,
@@ -149,28 +145,26 @@ class Storm:
         )
         return [self.rng.choice(kinds) for _ in range(self.rng.choice((0, 2, 4, 8)))]
 
-    # What members and processes ask for
+    # Used by members and processes
 
     def rights(self, credential: Credential) -> Credential | None:
-        """Returns a credential with the rights that it has now."""
+        """Returns a credential with its present rights, or None if it was revoked."""
         return self.present.get(credential.id)
 
     def create(self, name: str, partitions: int = 0) -> None:
-        """Makes a queue."""
         self.uids[name].append(self.stored.create(name, partitions or self.rng.choice((1, 2, 3, 4))).uid)
 
     def place(self, name: str, part: int, epoch: int) -> Place:
-        """Returns the partition that somebody owned under an epoch."""
+        """Returns the partition that was owned under an epoch, as some queues of a name were recreated."""
         for uid in reversed(self.uids[name]):
             row = self.stored.rows(uid).value.get(part)
             if row is not None and row.epoch == epoch:
                 return uid, part
         return self.uids[name][-1], part
 
-    # What happens
+    # Events
 
     def run(self) -> History:
-        """Lets it happen."""
         world, rng = self.world, self.rng
         for member in self.members:
             world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
@@ -187,7 +181,6 @@ class Storm:
         return self.history
 
     def end(self) -> None:
-        """Ends everything."""
         for web in self.webs:
             web.process.life += 1
         for member in self.members:
@@ -195,7 +188,6 @@ class Storm:
         self.world.end()
 
     def calm(self) -> None:
-        """Ends all trouble."""
         self.stored.faults = Faults(slow=self.stored.faults.slow)
         for process in (*(web.process for web in self.webs), *self.members):
             process.paused_until = 0.0
@@ -248,7 +240,7 @@ class Storm:
         self._return(member)
 
     def _replace(self) -> None:
-        """Another machine has the same instance name."""
+        """Starts another machine with the same instance name."""
         former = self.rng.choice(self.members)
         member = Member(self, former.request, former.habits)
         self.members.append(member)
@@ -301,7 +293,7 @@ class Storm:
         web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
 
     def _stop(self) -> None:
-        """Nobody is a member for a while, in which others commit and forget."""
+        """Lets all members leave for a while, in which others commit and delete offsets."""
         for member in self.members:
             member.wanted = False
             self._return(member)
@@ -317,11 +309,10 @@ class Storm:
             call = web.groups.forget(APPLICATION, GROUP)
         web.run(call, lambda _value, _error: None)
 
-    # How it ends
+    # Checks at the end
 
     def _missing(self) -> list[str]:
-        """Returns what is not yet as it should be."""
-        wrong, loads = [], Counter[int]()
+        problems, loads = [], Counter[int]()
         living = {member.stay.number: member for member in self.members if member.wanted and member.stay is not None}
         unequal = any(member.wanted and member.stay is None for member in self.members)
         for name, queue in self.stored.queues.items():
@@ -338,16 +329,16 @@ class Storm:
                 stay: Life | None = living[owner].stay if owner in living else None
                 if not takers:
                     if stay is not None:
-                        wrong.append(f"O6: {owner} keeps {name}/{part}")
+                        problems.append(f"O6: {owner} keeps {name}/{part}")
                 elif owner not in takers or stay is None:
-                    wrong.append(f"O5: {owner} owns {name}/{part}, not one of {sorted(takers)}")
+                    problems.append(f"O5: {owner} owns {name}/{part}, not one of {sorted(takers)}")
                 elif stay.holds.get((queue.uid, part)) != row.epoch:
-                    wrong.append(f"O5: {owner} does not know that it owns {name}/{part}")
+                    problems.append(f"O5: {owner} does not know that it owns {name}/{part}")
                 loads[owner] += 1
         uneven = living and max(map(loads.get, living, [0] * len(living))) - min(map(loads.get, living, [0])) > 1
-        if not wrong and not unequal and uneven:
-            wrong.append(f"O7: {sorted(loads.items())}")
-        return wrong
+        if not problems and not unequal and uneven:
+            problems.append(f"O7: {sorted(loads.items())}")
+        return problems
 
     def _wants(self, request: JoinRequest, name: str) -> bool:
         return name in request.names or any(fnmatchcase(name, pattern) for pattern in request.patterns)
@@ -355,7 +346,7 @@ class Storm:
 
 @contextmanager
 def histories() -> Iterator[None]:
-    """Has processes that have crashed say nothing of it, and collects garbage between two histories."""
+    """Silences the logs of crashed processes, and collects garbage only between two histories."""
     loggers = [logging.getLogger(name) for name in ("queuey", "asyncio")]
     levels = [logger.level for logger in loggers]
     hook = sys.unraisablehook
@@ -378,7 +369,6 @@ def histories() -> Iterator[None]:
 
 
 def played(seed: int, kind: type[Storm] = Storm) -> History:
-    """Plays one history."""
     history = kind(seed).run()
     Process.present = None
     return history
@@ -387,14 +377,14 @@ def played(seed: int, kind: type[Storm] = Storm) -> History:
 def violations(
     seeds: Iterable[int], kind: type[Storm] = Storm, *, breaking: Sequence[str] = ("",), enough: int = 1
 ) -> list[str]:
-    """Plays histories until enough are found in which something did not hold; returns what."""
-    found = []
+    """Runs histories until ``enough`` of them violate a rule in ``breaking``. Returns their violations."""
+    broken = []
     with histories():
         for before, seed in enumerate(seeds):
             if before % COLLECTED == 0:
                 gc.collect()
             if wrong := [text for text in played(seed, kind).wrong if text.startswith(tuple(breaking))]:
-                found.append(f"history {seed}: {wrong[:5]}")
-                if len(found) == enough:
+                broken.append(f"history {seed}: {wrong[:5]}")
+                if len(broken) == enough:
                     break
-    return found
+    return broken

@@ -1,4 +1,4 @@
-"""What a large group costs on Cassandra: "What it costs" of the page on the architecture of groups."""
+"""The costs of a large group on Cassandra, as in "What it costs" of the architecture page on groups."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.sim.service_groups.costs import PROCESSES, LargeGroup
 from tests.sim.service_groups.storm import histories
 
 LARGEST = 100_000
-"""Max bytes of a row."""
+"""Max size of a row in bytes."""
 SETTLED = 30.0
 """Max seconds from the last of 1,000 joins within 10 s until each partition is at its member."""
 HEAD, SEEN, NUMBER = 60, 45, 25
-"""Bytes of a head, of a session that is read, and of a target in the state."""
+"""Bytes of a head, of a session in a read, and of a target in the state."""
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ HEAD, SEEN, NUMBER = 60, 45, 25
     ],
 )
 def test_costs(members: int, queues: int, partitions: int) -> None:
-    """Joins at once settle soon; one join, a leave and restarts cost what the page says."""
+    """Many joins at once settle soon; one join, a leave and restarts cost what the page says."""
     with histories():
         group = LargeGroup(members - 1, queues, partitions, grace=60_000)
         assert group.start(10.0) <= SETTLED
@@ -52,7 +52,7 @@ def test_costs(members: int, queues: int, partitions: int) -> None:
 
 
 def _check_idle(counts: Counter[str], members: int) -> None:
-    """Waiting heartbeats write once a third of the session, and read a head each half second a process."""
+    """Checks that waiting heartbeats write once a third of the session, and processes read a head each half second."""
     seconds = 3.0
     assert counts["changes"] == counts["hand-overs"] == counts["reads of states"] == counts["reads of offsets"] == 0
     assert counts["writes"] <= members * (seconds / 3.3 + 1)

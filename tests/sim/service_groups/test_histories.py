@@ -1,4 +1,4 @@
-"""What groups promise, in histories of trouble in simulated time."""
+"""The guarantees of groups, in histories with faults in simulated time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.sim.service_groups.storm import Storm, histories, violations
 
 needs_histories = pytest.mark.needs_histories
 HISTORIES = 2000
-"""Histories of `make check`; the first part of them is played by `make test`."""
+"""Histories of `make check`. `make test` runs the first part of them."""
 MANY = int(os.environ.get("SIM_HISTORIES", "100000"))
 """Histories of the slow tests."""
 PARTS, MANY_PARTS = 20, 4
-"""Tests that share these histories: several processes can play them, and none goes on for minutes without an end."""
+"""Tests that share these histories, so that several processes can run them and none takes minutes without output."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=needs_histories) for part in range(1, PARTS))])
 def test_guarantees(part: int) -> None:
-    """Whatever fails, O1 to O7 hold."""
+    """O1 to O7 hold, whatever fails."""
     assert violations(range(part, HISTORIES, PARTS)) == []
 
 
@@ -30,19 +30,19 @@ def test_guarantees(part: int) -> None:
 @pytest.mark.timeout(12 * 3600)
 @pytest.mark.parametrize("part", range(MANY_PARTS))
 def test_guarantees_in_many_histories(part: int) -> None:
-    """The same in as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    """O1 to O7 hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
     assert violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
 
 
 def test_histories_are_what_they_should_be() -> None:
-    """Partitions are handed over in each way, offsets recorded; a seed says everything."""
+    """Partitions are handed over in each way and offsets are recorded; a seed determines the history."""
     with histories():
         first = [Storm(seed).run() for seed in range(20)]
         again = [Storm(seed).run() for seed in range(3)]
     assert [one.counts for one in again] == [one.counts for one in first[:3]]
     counts = sum((one.counts for one in first), type(first[0].counts)())
     with histories():
-        # A commit without a member seldom finds the group without members.
+        # A commit outside a membership rarely finds the group without members.
         more = (Storm(seed).run().counts for seed in range(20, 200))
         assert any({"plain", "forget"} & each.keys() for each in itertools.chain([counts], more))
     assert {"owned new", "owned given back", "owned lost", "taken", "committed"} <= counts.keys()

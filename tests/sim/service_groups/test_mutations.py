@@ -1,4 +1,4 @@
-"""Without any one of its mechanisms a group breaks a promise in some history."""
+"""Without any one of its mechanisms a group breaks a guarantee in some history."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.sim.service_groups.store import GroupStore
 from tests.sim.service_groups.storm import Storm, violations
 
 ENOUGH = 400
-"""Histories in which a mechanism that is missing must have been missed."""
+"""Max histories until a missing mechanism shows."""
 Rows = Mapping[int, OwnedOffset]
 Words = Mapping[int, tuple[int, int]]
 
@@ -58,7 +58,7 @@ Words = Mapping[int, tuple[int, int]]
 
 
 def committing(of: Callable[[OwnedOffset, MemberCommit], OwnedOffset]) -> Callable[..., Decision]:
-    """Returns a decision about other rows than there are, when a member commits."""
+    """Returns a decision on altered rows for commits of members."""
 
     def decided(
         present: dict[int, OwnedOffset],
@@ -79,17 +79,15 @@ def committing(of: Callable[[OwnedOffset, MemberCommit], OwnedOffset]) -> Callab
 
 
 def of_anybody(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
-    """Compares neither the owner nor the epoch."""
     return changed(row, owner=commit.member, epoch=commit.epochs[row.partition])
 
 
 def under_any_epoch(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
-    """Compares the owner alone."""
     return changed(row, epoch=commit.epochs[row.partition]) if row.owner == commit.member else row
 
 
 def going_back(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
-    """Records what comes late over what came later."""
+    """Records a late commit over a later one."""
     return changed(row, position=None)
 
 
@@ -100,7 +98,7 @@ def setting_back(
     commit: MemberCommit | None = None,
     lost: Container[int] = (),
 ) -> Decision:
-    """Compares nothing but what it is asked to compare."""
+    """Compares only what it is asked to compare."""
     if commit is None or any(change.compare for change in changes):
         return decide(present, changes, now, commit, lost)
     return committing(going_back)(present, changes, now, commit, lost)
@@ -112,24 +110,23 @@ def setting_back(
 async def at_any_version(
     one: GroupStore, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]
 ) -> bool:
-    """Hands over whatever was recorded meanwhile."""
+    """Hands over even if something was recorded meanwhile."""
     return await REAL_HAND_OVER(one, queue, group, one._stored.rows(queue.uid).version or None, owners)
 
 
 async def as_first_read(one: GroupStore, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
     """Returns the offsets of an earlier read with the present version."""
-    found = await REAL_OWNED(one, queue, group, notes)
-    before: dict[int, OwnedOffsets] = vars(one).setdefault("earlier", {})
-    earlier = before.get(queue.uid)
-    before[queue.uid] = found
+    offsets = await REAL_OWNED(one, queue, group, notes)
+    earlier_reads: dict[int, OwnedOffsets] = vars(one).setdefault("earlier", {})
+    earlier = earlier_reads.get(queue.uid)
+    earlier_reads[queue.uid] = offsets
     if earlier is None:
-        return found
-    rows = {n: changed(row, position=earlier.rows.get(n, row).position) for n, row in found.rows.items()}
-    return OwnedOffsets(found.version, rows)
+        return offsets
+    rows = {n: changed(row, position=earlier.rows.get(n, row).position) for n, row in offsets.rows.items()}
+    return OwnedOffsets(offsets.version, rows)
 
 
 def twice_in_an_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Hands over what was handed over in this epoch."""
     epoch = state.head.epoch
     result = hand_over(state, uid, rows, given_back)
     owners = {row.partition: row for row in result.owners}
@@ -143,12 +140,12 @@ def twice_in_an_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words
 
 
 def for_any_ownership(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Takes a give-back for one of the present ownership."""
+    """Applies a give-back of any ownership to the present one."""
     return hand_over(state, uid, rows, {n: (who, rows[n].epoch) for n, (who, _) in given_back.items() if n in rows})
 
 
 def taken_for_given_back(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Says of whoever is gone that it gave its partitions back."""
+    """Reports partitions of lost members as given back."""
     result = hand_over(state, uid, rows, given_back)
     owners = tuple(changed(row, came="given back") if row.came == "lost" else row for row in result.owners)
     return HandOver(owners, result.needs_plan)
@@ -163,13 +160,13 @@ def from_the_living(state: GroupState, uid: int, rows: Rows, given_back: Words) 
 
 
 def without_another_plan(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Waits for some plan with what has moved in this epoch."""
+    """Does not request a plan for partitions that have moved in this epoch."""
     return HandOver(hand_over(state, uid, rows, given_back).owners, needs_plan=False)
 
 
 @contextmanager
 def by_the_planner() -> Iterator[None]:
-    """Leaves hand-overs to the process that has planned, and to those that hear of a give-back."""
+    """Leaves hand-overs to the process that has planned, and to those that receive a give-back."""
     epochs: dict[StateCache, int] = {}
 
     def adopt(cache: StateCache, state: GroupState, checked: float, *, is_own: bool = False) -> None:
@@ -191,7 +188,7 @@ def by_the_planner() -> Iterator[None]:
 
 
 async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool) -> Any:  # noqa: ANN401
-    """Takes what a heartbeat does not name for given back."""
+    """Treats partitions that a heartbeat does not name as given back."""
     words: dict[str, Words] = {}
     for name, (_, known) in one.owners.rows.items():
         owned = {n: row.epoch for n, row in known.items() if row.owner == member.number}
@@ -206,23 +203,22 @@ async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool
 
 
 def without_slack(one: GroupDraft, state: GroupState, now: int, slack: int, seen: Mapping[int, int]) -> None:
-    """Ends a session when it is over by this clock."""
+    """Ends a session when it is over by the local clock."""
     REAL_DRAFT(one, state, now, 0, seen)
 
 
 async def seen_somewhere(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
-    """Does not wait for a quorum."""
     seen = one.claim_now()
     await one._call(lambda: one._stored.stamp(member, seen))
     return seen
 
 
 async def unchecked(_one: GroupStore, _sample: ClockSample) -> None:
-    """Answers by whatever the clock says."""
+    """Answers without a check of the clock."""
 
 
 async def sessions_before_the_clock(one: GroupStore, application: str, name: str) -> GroupSessions:
-    """Reads sessions, and then the clock."""
+    """Reads the sessions before the clock."""
     found = await REAL_SESSIONS(one, application, name)
     await one._call(lambda: None)
     return changed(found, clock=one.claim_now())
@@ -231,14 +227,14 @@ async def sessions_before_the_clock(one: GroupStore, application: str, name: str
 async def as_if_stamped_now(
     one: LocalGroup, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
 ) -> HeartbeatAnswer | None:
-    """Tells of a whole session, whether or not the member was seen now."""
+    """Grants a whole session, even if the member was not stamped now."""
     answer = await REAL_HEARTBEAT(one, text, credential, content, waiter, last=last)
     member = one.cache.state.members.get(int(text.partition("-")[0]))
     return answer if answer is None or member is None else changed(answer, session=member.session / 1000)
 
 
 async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: Credential) -> Member:  # noqa: ANN401
-    """Renews a session that is over."""
+    """Renews an ended session."""
     number = member.number
     if credential.caller != one.cache.state.subscriptions[member.subscription].credential.caller:
         await one.changes.apply(lambda draft: draft.remove(number))
@@ -257,7 +253,7 @@ async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: C
 
 @contextmanager
 def after_the_end() -> Iterator[None]:
-    """Neither side knows that a session is over."""
+    """Lets both sides ignore the end of a session."""
     with replace(LocalGroup._renew, renewing_any), replace(Client.is_over, lambda *_: False):
         yield
 
@@ -268,29 +264,28 @@ def after_the_end() -> Iterator[None]:
 async def whatever_the_token(
     one: GroupStore, application: str, name: str, version: int, change: GroupChange
 ) -> Head | None:
-    """Writes over what another process has written."""
     return await REAL_CHANGE(one, application, name, one._stored.group.version, change)
 
 
 def counting(one: GroupDraft) -> int:
-    """Counts epochs up from 1 in each group."""
+    """Counts epochs from 1 in each group."""
     return one._head.epoch + 1
 
 
 def planning_new(state: GroupState, queues: Sequence[Queue]) -> Plan:
-    """Has partitions for members that may never know of it."""
+    """Assigns partitions to members that may never know of it."""
     members = {n: changed(one, state="present") if one.state == "new" else one for n, one in state.members.items()}
     return planned(changed(state, members=members), queues)
 
 
 async def by_lists(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
-    """Takes a queue that a list lacks for deleted."""
+    """Treats a queue that is missing in a list as deleted."""
     return await find_queues(store, application, changed(state, plan={}), fresh=fresh)
 
 
 @contextmanager
 def by_name() -> Iterator[None]:
-    """Takes a queue that was made again for the one before."""
+    """Treats a recreated queue as the former one."""
 
     def planned_by_name(state: GroupState, queues: Sequence[Queue]) -> Plan:
         uids = {one.name: uid for uid, one in state.plan.items()}
@@ -322,7 +317,7 @@ def with_former_rights() -> Iterator[None]:
 
 
 def leaving_for_good(one: GroupDraft, number: int, *, returns: bool = False) -> None:
-    """Keeps nothing for an instance that comes back."""
+    """Keeps no targets for an instance that returns."""
     REAL_LEAVE(one, number)
 
 
@@ -342,9 +337,9 @@ class Mutation:
 
     Attributes:
         instead: Takes it out.
-        breaks: What fails without it, one of these.
-        first: The history to begin with: one that shows it, or is near.
-        kind: Histories that aim at it.
+        breaks: The guarantees of which one fails without it.
+        first: The first history to run. It shows the mutation, or is near one that does.
+        kind: The kind of histories that aim at it.
     """
 
     instead: Callable[[], AbstractContextManager[Any]]
@@ -354,7 +349,6 @@ class Mutation:
 
 
 def handing(by: Callable[..., HandOver]) -> Callable[[], AbstractContextManager[Any]]:
-    """Takes something out of hand-overs."""
     return lambda: replace_in(hand_overs, hand_over, by)
 
 
@@ -411,8 +405,8 @@ MUTATIONS: Mapping[str, Mutation] = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mechanism_is_needed(name: str) -> None:
-    """Without it a guarantee fails in some history."""
+    """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        found = violations(range(mutation.first, mutation.first + ENOUGH), mutation.kind, breaking=mutation.breaks)
-    assert found, name
+        broken = violations(range(mutation.first, mutation.first + ENOUGH), mutation.kind, breaking=mutation.breaks)
+    assert broken, name

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from tests.sim.service_groups.storm import Storm
 
 CHECK = 5.0
-"""Seconds between checks of the credential of a heartbeat that waits."""
+"""Seconds between checks of the credential of a waiting heartbeat."""
 
 
 class Web:
-    """A process of the service. After a crash it starts anew.
+    """A process of the service. It restarts after a crash.
 
     Args:
-        storm: What it lives in.
-        offset: Seconds that its clock is ahead.
+        storm: The history that it is part of.
+        offset: Seconds by which its clock is ahead.
     """
 
     def __init__(self, storm: Storm, offset: float) -> None:
@@ -41,7 +41,6 @@ class Web:
         self.start()
 
     def start(self) -> None:
-        """Begins a life."""
         self.core = GroupCore(self.process)
         self.store = GroupStore(self.storm.stored, self.process)
         self.watchers = Watchers()
@@ -52,16 +51,14 @@ class Web:
         self.offsets.require_inactive = self.groups.require_inactive
 
     def crash(self) -> None:
-        """Ends, and is there again at once."""
         self.process.crash()
         self.start()
 
     def run(self, call: Any, done: Done) -> Callable[[], None]:  # noqa: ANN401 - a coroutine
-        """Begins a request; returns what gives it up."""
         return begin(self.core, call, done)
 
     def heartbeat(self, member: str, credential: Credential, beat: Heartbeat, done: Done) -> Callable[[], None]:
-        """Begins a heartbeat; returns what ends it when its client has left."""
+        """Begins a heartbeat. Returns a function that ends it when its client has left."""
         poll = HeartbeatPoll(self, member, credential, beat, done)
         poll.attempt()
         return poll.leave
@@ -75,17 +72,15 @@ class Web:
         epochs: Mapping[int, int],
         notes: Mapping[int, bytes | None],
     ) -> Any:  # noqa: ANN401 - as the use case has it
-        """Records offsets of a member."""
         access = await self._access(name, credential)
         return await self.groups.commit(access, GROUP, member, credential, changes, epochs, notes)
 
     async def record(self, name: str, credential: Credential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
-        """Records offsets of nobody."""
+        """Records offsets outside any membership."""
         access = await self._access(name, credential)
         return await self.offsets.record(access, GROUP, changes)
 
     async def forget(self, name: str, credential: Credential) -> Any:  # noqa: ANN401
-        """Forgets offsets."""
         access = await self._access(name, credential)
         return await self.offsets.forget(access, GROUP)
 
@@ -105,10 +100,10 @@ class HeartbeatPoll(Waiter):
     """A heartbeat, which may wait.
 
     Args:
-        web: Where it has arrived.
-        member: The id that it names.
-        credential: Who sends it.
-        beat: What it says.
+        web: The process that received it.
+        member: The member id in it.
+        credential: The sender's credential.
+        beat: Its content.
         done: Called with the answer.
     """
 
@@ -130,12 +125,11 @@ class HeartbeatPoll(Waiter):
             web.process.soon(CHECK, self._check)
 
     def attempt(self) -> None:
-        """Tries once."""
         self._attempting, self._woken = True, False
         web = self._web
         last = web.process.world.now >= self._end
         present = web.storm.rights(self._credential)
-        if present is None:  # as a view does after a refused try
+        if present is None:  # as a view does after a refused attempt
             call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False, said=False)
             begin(web.core, call, lambda _value, _error: self._answer(None, NotAllowed("the key was revoked")))
             return
@@ -157,7 +151,6 @@ class HeartbeatPoll(Waiter):
             done(answer, error)
 
     def wake(self, qid: int | None = None) -> None:
-        """See the base class."""
         self._woken = True
         self._web.process.soon(0.0, self._look)
 
@@ -174,6 +167,5 @@ class HeartbeatPoll(Waiter):
             self.wake()
 
     def leave(self) -> None:
-        """Its client has left."""
         self._done = None
         self.close()

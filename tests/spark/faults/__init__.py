@@ -1,1 +1,1 @@
-"""Processes that fail and are killed while the pipeline runs."""
+"""Processes that fail or are killed while the pipeline runs."""

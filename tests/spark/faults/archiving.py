@@ -1,4 +1,4 @@
-"""A driver to be killed: streams a queue into Parquet files until everything is there.
+"""A driver to be killed: it streams a queue into Parquet files until all messages are written.
 
 Run as ``python -m tests.spark.faults.archiving PLACE OPTION=VALUE…``.
 """
@@ -14,7 +14,7 @@ from tests.spark.faults.queries import until_done
 
 
 def main(place: Path, options: dict[str, str]) -> None:
-    """Runs the query over what is there now; its checkpoint is in the same place."""
+    """Runs the query over the stored messages; its checkpoint is in the same place."""
     spark = session(master="local[2,4]", conf={"spark.local.dir": str(place / "local")})
     spark.dataSource.register(FailingSource)
     frame = spark.readStream.format("failing").options(**options, faults=str(place / "faults")).load()

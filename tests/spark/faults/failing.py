@@ -1,7 +1,7 @@
-"""The source with faults: it fails, or kills a process, where a test asks it to.
+"""The source with faults: it fails, or kills a process, where a test requests it.
 
-A test asks by files in a directory, which reach all of Spark's processes: a file named after a point of the reader,
-with the word for what is to happen there. It happens once. A file ``tasks`` stays, and has every task's first attempt
+A test requests faults by files in a directory, which reach all of Spark's processes: a file is named after a point of
+the reader and contains the kind of fault. It happens once. A file ``tasks`` stays, and has every task's first attempt
 killed when it has given its first rows.
 """
 
@@ -24,12 +24,12 @@ from queuey.spark.options import SourceOptions, read_options
 from queuey.spark.source.stream_reader import QueueyStreamReader
 
 POINTS = ("latestOffset", "partitions", "read", "commit")
-"""Before the end of a batch is written down; before its tasks; within one; and after the next end was written."""
+"""Before the end of a batch is recorded; before its tasks; within one; and after the next end was recorded."""
 RAISE, KILL_SPARK = "raise", "kill spark"
 
 
 class Deliberate(Exception):
-    """A fault that a test asked for."""
+    """A fault that a test requested."""
 
 
 class FailingSource(QueueySource):
@@ -42,11 +42,9 @@ class FailingSource(QueueySource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in ``format``."""
         return "failing"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A streaming read with faults."""
         return FailingReader(read_options(self.options, streaming=True), schema, Path(self.faults))
 
 
@@ -64,14 +62,14 @@ class FailingReader(QueueyStreamReader):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """May fail where there is something to do."""
+        """May fail if it returns tasks."""
         tasks = super().partitions(start, end)
         if tasks:
             self._meet("partitions")
         return tasks
 
     def commit(self, end: dict[str, Any]) -> None:
-        """May fail when it has done it."""
+        """May fail when it has committed."""
         super().commit(end)
         self._meet("commit")
 
@@ -99,9 +97,9 @@ class FailingReader(QueueyStreamReader):
 
 
 def jvm() -> int:
-    """Returns the process that this one was started by, directly or not, and that is Spark."""
+    """Returns the ancestor of this process that is Spark's JVM."""
     process = os.getpid()
     while (Path("/proc") / str(process) / "comm").read_text().strip() != "java":
-        # The second field may hold anything, in parentheses; the fourth is the parent.
+        # The second field may contain anything, in parentheses; the fourth is the parent.
         process = int((Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
     return process

@@ -1,4 +1,4 @@
-"""What the drivers that are to be killed have in common."""
+"""The common part of the drivers that are to be killed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 def until_done(writing: DataStreamWriter) -> None:
-    """Runs a query to its end, in the driver; starts it again when Spark gave up on a Python process of its own.
+    """Runs a query to its end, in the driver; restarts it if Spark gave up waiting for a Python process.
 
-    Spark waits for ten seconds until such a process has started, which no setting changes and a busy machine exceeds.
+    Spark waits ten seconds for the start of such a process, without a setting; on a busy machine that is too short.
     """
     while True:
         try:

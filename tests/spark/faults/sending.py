@@ -1,4 +1,4 @@
-"""A driver to be killed: streams Parquet files into a queue, a file a micro-batch, until all are there.
+"""A driver to be killed: it streams Parquet files into a queue, one per micro-batch, until all are written.
 
 Run as ``python -m tests.spark.faults.sending PLACE POINT BATCH OPTION=VALUE…``. It dies at the point in that batch.
 """
@@ -15,7 +15,7 @@ from tests.spark.mortal import Deaths, source
 
 
 def main(place: Path, point: str, batch: str, options: dict[str, str]) -> None:
-    """Runs the query over what is there now; its checkpoint is in the same place."""
+    """Runs the query over the stored files; its checkpoint is in the same place."""
     conf = INTERPRETED | {"spark.local.dir": str(place / "local"), "spark.driver.memory": "512m"}
     spark = session(master="local[2,4]", conf=conf)
     deaths = Deaths(place / "deaths", point=point, batch=batch, driver=True)

@@ -20,15 +20,15 @@ from tests.spark.kept import TTL, Kept
 
 ROOT = Path(__file__).parents[3]
 SINK = "sink"
-"""The point where the files of a batch count and the batch itself does not yet."""
+"""The point at which the files of a batch count and the batch itself does not yet."""
 PATIENCE = 1500
-"""Seconds; a driver takes a quarter of a minute of processor time to get anywhere, and a machine may have little."""
+"""Timeout in seconds; a driver needs 15 s of processor time to do anything, and the machine may be busy."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [*POINTS, SINK])
 def test_a_stream_goes_on_exactly_after_its_driver_was_killed(point: str, embedded: Kept, tmp_path: Path) -> None:
-    """Killed between its logs, with tasks that are killed as well in the next run: every row is written once."""
+    """A stream whose driver is killed between its logs, and then its tasks, writes every row once."""
     queue = embedded.queue(partitions=2)
     items = [NewMessage(str(number), number % 2 + 1, TTL) for number in range(300)]
     sent = embedded.post(queue, items)
@@ -52,7 +52,7 @@ def test_a_stream_goes_on_exactly_after_its_driver_was_killed(point: str, embedd
 
 
 def ids_in(metadata: Path) -> Iterator[str]:
-    """The ids in the files that count; attempts that failed leave others behind."""
+    """The ids in the files that count; failed attempts leave other files behind."""
     for batch in metadata.glob("[0-9]*"):
         for line in batch.read_text().splitlines()[1:]:
             yield from parquet.read_table(unquote(urlsplit(json.loads(line)["path"]).path))["id"].to_pylist()

@@ -1,4 +1,4 @@
-"""Writes at reserved ids on Cassandra, ended at any step and done again, in time and too late. No Spark runs."""
+"""Writes at reserved ids on Cassandra, ended at any step and repeated, in time and too late. No Spark runs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.spark.kept import Kept
 
 WAYS = ("before", "half", "after")
 STEPS = 3
-"""Of a chunk: reserved, loaded, noted."""
+"""The steps of a chunk: reserved, loaded, noted."""
 TEXTS = [f"m{number}" for number in range(300)]
 
 
 def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> WriteCounts:
-    """One attempt of a task of one chunk."""
+    """Returns an attempt of a task of one chunk."""
     queue = kept.queue(name, partitions=2)
     store = kept.store if mortal is None else mortal.store
     return Reserver(TargetQueue(store, queue), name, lead=lead).write(0, Texts.chunk(*TEXTS))
 
 
 def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:
-    """Kills an attempt, lets another one do the work, and returns what is wrong with the outcome; empty: nothing."""
+    """Kills an attempt, lets another one finish, and returns the errors in the result; empty if none."""
     lead = 1.5 if late else 8.0
     with pytest.raises(Killed):
         attempt(kept, name, Mortal(kept.store, at, when), lead)
@@ -55,7 +55,7 @@ def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:
 
 
 def scenarios() -> Iterator[tuple[int, str, bool]]:
-    """Every step and way to end in it, in time and too late."""
+    """Yields every step and way to end in it, in time and too late."""
     for at in range(STEPS):
         for when in WAYS:
             if when != "half" or at == 1:
@@ -64,7 +64,7 @@ def scenarios() -> Iterator[tuple[int, str, bool]]:
 
 
 def test_attempts_that_end_at_any_step_are_done_again(clustered: Kept) -> None:
-    """Wherever an attempt ends, in time and too late, every row is there once and a reader gets it once."""
+    """Wherever an attempt ends, in time and too late, every row is stored once and a reader gets it once."""
     cases = list(scenarios())
     with ThreadPoolExecutor(len(cases)) as pool:
         running = [

@@ -1,4 +1,4 @@
-"""Streams into queues whose driver is killed, and started again in time or too late."""
+"""Streams into queues whose driver is killed, and restarted in time or too late."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.spark.mortal import COMMITTING, IN_TASKS
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = "committed"
-"""Spark has noted the micro-batch, and not begun another."""
+"""Spark has recorded the micro-batch, and not begun another."""
 NOWHERE = "nowhere"
 PATIENCE = 1500
-"""Seconds; a driver takes a quarter of a minute of processor time to get anywhere, and a machine may have little."""
+"""Timeout in seconds; a driver needs 15 s of processor time to do anything, and the machine may be busy."""
 ROWS = 400
-"""Of each micro-batch."""
+"""Rows of each micro-batch."""
 
 
 class Follower:
-    """Reads a queue all the time with cursors, as any reader may, while others write to the same store."""
+    """Reads a queue continuously with cursors, as any reader may, while others write to the same store."""
 
     def __init__(self, kept: Kept, queue: Queue) -> None:
         self._kept = kept
@@ -57,7 +57,6 @@ class Follower:
             self.read()
 
     def read(self) -> None:
-        """Reads what is there now."""
         for partition in self._cursors:
             more = True
             while more:
@@ -72,7 +71,7 @@ class Follower:
 
 
 def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
-    """Kills a driver at each point, each time one micro-batch further, and then lets one end; all rows are exact."""
+    """Kills a driver at each point, one micro-batch further each time, and then lets one end; checks all rows."""
     queue = kept.queue("orders", partitions=2)
     for part in ("given", "deaths"):
         (place / part).mkdir()
@@ -105,7 +104,7 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
 
 @pytest.mark.slow
 def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, tmp_path: Path) -> None:
-    """Killed with half a micro-batch written, and restarted when its ids are passed."""
+    """A stream killed with half a micro-batch written, and restarted after its ids passed, writes every row once."""
     stream(embedded, tmp_path, ["half"], lead="1")
     log = (tmp_path / "log").read_text()
     assert "200 messages for queue orders got later ids" in log
@@ -125,6 +124,6 @@ def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, t
 def test_a_stream_whose_driver_is_killed_at_every_point_writes_every_row_once(
     where: str, lead: str, points: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Killed at each point between its logs, restarted in time and too late: exact on every store, for any reader."""
+    """Killed at each point between its logs, in time and too late, a stream writes every row once on every store."""
     kept: Kept = request.getfixturevalue(where)
     stream(kept, tmp_path, points, lead)

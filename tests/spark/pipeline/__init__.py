@@ -1,1 +1,1 @@
-"""The jobs of the pipeline."""
+"""Tests of the jobs of the pipeline."""

@@ -1,4 +1,4 @@
-"""What all tests of jobs have in common."""
+"""Fixtures of all tests of jobs."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.spark.pipeline.archive.archives import last_hour
 
 @pytest.fixture(autouse=True)
 def _hour_of_the_test() -> None:
-    """Each test has the hour in which it began for this hour."""
+    """Fixes the current hour to the one in which the test began."""
     last_hour.cache_clear()

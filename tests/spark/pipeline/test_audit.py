@@ -1,4 +1,4 @@
-"""Audits: every way in which receipts and messages can differ is told from every other."""
+"""Audits: every kind of difference between receipts and messages is reported as that kind."""
 
 from __future__ import annotations
 
@@ -37,42 +37,39 @@ TTL = 3600
 
 
 class Told:
-    """What producers were told, on file."""
+    """The receipts of producers, in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def of(self, queue: str, *messages: Message, delay: float = 0.01, ttl: int | None = None, **other: Any) -> None:  # noqa: ANN401
-        """Writes receipts as the client does, so long after the ids' times."""
+        """Writes receipts as the client does, with a delay after the times of the ids."""
         with closing(Journal(self.path, APP)) as journal:
             for message in messages:
                 sent, at = SentMessage.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
                 journal.write([journal.line(queue, sent, at, (message.partition, message.id), **other)])
 
     def unknown(self, queue: str, body: str) -> None:
-        """Writes a receipt of a send that nobody answered."""
+        """Writes a receipt of a send without an answer."""
         with closing(Journal(self.path, APP)) as journal:
             journal.write([journal.line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
 
 
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
-    """An empty file of receipts."""
     return Told(tmp_path / "receipts.jsonl")
 
 
 def posted(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
-    """Posts texts, turn by turn to all partitions."""
     return kept.post(queue, [NewMessage(body, n % queue.partitions + 1, TTL) for n, body in enumerate(bodies)])
 
 
 def audited(spark: SparkSession, kept: Kept, told: Told, **options: Any) -> Audit:  # noqa: ANN401 - of the options
-    """Runs an audit."""
     return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.named, **options))
 
 
 def kinds(found: Audit) -> dict[str, set[str]]:
-    """The ids of the samples, by kind."""
+    """Returns the ids of the samples, by kind."""
     by_kind: dict[str, set[str]] = {}
     for sample in found.samples:
         by_kind.setdefault(sample.kind, set()).add(sample.id)
@@ -80,22 +77,22 @@ def kinds(found: Audit) -> dict[str, set[str]]:
 
 
 def test_all_is_well(spark: SparkSession, embedded: Kept, told: Told) -> None:
-    """What was accepted is there once, as it was, in every partition, and groups stand where they said."""
+    """Accepted messages are stored once and unchanged, in every partition, and groups stand where they reported."""
     queue = embedded.queue(partitions=2)
     messages = posted(embedded, queue, *(f"body {n}" for n in range(40)))
     told.of("orders", *messages)
     bridge.run(embedded.store.offsets.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)]))
     offsets = {"h": {"orders": {2: messages[39].position}}}
-    found = audited(spark, embedded, told, groups=("g",), offsets=offsets)
-    assert found.sound
+    report = audited(spark, embedded, told, groups=("g",), offsets=offsets)
+    assert report.sound
     groups = {"g": Passed(6, 34, 0), "h": Passed(20, 20, 0)}
-    assert found.total == Account(accepted=40, present=40, groups=groups)
-    assert found.partitions["orders"][2].groups == {"g": Passed(0, 20, 0), "h": Passed(20, 0, 0)}
-    assert (found.lines, found.broken, found.foreign, found.strays, found.samples) == (40, 0, 0, 0, ())
+    assert report.total == Account(accepted=40, present=40, groups=groups)
+    assert report.partitions["orders"][2].groups == {"g": Passed(0, 20, 0), "h": Passed(20, 0, 0)}
+    assert (report.lines, report.broken, report.foreign, report.strays, report.samples) == (40, 0, 0, 0, ())
 
 
 def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: Told) -> None:
-    """Lost, altered, doubled, late, expired and delayed messages are each counted as what they are, and named."""
+    """Lost, altered, duplicate, late, expired and delayed messages are each counted as what they are, and named."""
     queue = embedded.queue(partitions=2)
     fine, lost, altered, doubled, late, *others = posted(
         embedded, queue, "a", "b", "c", "d", "e", "d", "u", "u", "v", "s"
@@ -119,26 +116,26 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: T
     with told.path.open("a") as file:
         file.write('{"torn\n\n{"queue":"orders","sha256":"00","size":1,"at":1.0}\n')
         file.write(json.dumps({"queue": "orders", "app": "x", "partition": 1, "id": fine.id} | body(b"")) + "\n")
-    found = audited(spark, embedded, told)
-    assert not found.sound
-    assert found.total == Account(
+    report = audited(spark, embedded, told)
+    assert not report.sound
+    assert report.total == Account(
         accepted=7, present=4, missing=1, expired=1, ahead=1, copies=2, differs=1, late=1, maybe=1, found=1
     )
-    assert (found.lines, found.broken, found.foreign) == (13, 2, 1)
-    assert (found.doubtful, found.answered, found.strays) == (2, 1, 4)
-    assert kinds(found) == {
+    assert (report.lines, report.broken, report.foreign) == (13, 2, 1)
+    assert (report.doubtful, report.answered, report.strays) == (2, 1, 4)
+    assert kinds(report) == {
         "missing": {lost.id},
         "differs": {altered.id},
         "copies": {copy.id, max(answer, surplus, key=lambda one: one.position).id},
         "late": {late.id},
     }
-    assert found.total.copies == 2
+    assert report.total.copies == 2
     allowed = audited(spark, embedded, told, copies=False)
     assert allowed.total.copies == 0
 
 
 def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kept, told: Told) -> None:
-    """An answer counts as late when the queue's reads may have come by, unless the caller says another time."""
+    """An answer is late if readers of the queue may have passed it, unless the caller sets another time."""
     delayed = embedded.queue(read_delay=60)
     ago, expires = (ids.seconds_to_ticks(time.time() + seconds) for seconds in (-100, TTL))
     early, late = (Message(ago + number, 7, 1, expires, "x") for number in range(2))
@@ -151,29 +148,29 @@ def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kep
 
 
 def body(content: bytes) -> dict[str, object]:
-    """The fields of a receipt that are of the body."""
+    """Returns the fields of a receipt that describe the body."""
     return {"sha256": sha256(content).hexdigest()[:32], "size": len(content), "at": 1.0}
 
 
 def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, embedded: Kept, told: Told) -> None:
-    """What was in a deleted queue is missing; a queue that has been replayed into another is looked for there."""
+    """Messages of a deleted queue are missing; those of a replayed queue are looked up in the other one."""
     queue = embedded.queue("first")
     messages = posted(embedded, queue, "a", "b", "c")
     told.of("first", *messages)
     told.of("gone", *messages[:1])
     second = embedded.queue("second")
     bridge.run(embedded.store.bulk.load(second, messages[:2]))
-    found = audited(spark, embedded, told, names={"first": "second"}, samples=1)
-    assert found.partitions == {
+    report = audited(spark, embedded, told, names={"first": "second"}, samples=1)
+    assert report.partitions == {
         "gone": {1: Account(accepted=1, missing=1)},
         "second": {1: Account(accepted=3, present=2, missing=1)},
     }
-    assert len(found.samples) == 1
+    assert len(report.samples) == 1
     assert audited(spark, embedded, told, queues=("first",)).sound
 
 
 def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
-    """What TTL took from the store is present in the archive; alone it promises nothing behind its last bucket."""
+    """Expired messages that are archived are present; an archive alone covers only up to its last bucket."""
     queue = past(embedded, "orders", 60, hours=2)
     earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
     archive_job.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
@@ -192,7 +189,7 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
 
 
 def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
-    """A message that was alive when its bucket was archived is missing if the archive has lost it, and not expired."""
+    """A message that was alive when its bucket was archived, but is not in the archive, is missing and not expired."""
     queue, to = past(embedded, "orders", 30, hours=3), tmp_path / "archive"
     archive_job.archive(spark, archives.options(embedded, to), print)
     path = min((to / "manifests/queue=orders").glob("*.json"))
@@ -204,13 +201,13 @@ def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept
     where = {"archive": str(to), "margin": 0.0}
     assert audited(spark, embedded, told, **where).sound
     shutil.rmtree(min((to / "messages").glob("run=*/queue=orders/bucket=*"), key=lambda place: place.name))
-    found = audited(spark, embedded, told, **where)
+    report = audited(spark, embedded, told, **where)
     # One every six minutes; those of the first 1900 seconds had expired when the hour was over.
-    assert (found.total.missing, found.total.expired) == (4, 6)
+    assert (report.total.missing, report.total.expired) == (4, 6)
 
 
 def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: Told) -> None:
-    """Files that are not there are an error; options that contradict each other are one before anything begins."""
+    """Missing files are an error, and contradictory options are one before anything begins."""
     with pytest.raises(OptionError, match="no receipts"):
         audited(spark, embedded, told)
     told.path.write_text("")
@@ -230,10 +227,10 @@ def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kep
 
 
 def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
-    """Times and positions that SQL makes of ids are those that Python makes, over the whole range of ids."""
+    """SQL computes times and positions of ids as Python does, over the whole range of ids."""
     rng = random.Random(5)
-    some = [(rng.getrandbits(60), rng.getrandbits(64) - (1 << 63)) for _ in range(300)] + [ids.FIRST, ids.LAST]
-    frame = spark.createDataFrame([(ids.to_hex(one), *one) for one in some], "id string, ticks long, low long")
+    positions = [(rng.getrandbits(60), rng.getrandbits(64) - (1 << 63)) for _ in range(300)] + [ids.FIRST, ids.LAST]
+    frame = spark.createDataFrame([(ids.to_hex(one), *one) for one in positions], "id string, ticks long, low long")
     rows = frame.select(
         "ticks", "low", receipt_columns.ticks("id").alias("t"), receipt_columns.position("id").alias("p")
     ).collect()
@@ -241,7 +238,7 @@ def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
 
 
 def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
-    """A message that is twice in an archive is found, also beside the store's own; in both once is no duplicate."""
+    """A duplicate in an archive is found, also beside the store; once in both is not a duplicate."""
     row = ("q", 1, ids.to_hex((ids.EPOCH_TICKS, 0)), b"\0" * 16, 1)
     other = ("q", 1, ids.to_hex((ids.EPOCH_TICKS, 1)), b"\0" * 16, 1)
     stored = spark.createDataFrame([row, other], body_hashes.SCHEMA)

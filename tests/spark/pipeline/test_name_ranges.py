@@ -1,4 +1,4 @@
-"""Walks over queues, each range in a task of its own; here without Spark."""
+"""Walks over queues in ranges, each in a task of its own; here without Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40
 
 
 def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
-    """The names of all queues in the ranges."""
+    """Returns the names of all queues in the ranges."""
     return [queue.name for part in parts for page in name_ranges.queues(kept.named, part, page=3) for queue in page]
 
 
 @given(NAMES, NAMES, st.integers(1, 7))
 @settings(max_examples=20)
 def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set[str], size: int) -> None:
-    """Ranges hold every queue once, in order, also those that are made after the ranges were cut."""
+    """Ranges contain every queue once, in order, also queues created after the ranges were cut."""
     store = embedded.store
     for queue in bridge.run(store.catalogue.list_queues(APP)):
         bridge.run(store.catalogue.delete_queue(queue))
@@ -40,14 +40,14 @@ def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set
 
 
 def test_a_pattern_takes_whole_names(embedded: Kept) -> None:
-    """A pattern chooses in every range, and has to match the whole name."""
+    """A pattern selects in every range, and must match the whole name."""
     for name in ("logs", "logs-1", "logs-2", "xlogs-1"):
         embedded.queue(name)
     assert walked(embedded, name_ranges.name_ranges_of(embedded.named, Pattern("logs-."), 1)) == ["logs-1", "logs-2"]
 
 
 def test_queues_by_name(embedded: Kept) -> None:
-    """Queues that are named are looked up, and one that is not there is an error before any task begins."""
+    """Named queues are looked up; a missing one is an error before any task begins."""
     for name in ("a", "b", "c"):
         embedded.queue(name)
     chosen = Subscribe(("c", "a"))

@@ -15,13 +15,13 @@ ONE, TWO = (ids.to_hex((ids.EPOCH_TICKS + tick, 5)) for tick in (1, 2))
 
 
 def line(queue: str, partition: int, offset: str | None, app: str = "acme", host: str = "main") -> str:
-    """A line as ``qdo offsets show --json`` prints it."""
+    """Returns a line as ``qdo offsets show --json`` prints it."""
     place = {"host": host, "app": app, "queue": queue, "partition": partition}
     return json.dumps({**place, "offset": offset, "recorded": 1.5, "member": None})
 
 
 def test_lines_of_qdo() -> None:
-    """Offsets are found by queue and partition; no offset means the beginning; other applications are left out."""
+    """Offsets are read by queue and partition; a missing offset means the beginning; other applications are ignored."""
     lines = [line("q", 1, ONE), "", line("q", 2, None), line("r", 1, TWO), line("r", 9, ONE, app="other")]
     assert offset_files.parsed(lines, "acme", "f") == {
         "q": {1: ids.parse_position(ONE), 2: ids.FIRST},
@@ -40,13 +40,13 @@ def test_lines_of_qdo() -> None:
     ],
 )
 def test_what_is_no_such_file_is_refused(lines: list[str], words: str) -> None:
-    """A line that is none, or says something else than another, is named."""
+    """An invalid line, or one that contradicts another, is named."""
     with pytest.raises(OptionError, match=words):
         offset_files.parsed(lines, "acme", "f")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """A file that cannot be read is one clear error."""
+    """An unreadable file gives one clear error."""
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(OptionError, match="cannot be read"):
             offset_files.read(path, "acme")

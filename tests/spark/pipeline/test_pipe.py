@@ -47,19 +47,19 @@ def post(kept: Kept, queue: Queue, count: int, *, first: int = 0) -> list[Messag
 
 
 def plan(kept: Kept, place: Path, **fields: Any) -> Pipe:  # noqa: ANN401 - the fields of a Pipe
-    """A pipe from orders to copies, over what is there."""
+    """Returns a pipe from orders to copies, over the stored messages."""
     given = {"source": Subscribe(("orders",)), "target": "copies", "start": "earliest", "once": True, "lead": LEAD}
     transform = {} if "function" in fields else {"sql": ALL}
     return Pipe(**{"store": kept.named, "checkpoint": str(place / "checkpoint"), **given, **transform, **fields})
 
 
 def bodies(messages: list[Message]) -> Counter[tuple[int, str | bytes]]:
-    """What is compared of messages."""
+    """Returns the compared fields of messages."""
     return Counter((message.partition, message.body) for message in messages)
 
 
 def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """Everything of a message but its id and time arrives, in order; a second run brings only what came since."""
+    """All of a message but its id and time arrives, in order; a second run copies only new messages."""
     queue = embedded.queue(partitions=2)
     sent = embedded.fill(queue, 40)
     pipe = plan(embedded, tmp_path, create=True, group="copying")
@@ -79,7 +79,7 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
 
 
 def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """What the page's first example selects is all JSON that was sent as such, in one piece or many."""
+    """The page's first example selects exactly the JSON messages, in one or many tasks."""
     (sql,) = re.findall(r'queuey pipeline pipe orders --sql "(.*)"', (ROOT / "docs" / "pipeline.md").read_text())
     queue = embedded.queue(partitions=2)
     embedded.queue("copies", partitions=2)
@@ -97,7 +97,7 @@ def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tm
 
 
 def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """Rows that were shuffled are sorted, so that a micro-batch that is done again writes the same messages."""
+    """Shuffled rows are sorted, so that a repeated micro-batch writes the same messages."""
     queue = embedded.queue(partitions=2)
     embedded.queue("copies")
     post(embedded, queue, 30)
@@ -107,8 +107,8 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
     )
     pipe = plan(embedded, tmp_path, sql=grouped, mode="update", watermark="600.0 seconds")
     assert job.run(spark, pipe, quiet, Event()).rows == 3
-    found = arrived(embedded, embedded.queue("copies"))
-    counted = sorted(str(one.body) for one in found)
+    copies = arrived(embedded, embedded.queue("copies"))
+    counted = sorted(str(one.body) for one in copies)
     assert counted == [f'{{"kind":"k{number}","messages":10}}' for number in range(3)]
     # As after a crash between the write and the note that the micro-batch is done.
     for name in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"):
@@ -116,12 +116,12 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
     for name in (tmp_path / "checkpoint" / "commits").glob(".*.crc"):
         name.unlink()
     job.run(spark, pipe, quiet, Event())
-    assert [one.id for one in arrived(embedded, embedded.queue("copies"))] == [one.id for one in found]
+    assert [one.id for one in arrived(embedded, embedded.queue("copies"))] == [one.id for one in copies]
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module of the user's, where only the driver finds it."""
+    """A module of the user that only the driver can import."""
     monkeypatch.syspath_prepend(str(tmp_path))
     path = tmp_path / "users_own.py"
     path.write_text(
@@ -138,7 +138,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path: Path, module: Path) -> None:
-    """A function's own functions run in tasks without being installed there; what they raise is told in a line."""
+    """Helpers of the function run in tasks without an installation; their errors are shown in one line."""
     from queuey.spark.failures import explain  # noqa: PLC0415 - as in the command
 
     queue = embedded.queue(partitions=2)
@@ -156,7 +156,7 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
         ("users_own", "is not module:function"),
         ("users_own:nothing", "has no function nothing"),
         ("nowhere:function", "No module named 'nowhere'"),
-        ("users_own:wrong", "gives int, not a DataFrame"),
+        ("users_own:wrong", "returned int, not a DataFrame"),
         ("users_own:broken", "failed: ZeroDivisionError"),
     ):
         with pytest.raises(OptionError, match=says):
@@ -164,17 +164,17 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
 
 
 def test_the_function_of_the_page(spark: SparkSession, embedded: Kept, tmp_path: Path, module: Path) -> None:
-    """What the documentation shows as a transform is one."""
+    """The transform in the documentation works."""
     [program] = to_run("docs/pipeline.md", languages={"python"})
     module.write_text(program.text)
     items = [NewMessage(body, 1, TTL) for body in ('{"title":"long","text":"…"}', '{"text":"…"}')]
     embedded.post(embedded.queue(), items)
-    found = job.preview(spark, plan(embedded, tmp_path, function="users_own:shorten"))
-    assert [row["value"] for row in found.rows] == ["long"]
+    preview = job.preview(spark, plan(embedded, tmp_path, function="users_own:shorten"))
+    assert [row["value"] for row in preview.rows] == ["long"]
 
 
 def test_it_stops_after_the_micro_batch_under_way(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """Told to stop it ends in order, and started again it brings the rest: nothing is missing, nothing doubled."""
+    """A stopped pipe ends cleanly, and after a restart copies the rest: nothing is missing or duplicate."""
     queue, copies = embedded.queue(partitions=2), embedded.queue("copies", partitions=2)
     sent = post(embedded, queue, 200)
     pipe = plan(embedded, tmp_path, once=False, every=0.0, most=20)
@@ -194,12 +194,12 @@ def test_it_stops_after_the_micro_batch_under_way(spark: SparkSession, embedded:
 
 
 def test_what_would_be_written(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A preview shows columns and rows and moves nothing; columns that only came along are left out."""
+    """A preview shows columns and rows and copies nothing; columns that are merely passed along are left out."""
     post(embedded, embedded.queue(), 3)
     changed = "SELECT *, get_json_object(CAST(value AS STRING), '$.kind') AS key FROM messages"
-    found = job.preview(spark, plan(embedded, tmp_path, sql=changed, ttl=60))
-    assert list(found.columns) == ["value", "valueType", "contentType", "headers", "key"]
-    assert ([row["key"] for row in found.rows], found.sorted) == (["k0", "k1", "k2"], False)
+    preview = job.preview(spark, plan(embedded, tmp_path, sql=changed, ttl=60))
+    assert list(preview.columns) == ["value", "valueType", "contentType", "headers", "key"]
+    assert ([row["key"] for row in preview.rows], preview.sorted) == (["k0", "k1", "k2"], False)
     routed = job.preview(spark, plan(embedded, tmp_path, target=None))
     assert [row["queue"] for row in routed.rows] == ["orders"] * 3
     counted = "SELECT CAST(count(*) AS STRING) AS value FROM messages"
@@ -212,7 +212,7 @@ def test_what_would_be_written(spark: SparkSession, embedded: Kept, tmp_path: Pa
     [
         ({"sql": "SELECT partition FROM messages"}, "needs a column value"),
         ({"sql": "SELECT value, 1 AS colour FROM messages"}, "no column 'colour'"),
-        ({"sql": "SELECT 'a' AS value"}, "nothing to do with the stream"),
+        ({"sql": "SELECT 'a' AS value"}, "does not read the stream"),
         ({"source": Subscribe(("nothing",))}, "nothing"),
         ({"target": "missing"}, "missing"),
     ],
@@ -220,7 +220,7 @@ def test_what_would_be_written(spark: SparkSession, embedded: Kept, tmp_path: Pa
 def test_what_cannot_be_done_is_said_before(
     spark: SparkSession, embedded: Kept, tmp_path: Path, fields: dict[str, Any], says: str
 ) -> None:
-    """Nothing is begun then: no checkpoint is made and no task is started."""
+    """A pipe that cannot run is refused before a checkpoint is created or a task started."""
     embedded.queue()
     embedded.queue("copies")
     with pytest.raises((OptionError, QueueNotFound), match=says):

@@ -1,1 +1,1 @@
-"""A stream's reader on its own, without Spark."""
+"""Tests of a stream's reader, without Spark."""

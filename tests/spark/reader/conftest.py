@@ -1,4 +1,4 @@
-"""An embedded store on a clock moved by hand, and options that lead a reader to it."""
+"""An embedded store on a clock that the test moves, and options for a reader of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.spark.reader.queues import Options
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock moved by hand."""
     return Clock()
 
 
@@ -31,7 +30,7 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
 
 @pytest.fixture
 def options(tmp_path: Path, store: Store) -> Options:
-    """Makes options of a read of queue ``a`` from its beginning, or of what is given."""
+    """Returns options of a read of queue ``a`` from its beginning, changed by arguments."""
 
     def make(**more: str) -> dict[str, str]:
         chosen = {} if {"assign", "subscribePattern"} & more.keys() else {"subscribe": "a"}
@@ -42,7 +41,7 @@ def options(tmp_path: Path, store: Store) -> Options:
 
 @pytest.fixture
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
-    """Fresh data on the store that the test is for."""
+    """Fresh data on the store under test."""
     if request.param == "sqlite":
         return SqliteLocation(tmp_path / "data")
     return CassandraLocation(request.getfixturevalue("contract_keyspace")).fresh()

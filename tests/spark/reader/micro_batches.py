@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def reader(options: Mapping[str, str], *names: str, rows: int = BATCH_ROWS) -> QueueyStreamReader:
-    """Makes a reader of all columns, or of some, that answers at once when there is nothing new."""
+    """Creates a reader of all columns, or of some, that answers at once without new messages."""
     whole = columns.read_schema(headers=options.get("includeHeaders") == "true")
     schema = type(whole)([whole[name] for name in names]) if names else whole
     return QueueyStreamReader(read_options(options, streaming=True), schema, idle_pause=0.0, rows=rows)
@@ -31,7 +31,7 @@ def reader(options: Mapping[str, str], *names: str, rows: int = BATCH_ROWS) -> Q
 
 @contextmanager
 def opened(options: Mapping[str, str], store: Store) -> Iterator[None]:
-    """Lets readers with these options use a store that the test has opened, with a clock of its own perhaps."""
+    """Lets readers with these options use a store that the test has opened, perhaps with its own clock."""
     key = os.getpid(), read_options(options, streaming=True).store
     open_stores._open[key] = store
     try:
@@ -41,11 +41,11 @@ def opened(options: Mapping[str, str], store: Store) -> Iterator[None]:
 
 
 class Query:
-    """A streaming query: what its checkpoint would hold, and the reader of its present run.
+    """A streaming query: the content of its checkpoint, and the reader of its present run.
 
     Attributes:
         ends: The end of each batch that was written to the checkpoint.
-        done: How many of them have been run to their end.
+        done: The number of completed batches.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Query:
         self.start(available_now=available_now)
 
     def start(self, options: Mapping[str, str] | None = None, *, available_now: bool = False) -> None:
-        """Starts a run, with the options as they were or others."""
+        """Starts a run, with the same options or others."""
         if options is not None:
             self.options = options
         self.reader = reader(self.options, *self.names, rows=self.rows)
@@ -70,7 +70,7 @@ class Query:
             self.reader.prepareForTriggerAvailableNow()
 
     def begin(self, limit: ReadLimit | None = None) -> bool:
-        """Plans a batch and writes it down; returns whether there is one. What is written down already comes first."""
+        """Plans a batch and writes it down; returns whether there is one. A batch already written down comes first."""
         if self.done < len(self.ends):
             return True
         start = self._start_of(len(self.ends))
@@ -81,11 +81,10 @@ class Query:
         return True
 
     def tasks(self) -> list[InputPartition]:
-        """The tasks of the batch that was begun."""
         return list(self.reader.partitions(json.loads(self._start_of(self.done)), json.loads(self.ends[self.done])))
 
     def run(self) -> list[Row]:
-        """Runs the batch that was begun; returns its rows."""
+        """Runs the begun batch; returns its rows."""
         rows: list[Row] = []
         for task in self.tasks():
             copy = pickle.loads(pickle.dumps(self.reader))
@@ -97,11 +96,11 @@ class Query:
         return rows
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """Begins and runs a batch; None: there is nothing new."""
+        """Begins and runs a batch; returns None without new messages."""
         return self.run() if self.begin(limit) else None
 
     def rest(self, limit: ReadLimit | None = None) -> list[Row]:
-        """Runs batches until there is nothing new; returns all their rows."""
+        """Runs batches until no messages are left; returns all their rows."""
         rows: list[Row] = []
         while (more := self.batch(limit)) is not None:
             rows += more

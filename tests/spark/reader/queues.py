@@ -1,4 +1,4 @@
-"""What tests of the reader put into queues, and how they look at rows."""
+"""Messages and rows for tests of the reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ Options = Callable[..., dict[str, str]]
 
 
 def create(store: Store, name: str = "a", *, partitions: int = 1, ttl: int | None = None) -> Queue:
-    """Creates a queue."""
     return bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(partitions=partitions, ttl=ttl)))[0]
 
 
@@ -32,11 +31,10 @@ def send(
 
 
 def values(rows: list[Row] | None) -> list[str]:
-    """The texts of rows, in their order."""
     assert rows is not None
     return [row["value"].decode() for row in rows]
 
 
 def numbered(count: int, first: int = 0) -> list[str]:
-    """So many different texts."""
+    """Returns ``count`` different texts."""
     return [f"m{number}" for number in range(first, first + count)]

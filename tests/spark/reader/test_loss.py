@@ -1,4 +1,4 @@
-"""What a stream does when messages expire before they are read, queues change or go, and stores are away."""
+"""Streams whose messages expire before they are read, whose queues change or go, and whose store is away."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.reader.queues import Options, create, numbered, send, values
 
 
 def test_a_start_that_has_expired_is_an_error(store: Store, clock: Clock, options: Options) -> None:
-    """A stream that was away for longer than the TTL says so, and what to do, unless loss is accepted."""
+    """A stream that was away for longer than the TTL fails with what to do, unless loss is accepted."""
     create(store, ttl=60)
     send(store, "a", ["1"], ttl=60)
     query = Query(options())
@@ -38,7 +38,7 @@ def test_a_start_that_has_expired_is_an_error(store: Store, clock: Clock, option
 
 
 def test_an_id_to_start_at_that_has_expired_is_an_error(store: Store, clock: Clock, options: Options) -> None:
-    """Whoever names a message wants it, and what came after it."""
+    """A start at an expired id fails, because its message and the later ones were wanted."""
     queue = create(store, ttl=60)
     send(store, "a", ["1"], ttl=60)
     [[first]] = bridge.iterate(store.bulk.scan(queue, Slice(1)))
@@ -51,7 +51,7 @@ def test_an_id_to_start_at_that_has_expired_is_an_error(store: Store, clock: Clo
 
 
 def test_a_batch_that_expired_before_it_was_run_again_is_an_error(store: Store, clock: Clock, options: Options) -> None:
-    """A batch in the checkpoint that was not finished is checked before its tasks are planned again."""
+    """An unfinished batch of the checkpoint is checked before its tasks are planned again."""
     create(store, ttl=60)
     send(store, "a", ["0"], ttl=60)
     query = Query(options())
@@ -67,7 +67,7 @@ def test_a_batch_that_expired_before_it_was_run_again_is_an_error(store: Store, 
 
 
 def test_a_queue_that_is_deleted_is_an_error(store: Store, options: Options, caplog: pytest.LogCaptureFixture) -> None:
-    """Unless loss is accepted: then the others go on, with a warning, and a new queue of the name is read anew."""
+    """A deleted queue fails the stream; with loss accepted it warns, reads the others, and a new queue anew."""
     queue = create(store, "log-1")
     create(store, "log-2")
     query = Query(options(subscribePattern="log-."))
@@ -90,7 +90,7 @@ def test_a_queue_that_is_deleted_is_an_error(store: Store, options: Options, cap
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_queue_deleted_between_plan_and_task(store: Store, options: Options, *, fail: bool) -> None:
-    """The task fails with a sentence, or has no rows of it."""
+    """If a queue is deleted before its task runs, the task fails with a clear error, or gives none of its rows."""
     queue = create(store, "log-1")
     create(store, "log-2")
     send(store, "log-1", ["1"])
@@ -106,7 +106,7 @@ def test_a_queue_deleted_between_plan_and_task(store: Store, options: Options, *
 
 
 def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Options) -> None:
-    """A queue that gets another partition while a task reads it is looked up again; no row is lost or given twice."""
+    """If a queue gets another partition while a task reads it, no row is lost or repeated."""
     queue = create(store)
     send(store, "a", numbered(30))
     query = Query(options(), rows=10)
@@ -120,7 +120,7 @@ def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Options
 
 
 def test_progress_is_recorded_for_the_group(store: Store, options: Options) -> None:
-    """What batches have processed shows as the group's offsets: of all batches before the present one."""
+    """The group's offsets show the progress of all batches before the present one."""
     queue = create(store, partitions=2)
     send(store, "a", numbered(10))
     query = Query(options(group="spark", maxOffsetsPerTrigger="4"))
@@ -138,7 +138,7 @@ def test_progress_is_recorded_for_the_group(store: Store, options: Options) -> N
 
 
 def test_progress_never_goes_backwards(store: Store, options: Options) -> None:
-    """A stream that starts over, and one that is behind another, leave what is recorded."""
+    """A stream that starts over, or is behind another one, does not move recorded offsets back."""
     queue = create(store)
     send(store, "a", numbered(10))
     last = next(bridge.iterate(store.bulk.scan(queue, Slice(1))))[-1].position
@@ -152,7 +152,7 @@ def test_progress_never_goes_backwards(store: Store, options: Options) -> None:
 
 
 def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: Options) -> None:
-    """Whoever purges a queue wants its messages gone, for streams as well."""
+    """A purge is not a loss of data: the stream goes on with later messages."""
     queue = create(store)
     query = Query(options())
     query.batch()
@@ -163,7 +163,7 @@ def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: 
 
 
 def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Options) -> None:
-    """On a machine whose clock is behind the driver's nothing is left out: the task waits."""
+    """On a machine whose clock is behind the driver's the task waits, and leaves nothing out."""
     create(store)
     send(store, "a", ["1"])
     query = Query(options())
@@ -179,7 +179,7 @@ def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Option
 
 
 def test_a_short_outage_does_not_end_a_stream(store: Store, options: Options) -> None:
-    """Where the next batch ends is asked for again until the store answers."""
+    """The end of the next batch is requested again until the store answers."""
     create(store)
     send(store, "a", ["1"])
     query = Query(options())

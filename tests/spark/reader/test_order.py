@@ -1,4 +1,4 @@
-"""A batch never holds what a batch before it should have had: writers beside the stream, delays, read delays."""
+"""No message appears below the end of an earlier batch: concurrent writers, delays, read delays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.spark.reader.queues import DAY, Options, create, numbered, send, valu
 
 @pytest.mark.parametrize("location", ["sqlite", "cassandra"], indirect=True)
 def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> None:
-    """Writers in several stores, some of them with delays, and a stream beside them: every message once, in order."""
+    """With writers in several stores, some with delays, a concurrent stream gets every message once, in order."""
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(contextlib.closing(location.open())) for _ in range(3)]
         bridge.run(stores[0].applications.create_application(APP))
@@ -59,7 +59,7 @@ def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> No
 
 
 def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
-    """Sends messages to two partitions, a few at a time, some of them to come later; returns their texts."""
+    """Sends messages to two partitions, a few at a time, some delayed; returns their texts."""
     chance = random.Random(number)
     sent: list[str] = []
     for turn in range(120):
@@ -73,7 +73,7 @@ def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
 
 
 def test_a_delayed_message_comes_when_it_is_due(store: Store, clock: Clock, options: Options) -> None:
-    """Also if nothing else is written meanwhile, and in the order of due times."""
+    """A delayed message comes when it is due, in the order of due times, even without further writes."""
     create(store)
     query = Query(options())
     send(store, "a", ["later"], delay=10)
@@ -86,7 +86,7 @@ def test_a_delayed_message_comes_when_it_is_due(store: Store, clock: Clock, opti
 
 
 def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Options) -> None:
-    """Batches end so far behind the clock as the queue says; what comes late within that is not missed."""
+    """A batch ends behind the clock by the queue's read delay, so late messages within it are not missed."""
     queue = bridge.run(store.catalogue.create_queue(APP, "a", QueueSpec(read_delay=5.0)))[0]
     query = Query(options())
     send(store, "a", ["1"])
@@ -102,7 +102,7 @@ def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Options) -> N
 
 
 def test_the_newest_offset_is_reported(store: Store, options: Options) -> None:
-    """How far a batch could have gone is known after it was planned, not before."""
+    """The newest possible end of a batch is known only after it was planned."""
     create(store, partitions=2)
     send(store, "a", numbered(9))
     query = Query(options())

@@ -1,4 +1,4 @@
-"""A stream's reader, asked what Spark asks it in the order in which Spark does, on the embedded store."""
+"""A stream's reader, called as Spark calls it, on the embedded store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.reader.queues import DAY, Options, create, numbered, send, valu
 
 
 def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Options) -> None:
-    """From the beginning, then each batch what is new, in the order of each partition; without news no batch."""
+    """A stream gives all messages from the beginning, then each batch the new ones, in order; no batch without news."""
     create(store, partitions=2)
     send(store, "a", ["1", "2"])
     send(store, "a", ["x"], 2)
@@ -33,12 +33,12 @@ def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Opt
 
 
 def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Options) -> None:
-    """What was there before its first batch is left out, what comes from then on is not."""
+    """By default messages before the first batch are left out, and later ones are read."""
     create(store)
     send(store, "a", ["before"])
-    given = options()
-    del given["startingOffsets"]
-    query = Query(given)
+    read_options = options()
+    del read_options["startingOffsets"]
+    query = Query(read_options)
     query.reader.initialOffset()
     send(store, "a", ["after"])
     assert values(query.batch()) == []
@@ -46,7 +46,7 @@ def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Options
 
 
 def test_a_first_batch_at_the_latest_that_is_run_again_loses_nothing(store: Store, options: Options) -> None:
-    """After a crash in the first batch the start is sampled anew; the one in the checkpoint counts nevertheless."""
+    """After a crash in the first batch the start is sampled anew, but the one in the checkpoint counts."""
     create(store, partitions=2)
     query = Query(options(startingOffsets="latest"))
     assert query.begin()
@@ -58,7 +58,7 @@ def test_a_first_batch_at_the_latest_that_is_run_again_loses_nothing(store: Stor
 
 
 def test_a_start_can_be_an_id(store: Store, options: Options) -> None:
-    """The message with that id is the first; each partition has its own, or a word, or Kafka's number for it."""
+    """The message with the given id is the first; each partition has its own id, a word, or Kafka's number for it."""
     queue = create(store, partitions=4)
     for number in (1, 2, 3, 4):
         send(store, "a", [f"{number}-1", f"{number}-2", f"{number}-3"], number)
@@ -71,7 +71,7 @@ def test_a_start_can_be_an_id(store: Store, options: Options) -> None:
 
 
 def test_a_start_can_be_an_instant(store: Store, clock: Clock, options: Options) -> None:
-    """Messages from that millisecond on; for all partitions, or for each its own; it goes before startingOffsets."""
+    """A timestamp starts at its millisecond, for all partitions or for each; it wins over startingOffsets."""
     create(store, partitions=2)
     send(store, "a", ["old"])
     send(store, "a", ["old"], 2)
@@ -80,12 +80,12 @@ def test_a_start_can_be_an_instant(store: Store, clock: Clock, options: Options)
     send(store, "a", ["new"])
     send(store, "a", ["new"], 2)
     assert values(Query(options(startingTimestamp=str(instant))).batch()) == ["new", "new"]
-    each = json.dumps({"a": {"1": instant, "2": 0}})
-    assert values(Query(options(startingOffsetsByTimestamp=each)).batch()) == ["new", "old", "new"]
+    timestamps = json.dumps({"a": {"1": instant, "2": 0}})
+    assert values(Query(options(startingOffsetsByTimestamp=timestamps)).batch()) == ["new", "old", "new"]
 
 
 def test_an_instant_may_be_earlier_than_anything_or_still_to_come(store: Store, clock: Clock, options: Options) -> None:
-    """The one is no loss of data, whatever the TTL; the other waits for its time."""
+    """A timestamp before all messages is not a loss of data, whatever the TTL; a future one waits for its time."""
     create(store, ttl=60)
     send(store, "a", ["1"])
     assert values(Query(options(startingTimestamp="5")).batch()) == ["1"]
@@ -101,7 +101,7 @@ def test_an_instant_may_be_earlier_than_anything_or_still_to_come(store: Store, 
 
 
 def test_assigned_partitions_are_all_that_is_read(store: Store, options: Options) -> None:
-    """Others are left alone, those that come later as well."""
+    """Other partitions are not read, including later ones."""
     queue = create(store, partitions=3)
     query = Query(options(assign='{"a":[1,3]}'))
     query.batch()
@@ -112,7 +112,7 @@ def test_assigned_partitions_are_all_that_is_read(store: Store, options: Options
 
 
 def test_new_partitions_appear(store: Store, options: Options) -> None:
-    """They are read from their beginning, also if the stream was started at the latest."""
+    """New partitions are read from their beginning, even if the stream was started at the latest."""
     queue = create(store)
     query = Query(options(startingOffsets="latest"))
     assert values(query.batch()) == []
@@ -125,7 +125,7 @@ def test_new_partitions_appear(store: Store, options: Options) -> None:
 
 
 def test_new_queues_of_a_pattern_appear(store: Store, options: Options) -> None:
-    """A queue that comes later is read from its beginning, if its whole name matches."""
+    """A new queue is read from its beginning, if its whole name matches."""
     create(store, "log-1")
     query = Query(options(subscribePattern="log-.", startingOffsets="latest"))
     assert values(query.batch()) == []
@@ -138,7 +138,7 @@ def test_new_queues_of_a_pattern_appear(store: Store, options: Options) -> None:
 
 
 def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(store: Store, options: Options) -> None:
-    """Whatever has come since: messages, partitions, queues."""
+    """A repeated batch has the same tasks and rows, though messages, partitions and queues were added."""
     queue = create(store, "log-1", partitions=2)
     for number in (1, 2):
         send(store, "log-1", numbered(20, number * 100), number)
@@ -162,7 +162,7 @@ def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(store: Store, opt
 
 
 def test_a_limit_is_kept_and_shared_equally(store: Store, options: Options) -> None:
-    """Each batch has as many messages as it may; nobody waits for another's backlog; all of it comes, in order."""
+    """Each batch has the max number of messages, shared equally whatever the backlogs, and all come, in order."""
     create(store, "log-1", partitions=2)
     create(store, "log-2")
     send(store, "log-1", numbered(500), 1)
@@ -186,7 +186,7 @@ def test_a_limit_is_kept_and_shared_equally(store: Store, options: Options) -> N
 
 
 def test_a_trigger_that_wants_all_gets_all(store: Store, options: Options) -> None:
-    """The limit is the default of a trigger that says nothing; ReadAllAvailable goes before it."""
+    """The limit is the default of triggers without one; ReadAllAvailable overrides it."""
     create(store)
     send(store, "a", numbered(50))
     query = Query(options(maxOffsetsPerTrigger="5"))
@@ -196,7 +196,7 @@ def test_a_trigger_that_wants_all_gets_all(store: Store, options: Options) -> No
 
 
 def test_available_now_ends_where_it_began(store: Store, options: Options) -> None:
-    """What is stored after the start of such a run is for the next one: messages, partitions, queues."""
+    """Messages, partitions and queues added after the start of an available-now run are left to the next one."""
     queue = create(store, "log-1", partitions=2)
     send(store, "log-1", numbered(25))
     query = Query(options(subscribePattern="log-.", maxOffsetsPerTrigger="10"), available_now=True)
@@ -215,7 +215,7 @@ def test_available_now_ends_where_it_began(store: Store, options: Options) -> No
 
 
 def test_available_now_ends_although_its_positions_get_old(store: Store, clock: Clock, options: Options) -> None:
-    """A run that takes long is not kept going by positions that are moved along."""
+    """A long available-now run ends, although its positions would be moved along."""
     create(store, ttl=40)
     send(store, "a", ["1"], ttl=DAY)
     query = Query(options(), available_now=True)
@@ -225,7 +225,7 @@ def test_available_now_ends_although_its_positions_get_old(store: Store, clock: 
 
 
 def test_an_idle_stream_moves_along_before_it_is_stale(store: Store, clock: Clock, options: Options) -> None:
-    """No batches but one in a quarter of the TTL, which is empty; so a long silence is no loss of data in the end."""
+    """An idle stream gets an empty batch in a quarter of the TTL, so that a long silence is not a loss of data."""
     create(store, ttl=4000)
     send(store, "a", ["1"])
     query = Query(options())
@@ -242,7 +242,7 @@ def test_an_idle_stream_moves_along_before_it_is_stale(store: Store, clock: Cloc
 
 
 def test_a_queue_that_was_always_empty_moves_along(store: Store, clock: Clock, options: Options) -> None:
-    """What expires while a stream is away is noticed also where it had never had a message to remember."""
+    """Messages that expire while a stream is away are noticed, even if it never saw a message of the queue."""
     create(store, ttl=60)
     query = Query(options())
     assert query.batch() == []
@@ -257,7 +257,7 @@ def test_a_queue_that_was_always_empty_moves_along(store: Store, clock: Clock, o
 
 
 def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options: Options) -> None:
-    """Spark asks for news all the time: what was seen to be empty is not looked at again, only what is above it."""
+    """An idle stream does not read a range twice that was empty, only what is above it."""
     create(store, partitions=5)
     create(store, "b")
     query = Query(options())

@@ -1,1 +1,1 @@
-"""Tables and views of Spark SQL over queues, and what streams report of their progress."""
+"""Tests of Spark SQL tables and views over queues, and of progress reports of streams."""

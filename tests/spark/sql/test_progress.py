@@ -1,4 +1,4 @@
-"""What streams and streaming writes say of themselves, and the metrics that are made of it."""
+"""Progress reports of streams and streaming writes, and their metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUERY = "a4f1"
 
 
 def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "copy") -> Any:  # noqa: ANN401 - an event of Spark
-    """What Spark tells of a micro-batch that read three rows and wrote two."""
+    """Returns Spark's event of a micro-batch that read three rows and wrote two."""
     latest = json.dumps({"v": 1, "queues": {}, "lag": lag})
     sources = [SimpleNamespace(latestOffset=latest), SimpleNamespace(latestOffset=None)]
     progress = SimpleNamespace(
@@ -45,12 +45,12 @@ def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "c
 
 
 def ended(query: int = 1) -> Any:  # noqa: ANN401 - an event of Spark
-    """The event that a query has ended."""
+    """Returns the event that a query has ended."""
     return SimpleNamespace(id=UUID(int=query))
 
 
 def test_a_batch_of_a_stream_is_noted_once(embedded: Kept) -> None:
-    """What a query has written is the sum of its micro-batches, each as it was committed first."""
+    """A query's written rows are the sum of its micro-batches, each counted at its first commit."""
     first, second = WriteCounts(rows=5, written=5), WriteCounts(rows=4, written=3, moved=1)
     assert write_reports.stream_report(embedded.store, APP, QUERY) is None
     for number, counts in ((0, first), (0, WriteCounts(rows=5, skipped=5)), (1, second), (0, first)):
@@ -61,7 +61,7 @@ def test_a_batch_of_a_stream_is_noted_once(embedded: Kept) -> None:
 
 
 def test_a_commit_notes_its_query(embedded: Kept, caplog: pytest.LogCaptureFixture) -> None:
-    """The commit of a micro-batch notes what its tasks wrote; a store that does not answer then is only logged."""
+    """The commit of a micro-batch notes the rows of its tasks; a store that is away is only logged."""
     embedded.queue()
     options = write_options({**embedded.options, "queue": "orders"}, streaming=True)
     writer = QueueyStreamWriter(options, StructType([StructField("value", StringType())]), overwrite=False)
@@ -77,11 +77,11 @@ def test_a_commit_notes_its_query(embedded: Kept, caplog: pytest.LogCaptureFixtu
 
     with replace(write_reports.note_batch, away), caplog.at_level(logging.WARNING):
         writer.commit(done, 8)
-    assert "What micro-batch 8 has written could not be noted" in caplog.text
+    assert "The counts of micro-batch 8 could not be recorded" in caplog.text
 
 
 def test_metrics_of_a_query(embedded: Kept) -> None:
-    """Rows add up over micro-batches, lag is that of the last one, and moved rows are those that the sink noted."""
+    """Rows add up over micro-batches, lag is the latest, and moved rows are those noted by the sink."""
     registry = CollectorRegistry()
     listener = ProgressMetrics({**embedded.options, "application": APP}, registry=registry)
 
@@ -100,7 +100,7 @@ def test_metrics_of_a_query(embedded: Kept) -> None:
 
 
 def test_metrics_of_queries_that_ended_are_forgotten_in_time() -> None:
-    """However many queries run one after the other, metrics of the last hundred are there, and of those that run."""
+    """Metrics of running queries and of the last hundred are kept, however many run one after the other."""
     registry = CollectorRegistry()
     listener = ProgressMetrics(registry=registry)
     listener.onQueryProgress(batch(0, query=1, name="lasting"))
@@ -124,19 +124,19 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lag_is_asked_for_now_and_then(embedded: Kept) -> None:
-    """While something is left the store is asked every ten seconds at most; nothing left is known without it."""
+    """The store is asked for a lag every ten seconds at most; a lag of zero is known without it."""
     queue = embedded.queue(partitions=2)
     sent = embedded.fill(queue, 10)
     now = [100.0]
     lag = StreamLag(lambda: now[0])
     assert lag.after(embedded.store, {}) == {"messages": 0, "exact": True, "seconds": 0.0}
     beginning = min(one.position for one in sent if one.partition == 1)
-    left = {queue: {1: beginning}}
-    found = lag.after(embedded.store, left)
-    assert (found["messages"], found["exact"]) == (5, True)
+    starts = {queue: {1: beginning}}
+    lags = lag.after(embedded.store, starts)
+    assert (lags["messages"], lags["exact"]) == (5, True)
     embedded.post(queue, [NewMessage("more", 1, 60)])
-    assert lag.after(embedded.store, left) == found
+    assert lag.after(embedded.store, starts) == lags
     now[0] += REQUEST_INTERVAL
-    assert lag.after(embedded.store, left)["messages"] == 6
+    assert lag.after(embedded.store, starts)["messages"] == 6
     assert lag.after(embedded.store, {})["messages"] == 0
-    assert lag.after(embedded.store, left)["messages"] == 6
+    assert lag.after(embedded.store, starts)["messages"] == 6

@@ -36,8 +36,8 @@ def sent(embedded: Kept) -> list[Message]:
 def nothing_left(spark: SparkSession) -> Iterator[None]:
     """Drops the tables and views of a test."""
     yield
-    for one in spark.sql("SHOW TABLES").collect():
-        spark.sql(f"DROP {'VIEW' if one.isTemporary else 'TABLE'} {one.tableName}")
+    for table in spark.sql("SHOW TABLES").collect():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.tableName}")
 
 
 def create(spark: SparkSession, kept: Kept, what: str, **options: str) -> None:
@@ -47,7 +47,7 @@ def create(spark: SparkSession, kept: Kept, what: str, **options: str) -> None:
 
 
 def written(kept: Kept, name: str = "copies") -> list[str]:
-    """The texts in a queue as soon as they can be read."""
+    """Returns the texts of a queue once they can be read."""
     queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
     newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
     kept.settle(queue, max(newest, default=None))
@@ -55,7 +55,7 @@ def written(kept: Kept, name: str = "copies") -> list[str]:
 
 
 def refused(spark: SparkSession, statement: str) -> str:
-    """The sentence that a statement fails with."""
+    """Returns the message with which a statement fails."""
     with pytest.raises(PySparkException) as failed:
         spark.sql(statement).collect()
     failure = failures.explain(failed.value)
@@ -64,7 +64,7 @@ def refused(spark: SparkSession, statement: str) -> str:
 
 
 def test_a_table_is_read(spark: SparkSession, embedded: Kept, sent: list[Message], tmp_path: Path) -> None:
-    """A table is described, read in batches with further options, and followed as a stream."""
+    """A table can be described, read in batches with further options, and followed as a stream."""
     create(spark, embedded, "TABLE of_orders", subscribe="orders", startingOffsets="earliest")
     described = {row.col_name: row for row in spark.sql("DESCRIBE of_orders").collect()}
     assert described["id"].data_type == "string"
@@ -74,8 +74,8 @@ def test_a_table_is_read(spark: SparkSession, embedded: Kept, sent: list[Message
     assert frame.rdd.getNumPartitions() == 4
     assert sorted(row.id for row in frame.collect()) == sorted(one.id for one in sent)
     own = f"""assign='{{"orders":[2]}}', data='{embedded.options["data"]}'"""
-    found = spark.sql(f"SELECT id FROM of_orders WITH ({own})").collect()
-    assert sorted(row.id for row in found) == sorted(one.id for one in sent if one.partition == 2)
+    rows = spark.sql(f"SELECT id FROM of_orders WITH ({own})").collect()
+    assert sorted(row.id for row in rows) == sorted(one.id for one in sent if one.partition == 2)
     writing = spark.readStream.table("of_orders").select("id").writeStream.format("parquet")
     writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     writing.start(str(tmp_path / "rows")).awaitTermination()
@@ -84,7 +84,7 @@ def test_a_table_is_read(spark: SparkSession, embedded: Kept, sent: list[Message
 
 
 def test_a_table_is_written_to(spark: SparkSession, embedded: Kept) -> None:
-    """INSERT and ``writeTo`` write to the queue of the table; what a row does not say is as for any write."""
+    """INSERT and ``writeTo`` write to the queue of the table; missing columns have the defaults of any write."""
     queue = embedded.queue("copies", partitions=3)
     create(spark, embedded, "TABLE copies", queue="copies", lead=LEAD)
     spark.sql("INSERT INTO copies (value, partition) VALUES ('a', 3), ('b', 1)")
@@ -97,7 +97,7 @@ def test_a_table_is_written_to(spark: SparkSession, embedded: Kept) -> None:
 
 
 def test_a_frame_with_just_the_columns_of_a_table_is_written_to_it(spark: SparkSession, embedded: Kept) -> None:
-    """Rows go to the table's queue by each statement that appends, though they need no conversion for the table."""
+    """Each appending statement writes rows to the table's queue, even if they need no conversion."""
     embedded.queue("copies")
     create(spark, embedded, "TABLE copies", queue="copies", lead=LEAD)
     headers = "headers array<struct<key: string, value: binary>>"
@@ -112,15 +112,15 @@ def test_a_frame_with_just_the_columns_of_a_table_is_written_to_it(spark: SparkS
 
 
 def test_a_view_is_read(spark: SparkSession, embedded: Kept, sent: list[Message]) -> None:
-    """A temporary view may name the columns that it gives, so that no bodies are read."""
+    """A temporary view may select columns, so that bodies are not read."""
     create(spark, embedded, "TEMPORARY VIEW places (partition INT, id STRING)", subscribe="orders")
     assert spark.table("places").columns == ["partition", "id"]
-    found = spark.sql("SELECT id FROM places WHERE partition = 1").collect()
-    assert sorted(row.id for row in found) == sorted(one.id for one in sent if one.partition == 1)
+    rows = spark.sql("SELECT id FROM places WHERE partition = 1").collect()
+    assert sorted(row.id for row in rows) == sorted(one.id for one in sent if one.partition == 1)
 
 
 def test_a_stream_reports_itself(spark: SparkSession, embedded: Kept, sent: list[Message], tmp_path: Path) -> None:
-    """Progress has the rows read and written and what is left, metrics add up, the store knows what became of rows."""
+    """Progress has the rows read, written and left, metrics add up, and the store keeps the outcome of rows."""
     embedded.queue("copies")
     registry = CollectorRegistry()
     listener = ProgressMetrics(embedded.options, registry=registry)
@@ -132,7 +132,7 @@ def test_a_stream_reports_itself(spark: SparkSession, embedded: Kept, sent: list
     query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     query.awaitTermination()
     labels = {"query": str(query.id)}
-    until = time.monotonic() + 60  # Listeners are told later.
+    until = time.monotonic() + 60  # Listeners are called later.
     while registry.get_sample_value("queuey_stream_written_rows_total", labels) != len(sent):
         assert time.monotonic() < until
         time.sleep(0.05)

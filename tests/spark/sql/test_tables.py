@@ -1,4 +1,4 @@
-"""Options of tables of Spark SQL, and how they travel in the schemas of tables."""
+"""Options of Spark SQL tables, and how they travel in the schemas of tables."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from queuey.spark.errors import OptionError
 from queuey.spark.sink.arrow_rows import layout_of
 
 OF_SPARK = {"owner": "ann", "provider": "queuey", "is_managed_location": "true"}
-"""What Spark says of a table besides its options."""
+"""Properties of a table that Spark adds to its options."""
 
 
 def of_table(**options: str) -> dict[str, str]:
-    """What Spark hands over for a table with these options: each twice, beside what it says itself."""
+    """Returns Spark's properties of a table with these options: each twice, beside its own."""
     return OF_SPARK | options | {f"option.{name}": text for name, text in options.items()}
 
 
 def created(**options: str) -> StructType:
-    """The schema of a table, as the catalogue of Spark keeps it: through JSON."""
-    found = tables.declared(of_table(**options))
-    assert found is not None
-    return StructType.fromJson(tables.table_schema(found).jsonValue())
+    """Returns the schema of a table as Spark's catalogue keeps it: through JSON."""
+    declared = tables.declared(of_table(**options))
+    assert declared is not None
+    return StructType.fromJson(tables.table_schema(declared).jsonValue())
 
 
 def test_properties_of_spark_are_no_options() -> None:
-    """Of what Spark says of a table only its OPTIONS count, not the properties that Spark or a user gives it."""
-    given = of_table(subscribe="orders", startingOffsets="earliest") | {"team": "north"}
-    assert tables.declared(given) == {"subscribe": "orders", "startingoffsets": "earliest"}
+    """Of Spark's table properties only the OPTIONS count, not those that Spark or a user adds."""
+    properties = of_table(subscribe="orders", startingOffsets="earliest") | {"team": "north"}
+    assert tables.declared(properties) == {"subscribe": "orders", "startingoffsets": "earliest"}
     assert tables.declared({"subscribe": "orders"}) is None
 
 
 def test_a_table_reads_what_its_options_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schema of a table brings its options to each read, with paths as they were where it was created."""
+    """A table's schema brings its options to each read, with paths as they were at its creation."""
     monkeypatch.chdir(tmp_path)
     schema = created(subscribe="orders", data="here", cassandra_password="file:secret")
     assert tables.options_of(schema, tables.READ, {"minPartitions": "3"}) == {
@@ -48,7 +48,7 @@ def test_a_table_reads_what_its_options_say(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_queues_of_ones_own_replace_all_options_of_a_table() -> None:
-    """A read that names its own queues takes nothing from the schema, which may come from anywhere."""
+    """A read with its own queues takes nothing from the schema, which may be anyone's."""
     schema = created(subscribe="orders", data="/somewhere", startingTimestamp="5")
     assert tables.options_of(schema, tables.READ, {"assign": '{"a":[1]}'}) == {"assign": '{"a":[1]}'}
     schema = created(queue="orders", data="/somewhere")
@@ -56,7 +56,7 @@ def test_queues_of_ones_own_replace_all_options_of_a_table() -> None:
 
 
 def test_columns_of_a_table_say_what_they_are() -> None:
-    """Every column has a comment, headers are there if asked for, and a table to write to has columns of a write."""
+    """Every column has a comment, headers are optional, and a table to write to has the columns of a write."""
     assert all(field.metadata["comment"] for field in created(subscribe="a", includeHeaders="true"))
     assert "headers" not in created(subscribe="a").names
     schema = created(queue="a")
@@ -68,9 +68,9 @@ def test_columns_of_a_table_say_what_they_are() -> None:
     ("given", "says"),
     [
         (OF_SPARK, "A table of queues needs OPTIONS"),
-        (of_table(subscribe="a") | {"location": "/x"}, "has no LOCATION"),
+        (of_table(subscribe="a") | {"location": "/x"}, "cannot have a LOCATION"),
         (of_table(subscribe="a", queue="b"), "create one for each"),
-        (of_table(queue="a", run="june"), "Option run names one write"),
+        (of_table(queue="a", run="june"), "Option run names a single write"),
         (of_table(topic="a", colour="red"), "Unknown option colour"),
         (of_table(subscribe="a", cassandra_password="hunter2"), "cassandra_password is not of the form"),
         (of_table(queue="a", cassandra_password="hunter2"), "cassandra_password is not of the form"),
@@ -78,7 +78,7 @@ def test_columns_of_a_table_say_what_they_are() -> None:
     ],
 )
 def test_what_is_no_table_is_refused(given: dict[str, str], says: str) -> None:
-    """When it is created, in a sentence that repeats no secret."""
+    """An invalid table is refused at its creation, with a message that repeats no secret."""
     with pytest.raises(OptionError, match=says) as refused:
         tables.table_schema(tables.declared(given) or {})
     assert "hunter2" not in str(refused.value)

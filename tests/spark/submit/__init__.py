@@ -1,1 +1,1 @@
-"""Programs that are submitted to a cluster of Spark, as the page about clusters says."""
+"""Programs submitted to a Spark cluster, as the page about clusters says."""

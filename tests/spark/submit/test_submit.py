@@ -42,13 +42,13 @@ CONF = INTERPRETED | {
 
 @dataclass(frozen=True)
 class Cluster:
-    """A standalone cluster, and a queue to be read and another to be written.
+    """A standalone cluster, with a queue to read and another one to write.
 
     Attributes:
-        home: Where programs are submitted from; it has the unpacked environment and its archive.
+        home: The directory that submits programs, with the unpacked environment and its archive.
         place: Options of the store; the password by name.
         sent: The ids of the messages.
-        environ: Of everything that is started.
+        environ: The environment of all processes.
     """
 
     master: str
@@ -60,23 +60,22 @@ class Cluster:
     secret: str
 
     def options(self) -> list[str]:
-        """Options of ``spark-submit`` that all programs have."""
+        """Options of ``spark-submit`` for all programs."""
         conf = [text for name, value in CONF.items() for text in ("--conf", f"{name}={value}")]
         return [f"{self.environ['SPARK_HOME']}/bin/spark-submit", "--master", self.master, *conf]
 
     def job(self, run: str, **more: str) -> str:
-        """The argument of the program."""
         return json.dumps({"options": self.place, "run": run, "directory": str(self.home / run), **more})
 
     def check(self, printed: str, run: str) -> None:
-        """Demands that a program has read everything, and that the copy is there once."""
+        """Checks that a program has read everything, and that the copy has each message once."""
         seen = json.loads(printed.splitlines()[-1])
         assert seen == {"read": self.sent, "followed": self.sent}
         assert write_reports.report(self.kept.store, APP, run) is not None
 
 
 def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:
-    """Runs a program in a directory; returns what it printed."""
+    """Runs a program in a directory; returns its output."""
     done = subprocess.run(
         command, cwd=home, env=dict(environ), capture_output=True, text=True, timeout=clusters.PATIENCE, check=False
     )
@@ -86,7 +85,7 @@ def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a wheel, an environment that has it, and the environment's archive."""
+    """A directory with a wheel, an environment with it, and the environment's archive."""
     home = tmp_path_factory.mktemp("home")
     pip = [str(home / "environment/bin/python"), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt")]
     connect = [str(one).partition(";")[0] for one in map(Requirement, requires("pyspark") or ()) if _of_connect(one)]
@@ -108,7 +107,7 @@ def _of_connect(one: Requirement) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster(contract_keyspace: str, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers that have only a Python of their own, and a Cassandra store."""
+    """A master and two workers with only a plain Python, and a Cassandra store."""
     directory = tmp_path_factory.mktemp("cluster")
     keyspaces.empty(contract_keyspace)
     have_short_delays(contract_keyspace)
@@ -127,7 +126,7 @@ def cluster(contract_keyspace: str, home: Path, tmp_path_factory: pytest.TempPat
 
 
 def test_a_packed_environment(cluster: Cluster) -> None:
-    """The workers unpack an archive that has all a task needs, on both machines, and no log has the password."""
+    """Workers unpack an archive with all that tasks need, on both machines, and no log has the password."""
     command = [*cluster.options(), "--archives", "environment.tar.gz#environment", str(JOB), cluster.job("packed")]
     cluster.check(run(command, cluster.home, cluster.environ), "packed")
     work = Path(cluster.environ["SPARK_HOME"]).parent / "work"
@@ -138,7 +137,7 @@ def test_a_packed_environment(cluster: Cluster) -> None:
 
 
 def test_through_connect(cluster: Cluster) -> None:
-    """A program without Java reads, writes and follows queues through a server of Spark Connect."""
+    """A program without Java reads, writes and follows queues through Spark Connect."""
     server = [
         *cluster.options(),
         "--conf",

@@ -1,1 +1,1 @@
-"""Parts of the Spark room that need neither Spark nor a store."""
+"""Parts of the Spark package that need neither Spark nor a store."""

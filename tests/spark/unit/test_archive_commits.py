@@ -1,4 +1,4 @@
-"""Commits of archives: runs that are killed and overlap at every step, on files with the rules of object stores."""
+"""Commits of archives: runs that are killed or overlap at every step, on files with the rules of object stores."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Content = dict[Key, set[str]]
 
 
 class Killed(BaseException):
-    """The process of a run has ended."""
+    """The simulated end of a run's process."""
 
 
 class ObjectStore:
-    """Files as in an object store: written as a whole, found by name at once, listed late; nothing can be renamed.
+    """Files as in an object store: written atomically, found by name at once, listed late, never renamed.
 
     Attributes:
         before: Called before each request with its number.
-        late: Listings lack what is written from now on.
+        late: Listings lack files that are written from now on.
     """
 
     root = "store://archive"
@@ -53,50 +53,47 @@ class ObjectStore:
         self._requests = 0
 
     def path(self, path: str) -> str:
-        """Returns a place as Spark would take it."""
+        """Returns a path as Spark would take it."""
         return f"{self.root}/{path}"
 
     def read(self, path: str) -> str | None:
-        """Returns a text; None: it is not there."""
+        """Returns a text, or None if the file does not exist."""
         self._count()
         return self.texts.get(path)
 
     def exists(self, path: str) -> bool:
-        """Returns whether a file is there."""
         self._count()
         return path in self.texts
 
     def write(self, path: str, text: str) -> None:
-        """Replaces a file."""
         self._count()
         if self.late and path not in self.texts:
             self._unlisted.add(path)
         self.texts[path] = text
 
     def delete(self, path: str) -> None:
-        """Removes a file, or those below a directory that are listed."""
+        """Removes a file, or the listed ones below a directory."""
         self._count()
         for name in [path, *(f"{path}/{name}" for name in self._listed(path))]:
             self.texts.pop(name, None)
 
     def tree(self, path: str) -> dict[str, int]:
-        """Returns the files below a directory and their lengths."""
         self._count()
         return {name: len(self.texts[f"{path}/{name}"]) for name in self._listed(path)}
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """Returns what a directory holds."""
+        """Returns the entries of a directory."""
         self._count()
         names = {(name.partition("/")[0], "/" in name) for name in self._listed(path)}
         return sorted(DirectoryEntry(name, directory, 0) for name, directory in names)
 
     def settle(self) -> None:
-        """Listings have everything from now on."""
+        """Makes listings complete."""
         self.late = False
         self._unlisted.clear()
 
     def requests(self, work: Callable[[], object], before: Callable[[int], None]) -> int:
-        """Does work with a hook before each request, until it ends or is killed; returns how many requests it made."""
+        """Does work with a hook before each request, until it ends or is killed; returns the number of its requests."""
         self._requests, self.before = 0, before
         with suppress(Killed):
             work()
@@ -109,34 +106,33 @@ class ObjectStore:
 
     def _count(self) -> None:
         before, self._requests = self.before, self._requests + 1
-        self.before = lambda number: None  # what the hook does is not counted
+        self.before = lambda number: None  # requests of the hook do not count
         number = self._requests
         before(number)
         self._requests, self.before = number, before
 
 
 def opened(store: ObjectStore) -> ArchiveDirectory:
-    """Opens the archive, as each run and each reader does."""
     return ArchiveDirectory(cast("SparkSession", None), cast("HadoopFiles", store), ABOUT, few=1000)
 
 
 def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
-    """Does what a run does, apart from Spark: archives messages beside those that the archive has already."""
-    there = opened(store)
-    there.begin(name, now)
-    older = there.older(messages, [])
+    """Archives messages in addition to the archived ones, as a run does apart from Spark."""
+    archive = opened(store)
+    archive.begin(name, now)
+    older = archive.older(messages, [])
     manifests = []
     for key, ids in messages.items():
-        found = older.get(key)
-        held = ids.union(*(store.texts[path].split() for path in found.paths)) if found else ids
+        sealed_before = older.get(key)
+        held = ids.union(*(store.texts[path].split() for path in sealed_before.paths)) if sealed_before else ids
         store.write(f"{manifest.messages_path(*key, name)}/part.parquet", text := " ".join(sorted(held)))
-        manifests.append(sealed(key, name, len(text), len(held), found.runs if found else ()))
-    there.write(manifests)
-    there.commit(name, manifests)
+        manifests.append(sealed(key, name, len(text), len(held), sealed_before.runs if sealed_before else ()))
+    archive.write(manifests)
+    archive.commit(name, manifests)
 
 
-def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - fields
-    """Returns the manifest of a bucket of one file."""
+def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - any fields
+    """Returns the manifest of a bucket with one file."""
     return Manifest(
         run=name,
         replaces=replaces,
@@ -154,12 +150,12 @@ def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...]
 
 
 def seen(store: ObjectStore) -> Content:
-    """Returns what a reader finds who looks at everything."""
-    there = opened(store)
-    keys = [(queue, bucket) for queue in there.queues() for bucket in there.bucket_names(queue)]
+    """Returns the messages that a reader of everything finds."""
+    archive = opened(store)
+    keys = [(queue, bucket) for queue in archive.queues() for bucket in archive.bucket_names(queue)]
     return {
         one.key: {text for path in one.data_paths for text in store.texts[path].split()}
-        for one in there.manifests(keys)
+        for one in archive.manifests(keys)
     }
 
 
@@ -169,7 +165,7 @@ def each(*ids: str) -> Content:
 
 
 def both(one: Content, other: Content) -> Content:
-    """Returns the messages of two contents."""
+    """Returns the union of two contents."""
     return {key: one.get(key, set()) | other.get(key, set()) for key in {*one, *other}}
 
 
@@ -179,7 +175,7 @@ def holds(found: Content, wanted: Content) -> bool:
 
 
 def killed(store: ObjectStore, work: Callable[[], object], number: int) -> bool:
-    """Kills work at one of its requests; returns whether it made so many."""
+    """Kills work at one of its requests; returns whether it made that many."""
 
     def kill(now: int) -> None:
         if now == number:
@@ -194,7 +190,7 @@ STEPS = range(1, 200)
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_run_killed_at_every_step(*, late: bool) -> None:
-    """A killed run has archived all of its buckets or none, the next run goes on from there, and no file stays."""
+    """A killed run has archived all of its buckets or none, the next run continues from there, and no file stays."""
     before = each("a", "b")
     for number in STEPS:
         store = ObjectStore()
@@ -208,8 +204,8 @@ def test_a_run_killed_at_every_step(*, late: bool) -> None:
         store.settle()
         run(store, "r3", {KEYS[0]: {"e"}}, KEEP_UNREFERENCED + 10.0)
         assert holds(seen(store), each("a", "b", "d")), number
-        left = {name for name in store.texts if "run=r0" in name or "run=r1" in name or ".r1." in name}
-        assert not left, (number, left)
+        leftovers = {name for name in store.texts if "run=r0" in name or "run=r1" in name or ".r1." in name}
+        assert not leftovers, (number, leftovers)
         if not more:
             break
     assert 12 < number < STEPS[-1]
@@ -217,7 +213,7 @@ def test_a_run_killed_at_every_step(*, late: bool) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_killed_clearing(*, late: bool) -> None:
-    """A run that is killed while it removes what is old has removed nothing that is needed."""
+    """A run killed while it removes old files has removed no needed file."""
     for number in STEPS:
         store = ObjectStore()
         for count, name in enumerate(("r0", "r1", "r2")):
@@ -234,7 +230,7 @@ def test_a_killed_clearing(*, late: bool) -> None:
 
 
 def test_runs_that_overlap_at_every_step() -> None:
-    """If a run comes in between in spite of the lease, no message is lost, and readers are told until the next run."""
+    """If a run overlaps in spite of the lease, no message is lost, and readers get an error until the next run."""
     forks = 0
     for number in STEPS:
         store = ObjectStore()
@@ -245,9 +241,9 @@ def test_runs_that_overlap_at_every_step() -> None:
         if more:
             done = both(done, each("c"))
         damaged: list[str] = []
-        found = opened(store).manifests(KEYS, damaged)
+        manifests = opened(store).manifests(KEYS, damaged)
         assert all("overlapped; archive it with --again" in text for text in damaged), damaged
-        assert len(found) + len(damaged) == len(KEYS), number
+        assert len(manifests) + len(damaged) == len(KEYS), number
         forks += len(damaged)
         assert damaged or seen(store) == done, number
         run(store, "r3", each("d"), 3.0)
@@ -264,11 +260,11 @@ def _in_between(store: ObjectStore, at: int, now: int) -> None:
 
 
 def test_readers_during_a_run() -> None:
-    """At every step of a run readers find all buckets as before or all as afterwards, and old files for a day."""
+    """At every step of a run readers find either all old buckets or all new ones; old files stay for a day."""
     store = ObjectStore()
     run(store, "r0", each("a"))
-    there = opened(store)
-    old = there.manifests(KEYS)
+    archive = opened(store)
+    old = archive.manifests(KEYS)
 
     def look(number: int) -> None:
         assert seen(store) in (each("a"), each("a", "b")), number
@@ -279,7 +275,7 @@ def test_readers_during_a_run() -> None:
 
 
 def test_what_a_listing_lacks() -> None:
-    """Readers and runs find what was archived just before, though no listing has it yet."""
+    """Readers and runs find newly archived messages though no listing has them yet."""
     store = ObjectStore()
     store.late = True
     run(store, "r0", each("a"))
@@ -290,7 +286,7 @@ def test_what_a_listing_lacks() -> None:
 
 
 def test_what_is_damaged() -> None:
-    """A manifest that cannot be used stops readers; a run goes by the files beside it, and says which are lost."""
+    """A damaged manifest stops readers; a run uses the files beside it, and reports lost ones."""
     store = ObjectStore()
     run(store, "r0", each("a", "b"))
     first, second, third = (manifest.manifest_path(*key, "r0") for key in KEYS)
@@ -302,7 +298,7 @@ def test_what_is_damaged() -> None:
     del store.texts[lost := f"{manifest.messages_path(*KEYS[2], 'r0')}/part.parquet"]
     damaged: list[str] = []
     older = opened(store).older(KEYS, damaged)
-    assert damaged == [f"store://archive/{lost} is not there"]
+    assert damaged == [f"store://archive/{lost} is missing"]
     assert [len(older[key].paths) for key in KEYS] == [1, 1, 0]
     run(store, "r1", each("c"), 1.0)
     store.texts = {path: text for path, text in store.texts.items() if ".r0.json" not in path}

@@ -1,4 +1,4 @@
-"""Incoming rows: which columns may come, how they are cut into chunks and what messages they become. No Spark runs."""
+"""Incoming rows: allowed columns, their chunks, and the messages they become. No Spark runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tz
 
 
 def layout(schema: str, queue: str | None = "q") -> ColumnLayout:
-    """The layout of a schema written as ``name type, name type``."""
+    """Returns the layout of a schema written as ``name type, name type``."""
     fields = [field.split(" ") for field in schema.split(", ")]
     return layout_of(types.StructType([types.StructField(name, _TYPES[kind]) for name, kind in fields]), queue=queue)
 
@@ -58,30 +58,30 @@ def layout(schema: str, queue: str | None = "q") -> ColumnLayout:
         ("value string, colour string", "q", "A write has no column 'colour'; it can have value, queue, partition"),
         ("key string", "q", "A write needs a column value"),
         ("value int", "q", "The column value is of type int; it can be binary or string."),
-        ("body binary, value string", "q", "The column value is there twice"),
+        ("body binary, value string", "q", "The frame has the column value twice"),
         ("value string", None, "A write needs the option queue or a column queue"),
-        ("value string, id string, sequence long", "q", "The columns id and sequence do not go together"),
-        ("value string, ttl int, expires timestamp", "q", "The columns ttl and expires do not go together"),
-        ("value string, timestamp timestamp", "q", "The column timestamp only goes with a column id"),
+        ("value string, id string, sequence long", "q", "The columns id and sequence exclude each other"),
+        ("value string, ttl int, expires timestamp", "q", "The columns ttl and expires exclude each other"),
+        ("value string, timestamp timestamp", "q", "The column timestamp needs a column id"),
         ("value string, headers map<string,string>", "q", "The column headers is of type map<string,string>"),
         ("value string, expires timestamp_ntz", "q", "The column expires is of type timestamp_ntz"),
     ],
 )
 def test_wrong_columns_are_refused_by_name(schema: str, queue: str | None, text: str) -> None:
-    """Every mistake in a frame's columns is one sentence that names the column, before anything is written."""
+    """Each mistake in a frame's columns gives one message that names the column, before anything is written."""
     with pytest.raises(OptionError) as caught:
         layout(schema, queue)
     assert text in str(caught.value)
 
 
 def test_columns_are_known_by_any_case_and_alias() -> None:
-    """Spark does not care for case, and Kafka users know other names."""
+    """Columns are known in any case, and by the names that Kafka users know."""
     found = layout("BODY binary, Topic string, valuetype string, id string, position string, timestamp timestamp", None)
     assert found == ColumnLayout(("value", "queue", "valueType", "id", "", ""), text=False)
 
 
 def test_everything_that_a_read_gives_can_be_written() -> None:
-    """A frame that was read from a queue, headers included, is written as it is."""
+    """A frame read from a queue, headers included, can be written unchanged."""
     from queuey.spark.source.columns import read_schema  # noqa: PLC0415 - imports PySpark
 
     assert "id" in layout_of(read_schema(headers=True), queue=None)
@@ -89,7 +89,7 @@ def test_everything_that_a_read_gives_can_be_written() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=8), st.integers(1, 7), st.integers(1, 60))
 def test_chunks_do_not_depend_on_how_rows_arrive(lengths: list[list[int]], rows: int, size: int) -> None:
-    """The same rows in other Arrow batches give the same chunks: none is too long, and no row is lost or turned."""
+    """The same rows in other Arrow batches give the same chunks: none is too long, and no row is lost or reordered."""
     texts = [["x" * length for length in batch] for batch in lengths]
     flat = [text for batch in texts for text in batch]
     found = list(chunks(map(_batch, texts), layout("value string"), rows=rows, size=size))
@@ -103,7 +103,6 @@ def test_chunks_do_not_depend_on_how_rows_arrive(lengths: list[list[int]], rows:
 
 
 def found_texts(found: Sequence[RowChunk]) -> list[list[str]]:
-    """The values of chunks."""
     return [[body.decode() for body in chunk.columns["value"].to_pylist()] for chunk in found]
 
 
@@ -140,7 +139,7 @@ class WriteSetup:
         return writer.write([_arrow(schema, rows)])
 
     def all(self, queue: Queue | None = None) -> list[Message]:
-        """What is in a queue, by partition and position."""
+        """Returns all messages of a queue, by partition and position."""
         self.clock.advance(40.0)
         queue = queue or self.queue
         slices = [Slice(partition, limit=100_000, max_bytes=1 << 30) for partition in range(1, queue.partitions + 1)]
@@ -167,14 +166,13 @@ def _arrow(schema: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Iterator[WriteSetup]:
-    """A fresh store and queue."""
     made = WriteSetup(tmp_path / "data")
     yield made
     made.store.close()
 
 
 def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
-    """Bodies keep their kind, headers, content type and end; what a row leaves out has its default."""
+    """Bodies keep their type, headers, content type and expiry; missing columns have their defaults."""
     schema = f"value binary, partition int, ttl int, valueType string, contentType string, headers {HEADERS}"
     rows = [
         (b"plain", 1, None, None, None, None),
@@ -185,8 +183,8 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
     assert setup.write(schema, rows) == WriteCounts(rows=4, written=4)
     bridge.run(setup.store.messages.read(setup.queue, [Slice(1)]))
     places = bridge.run(setup.store.messages.fetch(setup.queue, _places(setup)))
-    found = [(one.partition, one.body, one.meta or Meta(), one.expires - one.ticks) for one in places]
-    assert [(partition, body, meta, span // ids.TICKS_PER_SECOND) for partition, body, meta, span in found] == [
+    messages = [(one.partition, one.body, one.meta or Meta(), one.expires - one.ticks) for one in places]
+    assert [(partition, body, meta, span // ids.TICKS_PER_SECOND) for partition, body, meta, span in messages] == [
         (1, b"plain", Meta(), 5000),
         (2, "täxt", Meta("text/csv"), 7),
         (3, '{"a":1}', Meta(None, (("who", "me"),), json=True), 9),
@@ -195,13 +193,13 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
 
 
 def _places(setup: WriteSetup) -> list[tuple[int, ids.Position]]:
-    """Where the messages are, delayed ones included."""
+    """Returns the messages with their places, delayed ones included."""
     infos = bridge.run(setup.store.messages.inspect(setup.queue))[1]
     return [(info.partition, info.newest) for info in infos if info.newest is not None]
 
 
 def test_a_column_expires_is_an_instant(setup: WriteSetup) -> None:
-    """The end that a row gives is kept to the microsecond."""
+    """The expiry of a row is kept to the microsecond."""
     end = NOW + dt.timedelta(seconds=300, microseconds=17)
     setup.write("value string, partition int, expires timestamp", [("a", 1, end)])
     [message] = setup.all()
@@ -221,26 +219,26 @@ def test_a_column_expires_is_an_instant(setup: WriteSetup) -> None:
     ],
 )
 def test_a_row_that_leaves_a_column_out(setup: WriteSetup, column: str) -> None:
-    """Null is what the queue or the write gives, as without the column."""
+    """A null takes the default of the queue or the write, like a missing column."""
     assert setup.write(f"value string, {column}", [("a", None)]).written == 1
     assert setup.write("value string", [("a",)], name="y").written == 1
-    one, other = setup.all()
-    assert one.expires - one.ticks == other.expires - other.ticks
-    assert (one.body, one.meta) == (other.body, other.meta)
+    first, second = setup.all()
+    assert first.expires - first.ticks == second.expires - second.ticks
+    assert (first.body, first.meta) == (second.body, second.meta)
 
 
 def test_some_rows_say_when_they_end(setup: WriteSetup) -> None:
-    """In one column there may be instants, long ago too, and nulls, for which the TTL counts."""
+    """One column may have instants, including past ones, and nulls, for which the TTL counts."""
     end = NOW + dt.timedelta(seconds=300)
     counts = setup.write("value string, expires timestamp", [("a", end), ("b", None), ("c", FIRST)])
     assert (counts.rows, counts.written, counts.expired) == (3, 2, 1)
     assert setup.write("value string, sequence long", [("d", 2**63 - 1)]).written == 1
-    found = {one.body: one.expires for one in setup.all()}
-    assert found["a"] == TICKS + 300 * ids.TICKS_PER_SECOND < found["b"]
+    expiry_by_body = {one.body: one.expires for one in setup.all()}
+    assert expiry_by_body["a"] == TICKS + 300 * ids.TICKS_PER_SECOND < expiry_by_body["b"]
 
 
 def test_partitions_come_from_the_row_its_key_or_its_place(setup: WriteSetup) -> None:
-    """A partition wins, then a key, then rows are divided evenly; another attempt divides them the same way."""
+    """A partition wins over a key; other rows are divided evenly, in the same way in each attempt."""
     rows = [("a", 3, "k"), ("b", None, "k"), *((str(number), None, None) for number in range(40))]
     setup.write("value string, partition int, key string", rows)
     where = {str(one.body): one.partition for one in setup.all()}
@@ -251,12 +249,12 @@ def test_partitions_come_from_the_row_its_key_or_its_place(setup: WriteSetup) ->
 
 
 def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_were(setup: WriteSetup) -> None:
-    """Otherwise a retry would write rows a second time, to another partition."""
+    """If a queue gets partitions between attempts, rows keep theirs, so that a retry does not write them twice."""
     rows = [(str(number), f"k{number}") for number in range(50)]
     assert setup.write("value string, key string", rows).written == 50
     setup.queue = bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(partitions=9)))
     assert setup.write("value string, key string", rows[::-1]).skipped == 50
-    # As if nothing had been noted of the rows: only where they go is known.
+    # As if no rows had been noted: only their partitions are known.
     work = TaskIdentity.of("run", APP, "y").own(f"{setup.queue.uid:x}/partitions")
     bridge.run(setup.store.ledger.enter(work, 0, b"0 4", expected=None))
     setup.write("value string, key string", rows, name="y")
@@ -275,14 +273,14 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
         ("value string, expires timestamp", ("a", LAST), "column expires: more than 33554432 seconds ahead"),
         ("value string, partition int", ("a", -(2**31)), "-2147483648 is not one of the queue's"),
         ("value string, ttl int", ("a", 2**31 - 1), "column ttl: 2147483647 is not between"),
-        ("value string, valueType string", ("a", "xml"), "column valueType: 'xml' is none of text, bytes, json"),
+        ("value string, valueType string", ("a", "xml"), "column valueType: 'xml' is not one of text, bytes, json"),
         ("value binary, valueType string", (b"\xff", "text"), "column value: 'utf-8' codec can't decode"),
         ("value string, valueType string", ("{", "json"), "column value: Input data was truncated"),
         ("value string, valueType string", ("[" * 300 + "]" * 300, "json"), "longer than the 100 bytes"),
         ("value string, sequence long", ("a", -1), "column sequence: every row needs a number from 0 on"),
         ("value string, id string", ("a", "xyz"), "column id: 'xyz' is not a message id"),
         ("value string, id string", ("a", None), "column id: null"),
-        ("value string, contentType string", ("a", "a\nb"), "column contentType: a content type has no control"),
+        ("value string, contentType string", ("a", "a\nb"), "column contentType: a content type cannot have control"),
         (f"value string, headers {HEADERS}", ("a", [{"key": "a", "value": None}]), "the value of header a is null"),
         (f"value string, headers {HEADERS}", ("a", [{"key": None, "value": b"1"}]), "None is not a header name"),
         (f"value string, headers {HEADERS}", ("a", [None]), "column headers: None is not a header name"),
@@ -291,7 +289,7 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
 def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
     setup: WriteSetup, schema: str, bad: tuple[Any, ...], text: str
 ) -> None:
-    """The error names the row and its column, and no row of the chunk is there afterwards."""
+    """The error names the row and its column, and no row of the chunk is stored."""
     fine = {"value string": ("fine",), "value binary": (b"fine",)}[schema.split(", ", maxsplit=1)[0]]
     others = {
         "partition int": 1,
@@ -312,7 +310,7 @@ def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
 
 
 def test_deep_json_is_refused() -> None:
-    """What the service would not take over HTTP does not come in through Spark either."""
+    """JSON that the service would refuse over HTTP is refused from Spark, too."""
     from queuey.spark.sink.messages_from_rows import _check_json  # noqa: PLC0415 - private
 
     _check_json("[" * 200 + "]" * 200)
@@ -323,7 +321,7 @@ def test_deep_json_is_refused() -> None:
 
 
 def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
-    """Rows of one task may go to many queues; if one of them does not exist nothing of the chunk is written."""
+    """Rows of a task may go to many queues; if one does not exist nothing of the chunk is written."""
     other, _ = bridge.run(setup.store.catalogue.create_queue(APP, "other", QueueSpec()))
     schema = "value string, queue string"
     rows = [("a", "other"), ("b", "q"), ("c", "other"), ("d", "q")]
@@ -339,7 +337,7 @@ def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
 
 
 def test_the_option_goes_before_the_column(setup: WriteSetup) -> None:
-    """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
+    """Rows read from one queue are copied to the queue of the option, and not back to their own."""
     other, _ = bridge.run(setup.store.catalogue.create_queue(APP, "other", QueueSpec()))
     assert setup.write("value string, queue string", [("a", "q"), ("b", None)], queue="other").written == 2
     assert [str(one.body) for one in setup.all(other)] == ["a", "b"]
@@ -347,17 +345,17 @@ def test_the_option_goes_before_the_column(setup: WriteSetup) -> None:
 
 
 def test_rows_with_ids_are_written_there_again_and_again(setup: WriteSetup) -> None:
-    """An archive comes back at its own ids, however often; a TTL counts from now."""
+    """Archived rows are written at their own ids, however often; a TTL counts from now."""
     rows = [(f"m{number}", ids.to_hex((TICKS - 1000 + number, LOW)), 2) for number in range(5)]
     for _ in range(2):
         assert setup.write("value string, id string, partition int", rows) == WriteCounts(rows=5, written=5)
-    found = setup.all()
-    assert [(one.id, str(one.body)) for one in found] == [(id_, body) for body, id_, _ in rows]
-    assert found[0].expires == TICKS + 5000 * ids.TICKS_PER_SECOND
+    messages = setup.all()
+    assert [(one.id, str(one.body)) for one in messages] == [(id_, body) for body, id_, _ in rows]
+    assert messages[0].expires == TICKS + 5000 * ids.TICKS_PER_SECOND
 
 
 def test_a_run_is_one_queues(setup: WriteSetup) -> None:
-    """The same name used for another queue, or for one made again under the old name, writes there from the start."""
+    """A run's name used for another queue, or a recreated one, writes there from the start."""
     rows = [("a",), ("b",)]
     assert setup.write("value string", rows).written == 2
     bridge.run(setup.store.catalogue.create_queue(APP, "other", QueueSpec()))
@@ -369,7 +367,7 @@ def test_a_run_is_one_queues(setup: WriteSetup) -> None:
 
 
 def test_each_micro_batch_divides_rows_anew(setup: WriteSetup) -> None:
-    """A queue that got more partitions is used as a whole by the next micro-batch; an older one is refused."""
+    """The next micro-batch uses new partitions of a queue; an earlier one is refused."""
     rows = [(str(number),) for number in range(40)]
     for batch, partitions in enumerate((4, 9)):
         setup.queue = bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(partitions=partitions)))
@@ -380,7 +378,7 @@ def test_each_micro_batch_divides_rows_anew(setup: WriteSetup) -> None:
 
 
 def test_a_rate_is_kept_over_all_tasks(setup: WriteSetup) -> None:
-    """Tasks take turns from one budget; what was written before costs none of it."""
+    """Tasks share one rate limit; rows written before cost nothing."""
     rows = [(str(number),) for number in range(100)]
     start = setup.clock.ticks
     for task in range(3):
@@ -395,9 +393,9 @@ def test_a_rate_is_kept_over_all_tasks(setup: WriteSetup) -> None:
 
 def test_two_tasks_never_get_the_same_turn(setup: WriteSetup) -> None:
     """A turn that another task has taken meanwhile is not taken again."""
-    one, other = (RateLimit(setup.store.ledger, "pace", 1.0, sleep=setup.clock.advance) for _ in range(2))
+    first, second = (RateLimit(setup.store.ledger, "pace", 1.0, sleep=setup.clock.advance) for _ in range(2))
     start = setup.clock.ticks
     for _ in range(3):
-        one.wait(1)
-        other.wait(1)
+        first.wait(1)
+        second.wait(1)
     assert (setup.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(5.0)

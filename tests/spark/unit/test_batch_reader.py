@@ -1,4 +1,4 @@
-"""How a batch read is divided, and what its tasks read, without Spark around it."""
+"""Slices of a batch read, and the rows of its tasks, without Spark."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ IDS = columns.read_schema(headers=False)["id"]
 
 
 def asked(kept: Kept, **options: str) -> SourceOptions:
-    """A batch read."""
     return read_options({"subscribe": "orders", "application": "acme", **kept.options, **options}, streaming=False)
 
 
 def found(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
-    """The ids that slices give."""
+    """Returns the ids that slices give."""
     schema = columns.arrow_schema(type(columns.read_schema(headers=False))([IDS]))
     return [one for batch in scanned(options, parts, schema) for one in batch.column("id").to_pylist()]
 
 
 def in_order(stored: list[Message]) -> list[str]:
-    """The ids of messages, by partition and position."""
+    """Returns the ids of messages, by partition and position."""
     return [one.id for one in sorted(stored, key=lambda one: (one.partition, one.position))]
 
 
@@ -59,7 +58,7 @@ def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) ->
 
 
 def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
-    """Of more queues than are worth planning each partition is one slice, and everything is found all the same."""
+    """With too many queues to plan each partition is one slice, and every message is found all the same."""
     stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
     parts = planned(read, most=2)
@@ -68,7 +67,7 @@ def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
 
 
 def test_a_plan_does_not_move(embedded: Kept) -> None:
-    """What was posted after a read was planned is not in it, so a task that is done again gives the same."""
+    """Messages posted after the planning are not in the read, so a repeated task gives the same rows."""
     queue = embedded.queue()
     stored = embedded.fill(queue, 20)
     for most in (100, 0):
@@ -80,31 +79,30 @@ def test_a_plan_does_not_move(embedded: Kept) -> None:
 
 
 def test_a_narrow_range_costs_what_it_holds(embedded: Kept) -> None:
-    """A read of a short time is planned without counting the queue; one of no messages has no tasks."""
+    """A read of a short time is planned without counting the queue; one without messages has no tasks."""
     stored = sorted(embedded.fill(embedded.queue(partitions=2), 100), key=lambda one: one.position)
-    wanted = stored[10:20]
+    selected = stored[10:20]
     places = zip(("startingOffsets", "endingOffsets"), (stored[10].id, stored[20].id), strict=True)
     read = asked(embedded, **{name: json.dumps({"orders": {"1-2": place}}) for name, place in places})
     with replace(type(embedded.store.messages).inspect, refuse):
         parts = planned(read)
         assert planned(asked(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
-    assert sum(part.weight for part in parts) == len(wanted)
-    assert found(read, parts) == in_order(wanted)
+    assert sum(part.weight for part in parts) == len(selected)
+    assert found(read, parts) == in_order(selected)
 
 
 def test_a_range_is_divided_by_what_it_holds(embedded: Kept) -> None:
-    """A read of a part of the time gets as many tasks as that part deserves, not as many as the whole queue."""
+    """A read of a part of the time gets tasks for that part, not for the whole queue."""
     stored = sorted(embedded.fill(embedded.queue(), 400), key=lambda one: one.position)
-    wanted = stored[200:]
-    start = json.dumps({"orders": {"1": wanted[0].id}})
+    selected = stored[200:]
+    start = json.dumps({"orders": {"1": selected[0].id}})
     read = asked(embedded, maxRecordsPerPartition="20", startingOffsets=start)
     parts = planned(read)
-    assert len(wanted) // 20 - 1 <= len(parts) <= len(wanted) // 20 + 2
-    assert found(read, parts) == in_order(wanted)
+    assert len(selected) // 20 - 1 <= len(parts) <= len(selected) // 20 + 2
+    assert found(read, parts) == in_order(selected)
 
 
 def refuse(*_: object) -> None:
-    """Fails the test."""
     raise AssertionError("the queue was counted")
 
 
@@ -119,12 +117,12 @@ def test_batches_are_small(embedded: Kept) -> None:
 
 
 def test_partitions_that_are_not_there(embedded: Kept) -> None:
-    """Partitions beyond the queue's are refused when the read is planned, and so are bounds that leave some out."""
+    """Partitions that do not exist are refused at planning, and so are bounds that leave some out."""
     embedded.fill(embedded.queue(partitions=2), 4)
     read = read_options({**embedded.options, "assign": '{"orders":[1,3]}'}, streaming=False)
     with pytest.raises(OptionError, match="assign names partition 3 of queue 'orders', which has 2"):
         planned(read)
-    with pytest.raises(OptionError, match="endingOffsets says nothing of partition 2 of queue 'orders'"):
+    with pytest.raises(OptionError, match="endingOffsets does not name partition 2 of queue 'orders'"):
         planned(asked(embedded, endingOffsets='{"orders":{"1":-1}}'))
 
 
@@ -145,7 +143,7 @@ ROUNDED_UP = [
 @given(st.lists(st.floats(0.5, 1000), max_size=60), st.integers(1, 20))
 @example(ROUNDED_UP, 7)
 def test_sharing_out(weights: list[float], tasks: int) -> None:
-    """Items are shared out to no more than the tasks asked for, all of them, in order, none empty, none too large."""
+    """All items are shared among at most the requested tasks, in order, none empty, none too large."""
     parts = [QueueSlice("q", n + 1, FIRST, LAST, weight=weight) for n, weight in enumerate(weights)]
     shares = shared_out(parts, tasks, weight)
     assert [part for share in shares for part in share] == parts
@@ -157,19 +155,19 @@ def test_sharing_out(weights: list[float], tasks: int) -> None:
 
 @given(st.integers(1, 3000), st.integers(1, 400))
 def test_items_of_equal_weight(count: int, tasks: int) -> None:
-    """They are shared out as micro-batches always were: a batch that is done again has the tasks that it had."""
+    """Sharing out never changes, so that a repeated micro-batch has the same tasks."""
     bounds = [count * number // tasks for number in range(tasks + 1)] if count > tasks else range(count + 1)
     assert shared_out(range(count), tasks) == [tuple(range(low, high)) for low, high in pairwise(bounds)]
 
 
 @pytest.mark.parametrize("most", [100, 0])
 def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) -> None:
-    """Queues that are changed or deleted between their listing and their turn do not end the planning of all."""
+    """Queues changed or deleted between their listing and their turn do not end the planning."""
     for name in "abc":
         embedded.fill(embedded.queue(name), 10)
     listed = open_stores.selected
 
-    def changed(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
+    def changed(*asked: Any) -> list[Queue]:  # noqa: ANN401 - any attribute
         queues = listed(*asked)
         bridge.run(embedded.store.catalogue.update_queue(queues[0], QueueSpec(ttl=77)))
         bridge.run(
@@ -185,11 +183,11 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) ->
 
 
 def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
-    """A queue that is deleted between its look-up and its turn is an error that names it."""
+    """A named queue that is deleted during the planning is an error that names it."""
     embedded.fill(embedded.queue(), 10)
     listed = open_stores.selected
 
-    def gone(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
+    def gone(*asked: Any) -> list[Queue]:  # noqa: ANN401 - any attribute
         queues = listed(*asked)
         bridge.run(embedded.store.catalogue.delete_queue(queues[0]))
         return queues

@@ -1,4 +1,4 @@
-"""From the columns that stores hand out to those that users see."""
+"""The conversion of the stores' columns to the users' columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WHOLE = columns.arrow_schema(columns.read_schema(headers=True))
 
 
 def row(message: Message) -> dict[str, object]:
-    """What a user sees of a message, worked out one by one."""
+    """Returns the user's row of a message, computed for it alone."""
     meta, text = message.meta or Meta(), isinstance(message.body, str)
     return {
         "value": message.body.encode() if isinstance(message.body, str) else message.body,
@@ -52,7 +52,7 @@ def row(message: Message) -> dict[str, object]:
 
 
 def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """The rows of a batch, instants as microseconds: Python's own do not reach the end of ids' time."""
+    """Returns the rows of a batch, with instants as microseconds, because Python's own end too early."""
     batch.validate(full=True)
     instants = {field.name for field in batch.schema if pa.types.is_timestamp(field.type)}
     lists = {
@@ -64,27 +64,27 @@ def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
 
 @given(st.lists(messages, max_size=20))
 def test_rows_are_the_messages(stored: list[Message]) -> None:
-    """Each row says of its message what can be worked out from it one by one."""
-    found = columns.rows_of(batch_of(stored), "q", 7, WHOLE)
-    assert found.schema == WHOLE
-    assert seen(found) == [row(message) for message in stored]
+    """Each row equals the one computed for its message alone."""
+    rows = columns.rows_of(batch_of(stored), "q", 7, WHOLE)
+    assert rows.schema == WHOLE
+    assert seen(rows) == [row(message) for message in stored]
 
 
 @given(st.lists(messages, min_size=1, max_size=5), st.permutations(WHOLE.names), st.integers(1, len(WHOLE.names)))
 def test_some_columns_in_any_order(stored: list[Message], names: list[str], count: int) -> None:
-    """A user gets the columns that were asked for, in that order, whether nulls are declared or not."""
+    """A user gets the requested columns in the requested order, whether or not nulls are declared."""
     fields = {field.name: field for field in columns.read_schema(headers=True)}
     chosen = StructType([StructField(name, fields[name].dataType) for name in names[:count]])
     columns.check_schema(chosen, headers=True)
     schema = columns.arrow_schema(chosen)
-    found = columns.rows_of(batch_of(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
-    assert found.schema == schema
-    assert seen(found) == [{name: row(message)[name] for name in names[:count]} for message in stored]
+    rows = columns.rows_of(batch_of(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
+    assert rows.schema == schema
+    assert seen(rows) == [{name: row(message)[name] for name in names[:count]} for message in stored]
 
 
 @given(st.lists(positions, max_size=20))
 def test_order_of_position_texts(places: list[tuple[int, int]]) -> None:
-    """Texts of positions are ordered as the positions are, and lead back to them."""
+    """Texts of positions sort as the positions do, and convert back to them."""
     texts = [columns.text_of(place) for place in places]
     assert sorted(texts) == [columns.text_of(place) for place in sorted(places)]
     assert [columns.position_from(text) for text in texts] == places
@@ -92,13 +92,13 @@ def test_order_of_position_texts(places: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("text", ["", "0" * 31, "0" * 33, "G" * 32, "A" * 32, "0" * 31 + "\n"])
 def test_no_positions(text: str) -> None:
-    """A text that is no position is refused."""
+    """A text that is not a position is refused."""
     with pytest.raises(ValueError, match="is not a position"):
         columns.position_from(text)
 
 
 def test_which_columns_need_bodies() -> None:
-    """Only columns that are made of bodies and what travels with them need them to be read."""
+    """Only columns made from bodies, or stored with them, need bodies to be read."""
     without = {"queue", "partition", "id", "position", "timestamp", "expires"}
     needing = {field.name for field in WHOLE if columns.needs_bodies(pa.schema([field]))}
     assert needing == set(WHOLE.names) - without
@@ -106,7 +106,7 @@ def test_which_columns_need_bodies() -> None:
 
 
 def test_headers_are_asked_for() -> None:
-    """Headers are a column only with the option that asks for them."""
+    """Headers are a column only with the option for them."""
     assert "headers" not in columns.read_schema(headers=False).names
     assert columns.read_schema(headers=True).names == WHOLE.names
     with pytest.raises(OptionError, match="no column 'headers' unless option includeHeaders is true"):
@@ -124,6 +124,6 @@ def test_headers_are_asked_for() -> None:
     ],
 )
 def test_wrong_schemas(fields: list[tuple[str, StringType]], says: str) -> None:
-    """A schema that asks for anything but the columns of a read is refused, by the column's name."""
+    """A schema with an unknown column is refused, by the column's name."""
     with pytest.raises(OptionError, match=says):
         columns.check_schema(StructType([StructField(name, kind) for name, kind in fields]), headers=False)

@@ -1,6 +1,6 @@
-"""Writes at reserved ids, ended between any two steps and done again: every row is there once and no reader misses it.
+"""Writes at reserved ids, ended between any two steps and repeated: every row is stored once and no reader misses it.
 
-All of it runs on the embedded store, whose clock the tests move by hand.
+The tests run on the embedded store, whose clock they move.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAD = 10.0
 
 
 class TaskSetup:
-    """An embedded store with a clock moved by hand, a queue, and a reader of it."""
+    """An embedded store with a clock that the test moves, a queue, and a reader of it."""
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
@@ -41,27 +41,27 @@ class TaskSetup:
         self.fresh()
 
     def fresh(self) -> None:
-        """Takes another queue, another work and another reader."""
+        """Starts over with another queue, another work and another reader."""
         number = next(self._numbers)
         self.queue, _ = bridge.run(self.store.catalogue.create_queue(APP, f"q{number}", QueueSpec(partitions=2)))
         self.work = f"work-{number}"
         self.reader = Reader(self.store, self.queue)
 
     def attempt(self, mortal: InterposedStore | None = None, *, batch: int = 0, numbered: bool = False) -> Reserver:
-        """One attempt of the task; waiting moves the clock."""
+        """Returns an attempt of the task; its waits move the clock."""
         store = self.store if mortal is None else mortal.store
         target = TargetQueue(store, self.queue, sleep=self.clock.advance)
         return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
 
     def later(self, seconds: float) -> None:
-        """Lets time pass; somebody else writes and the reader reads."""
+        """Moves the clock; another writer writes and the reader reads."""
         self.clock.advance(seconds)
         other, _ = bridge.run(self.store.catalogue.create_queue(APP, "other", QueueSpec()))
         bridge.run(self.store.messages.append(other, [NewMessage("tick", 1, 60)]))
         self.reader.read()
 
     def stored(self) -> list[str]:
-        """All that the queue holds, at whatever ids."""
+        """Returns all messages of the queue, at any ids."""
         slices = [Slice(partition, limit=10_000) for partition in (1, 2)]
         self.later(3600.0)
         return [
@@ -71,14 +71,13 @@ class TaskSetup:
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Iterator[TaskSetup]:
-    """A fresh store, queue and reader."""
     made = TaskSetup(tmp_path / "data")
     yield made
     made.store.close()
 
 
 def loading(setup: TaskSetup, load: Callable[..., object]) -> InterposedStore:
-    """A store that loads messages so."""
+    """Returns a store with another way of loading messages."""
     between = InterposedStore(setup.store)
     between.instead(Bulk.load_unread, load)
     return between
@@ -89,24 +88,23 @@ EVERYTHING = list("abcdefgh")
 
 
 def run(attempt: Reserver, chunks: Sequence[Texts] = CHUNKS) -> WriteCounts:
-    """A whole task."""
     return sum((attempt.write(piece, chunk) for piece, chunk in enumerate(chunks)), WriteCounts())
 
 
 def exact(setup: TaskSetup, expected: Iterable[str] = EVERYTHING) -> None:
-    """Demands that each row is there once and that the reader got each once."""
+    """Checks that each row is stored once and that the reader received each once."""
     expected = sorted(expected)
     assert sorted(setup.stored()) == expected
     assert sorted(setup.reader.seen) == expected
 
 
 STEPS = 9
-"""Of a task of three chunks: enter, load, enter for each."""
+"""The steps of a task of three chunks: enter, load, enter for each."""
 WAYS = ("before", "half", "after")
 
 
 def test_a_task_takes_the_steps_that_are_broken_below(setup: TaskSetup) -> None:
-    """A task that nobody disturbs enters each chunk, writes it and enters that it is done."""
+    """An undisturbed task enters each chunk, writes it, and enters that it is done."""
     mortal = Mortal(setup.store, None)
     assert run(setup.attempt(mortal)) == WriteCounts(rows=8, written=8)
     assert mortal.steps == ["enter", "load_unread", "enter"] * 3
@@ -116,7 +114,7 @@ def test_a_task_takes_the_steps_that_are_broken_below(setup: TaskSetup) -> None:
 @pytest.mark.parametrize("when", WAYS)
 @pytest.mark.parametrize("late", [0.0, LEAD / 2, 2 * LEAD, 3600.0])
 def test_an_attempt_that_is_killed_at_any_step_is_done_again(setup: TaskSetup, when: str, late: float) -> None:
-    """Wherever an attempt ends, in time and too late, the next one leaves every row there and read exactly once."""
+    """Wherever an attempt ends, in time and too late, the next one leaves every row stored and read exactly once."""
     for at in range(STEPS):
         setup.fresh()
         with pytest.raises(Killed):
@@ -131,7 +129,7 @@ def test_an_attempt_that_is_killed_at_any_step_is_done_again(setup: TaskSetup, w
 
 @pytest.mark.parametrize("when", WAYS)
 def test_retries_that_are_killed_while_rows_move_are_done_again(setup: TaskSetup, when: str) -> None:
-    """A retry that came too late may itself end at any step, and so may the one after it, which comes later still."""
+    """A retry that came too late may end at any step, and so may the next one, which comes later still."""
     for first, second, third in itertools.product((0, 1, 4), range(7), (0, 2, 3, 5)):
         setup.fresh()
         for at in (first, second, third):
@@ -144,7 +142,7 @@ def test_retries_that_are_killed_while_rows_move_are_done_again(setup: TaskSetup
 
 
 def test_what_moved_is_said_by_whoever_comes_last(setup: TaskSetup) -> None:
-    """Moves are counted from the ledger, so an attempt that only finds the rows done tells of them as well."""
+    """Moves are counted from the ledger, so an attempt that finds all rows done reports them as well."""
     with pytest.raises(Killed):
         run(setup.attempt(Mortal(setup.store, 1)))
     setup.later(2 * LEAD)
@@ -153,7 +151,7 @@ def test_what_moved_is_said_by_whoever_comes_last(setup: TaskSetup) -> None:
 
 
 def test_rows_that_a_killed_attempt_wrote_in_time_stay(setup: TaskSetup) -> None:
-    """A reader has them already: writing them again elsewhere would show them twice."""
+    """Rows that a killed attempt wrote in time stay: readers may have them, and would see a copy again."""
     with pytest.raises(Killed):
         run(setup.attempt(Mortal(setup.store, 1, "half")))
     setup.later(2 * LEAD)
@@ -166,7 +164,7 @@ def test_rows_that_a_killed_attempt_wrote_in_time_stay(setup: TaskSetup) -> None
 def test_two_attempts_at_the_same_time_do_not_harm_each_other(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """An attempt that is taken for dead may go on between any steps of its retry, in time or too late."""
+    """An attempt taken for dead may continue between any steps of its retry, in time or too late."""
     setup = TaskSetup(tmp_path_factory.mktemp("two") / "data")
     steps = data.draw(st.lists(st.sampled_from(["a", "b", "later", "read"]), max_size=40))
     lateness = data.draw(st.sampled_from([0.1, LEAD, 3 * LEAD]))
@@ -190,7 +188,7 @@ def test_two_attempts_at_the_same_time_do_not_harm_each_other(
 
 
 def _stepwise(setup: TaskSetup, mortal: Mortal) -> Iterator[None]:
-    """Runs an attempt in a thread that stops before each step until it is asked to go on."""
+    """Runs an attempt in a thread that stops before each step until it is resumed."""
     go, stopped = threading.Semaphore(0), threading.Semaphore(0)
     ended = threading.Event()
 
@@ -221,7 +219,7 @@ def _stepwise(setup: TaskSetup, mortal: Mortal) -> Iterator[None]:
 
 
 def test_rows_in_another_order_are_refused_unless_all_are_done(setup: TaskSetup) -> None:
-    """What was written half cannot be repeated in another order; what is done is done in any order."""
+    """A half-written chunk is repeated only in the same order; a finished one is accepted in any order."""
     with pytest.raises(Killed):
         setup.attempt(Mortal(setup.store, 1, "half")).write(0, Texts.chunk("a", "b", "c"))
     with pytest.raises(NotRepeatable, match="rows in another order, in chunk 0"):
@@ -235,7 +233,7 @@ def test_rows_in_another_order_are_refused_unless_all_are_done(setup: TaskSetup)
 
 
 def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> None:
-    """Nobody knows who has passed the ids by then: their rows are taken away there and written at later ids."""
+    """After a late acknowledgement readers may have passed the ids: rows are removed there and written at later ids."""
     real = setup.store.bulk.load_unread
     calls: list[int] = []
 
@@ -251,14 +249,14 @@ def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> N
 
 
 def test_parts_of_a_chunk_are_done_by_different_tasks(setup: TaskSetup) -> None:
-    """Rows that say themselves which they are may come from any task; the chunk's ids are the same for all."""
-    one, other = Texts(["a", "c"], [0, 2], 10), Texts(["d", "b"], [3, 1], 10)
-    assert setup.attempt().write(5, one) == WriteCounts(2, 2)
+    """Identified rows may come from any task; the chunk's ids are the same for all."""
+    first, second = Texts(["a", "c"], [0, 2], 10), Texts(["d", "b"], [3, 1], 10)
+    assert setup.attempt().write(5, first) == WriteCounts(2, 2)
     with pytest.raises(Killed):
-        setup.attempt(Mortal(setup.store, 1, "half")).write(5, other)
+        setup.attempt(Mortal(setup.store, 1, "half")).write(5, second)
     setup.later(3 * LEAD)
-    assert setup.attempt().write(5, other) == WriteCounts(2, 1, moved=1, kept=1)
-    assert setup.attempt().write(5, one) == WriteCounts(2, skipped=2)
+    assert setup.attempt().write(5, second) == WriteCounts(2, 1, moved=1, kept=1)
+    assert setup.attempt().write(5, first) == WriteCounts(2, skipped=2)
     exact(setup, "abcd")
 
 
@@ -268,7 +266,7 @@ NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [
 @pytest.mark.parametrize("when", WAYS)
 @pytest.mark.parametrize("late", [0.0, 2 * LEAD])
 def test_numbered_rows_are_written_once_wherever_an_attempt_ends(setup: TaskSetup, when: str, late: float) -> None:
-    """Also between the steps by which pieces get their place in the order."""
+    """Numbered rows are written once wherever an attempt ends, also between the steps that place pieces in order."""
     steps = Mortal(setup.store, None)
     run(setup.attempt(steps, numbered=True), NUMBERED)
     assert steps.steps == ["enter", "enter", "load_unread", "enter"] * 3
@@ -284,7 +282,7 @@ def test_numbered_rows_are_written_once_wherever_an_attempt_ends(setup: TaskSetu
 
 
 def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(setup: TaskSetup) -> None:
-    """The chunk before is found in the ledger, so the order holds over tasks that follow each other."""
+    """The ledger has the chunk before, so the order holds over consecutive tasks."""
     setup.attempt().write(0, Texts(["a"], [9_999], 10_000))
     setup.attempt().write(1, Texts(["b"], [0], 10_000))
     entries = [decode(bridge.run(setup.store.ledger.entry(setup.work, piece)) or b"") for piece in (0, 1)]
@@ -292,7 +290,7 @@ def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(setup: TaskSetup) ->
 
 
 def test_a_later_micro_batch_takes_the_entries_over(setup: TaskSetup) -> None:
-    """A stream needs no more of the ledger the longer it runs; attempts of a micro-batch that is done write nothing."""
+    """A stream reuses its ledger entries; attempts of a finished micro-batch write nothing."""
     old = setup.attempt(batch=3)
     assert old.write(0, Texts.chunk("a", "b")).written == 2
     assert setup.attempt(batch=4).write(0, Texts.chunk("c")).written == 1
@@ -307,7 +305,7 @@ def test_a_later_micro_batch_takes_the_entries_over(setup: TaskSetup) -> None:
 
 
 def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(setup: TaskSetup) -> None:
-    """An attempt that goes on while the next micro-batch is written neither harms that one nor writes rows twice."""
+    """An attempt that overlaps the next micro-batch neither harms it nor writes rows twice."""
     for at in range(3):
         setup.fresh()
 
@@ -325,7 +323,7 @@ def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(setup: TaskS
 
 
 def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
-    """A store that does not serve for a moment costs time, not the task; one that stays away ends it."""
+    """A short outage of the store delays the task; a long one ends it."""
     failures = iter([True, True, False] * 3)
 
     async def shaky(queue: Queue, messages: Sequence[Message]) -> int:
@@ -345,7 +343,7 @@ def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
 
 
 def test_a_queue_that_changes_is_written_on_and_another_one_is_not(setup: TaskSetup) -> None:
-    """An update of the queue is no obstacle; a queue that took the name of one that was deleted is another one."""
+    """An update of the queue does not matter; a recreated queue of the same name is another one."""
     attempt = setup.attempt()
     attempt.write(0, CHUNKS[0])
     bridge.run(setup.store.catalogue.update_queue(setup.queue, QueueSpec(ttl=100)))
@@ -353,23 +351,23 @@ def test_a_queue_that_changes_is_written_on_and_another_one_is_not(setup: TaskSe
     changed = bridge.run(setup.store.catalogue.queue(APP, setup.queue.name, fresh=True))
     bridge.run(setup.store.catalogue.delete_queue(changed))
     bridge.run(setup.store.catalogue.create_queue(APP, changed.name, QueueSpec(partitions=2)))
-    with pytest.raises(QueueChanged, match="made again"):
+    with pytest.raises(QueueChanged, match="created again"):
         attempt.write(2, CHUNKS[2])
 
 
 def test_a_store_that_is_always_too_slow_is_given_up_loudly(setup: TaskSetup) -> None:
-    """Ids that are passed at every try, each twice as far ahead, are no loop without end."""
+    """A task whose ids are passed at every try, each twice as far ahead, ends with an error."""
 
     async def slow(*_: object) -> int:
         setup.clock.advance(3600.0)
         raise TooLate(written=False)
 
-    with pytest.raises(StoreUnavailable, match="however far ahead"):
+    with pytest.raises(StoreUnavailable, match="the store is too slow"):
         setup.attempt(loading(setup, slow)).write(0, CHUNKS[0])
 
 
 def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:
-    """Rows whose end has passed are written by nobody, and are no reason to do anything again."""
+    """Expired rows are counted and not written, and cause no repetition."""
 
     class Ended(Texts):
         def messages(self, base: int, low: int) -> MessageColumns:
@@ -382,12 +380,12 @@ def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:
 
 @given(st.sets(st.integers(0, 3000)), st.sets(st.integers(0, 3000)), st.integers(1, 3))
 def test_sets_of_indexes_are_sets(one: set[int], other: set[int], step: int) -> None:
-    """A set holds what was put into it, as ranges or as bits; what is in either of two is in their union."""
-    some, more = (np.array(sorted(number * step for number in numbers), np.int64) for numbers in (one, other))
+    """A set contains its members, as ranges or as bits, and a union those of both."""
+    first, second = (np.array(sorted(number * step for number in numbers), np.int64) for numbers in (one, other))
     scattered = np.arange(0, 6000, 7)
-    for most in (some, scattered):
-        both = union(index_set(most), more)
-        expected = sorted({*most.tolist(), *more.tolist()})
+    for most in (first, scattered):
+        both = union(index_set(most), second)
+        expected = sorted({*most.tolist(), *second.tolist()})
         assert numbers_in(both).tolist() == expected
         assert np.flatnonzero(members(both, np.arange(9001))).tolist() == expected
         entry = ChunkEntry(1, 7, 9001, b"o", b"c", (), done=both)

@@ -1,4 +1,4 @@
-"""The sentence that counts is found in what Spark says."""
+"""The relevant message of Spark's errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ Caused by: java.io.EOFException: the end
 
 
 def error(kind: str, text: str, module: str = "pyspark.errors.exceptions.captured") -> Exception:
-    """An error of Spark."""
     made: Exception = type(kind, (Exception,), {"__module__": module})(text)
     return made
 
@@ -44,17 +43,17 @@ def error(kind: str, text: str, module: str = "pyspark.errors.exceptions.capture
     ],
 )
 def test_the_last_traceback_counts(raised: str, found: SparkFailure) -> None:
-    """What a task or a data source raised is told as it was meant: ours as a sentence, others with their class."""
+    """An error of a task or a data source is shown by its message: ours as it is, others with their class."""
     assert explain(error("PythonException", OURS.format(raised=raised))) == found
 
 
 def test_errors_of_the_jvm() -> None:
-    """A wrong query is told by its first line, a failure by its innermost cause."""
+    """A wrong query is shown by its first line, a failure by its innermost cause."""
     wrong = (
         "[UNRESOLVED_COLUMN] A column `colour` cannot be resolved. SQLSTATE: 42703; line 1 pos 7;\n'Project ['colour]"
     )
-    found = explain(error("AnalysisException", wrong))
-    assert found == SparkFailure(wrong.splitlines()[0].rstrip(";"), usage=True)
+    text = explain(error("AnalysisException", wrong))
+    assert text == SparkFailure(wrong.splitlines()[0].rstrip(";"), usage=True)
     failed = (
         "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n"
         "\tat a.B\nCaused by: java.lang.IllegalStateException: one\nCaused by: java.net.ConnectException: refused\n"
@@ -65,29 +64,29 @@ def test_errors_of_the_jvm() -> None:
 
 
 def test_a_dead_jvm(caplog: pytest.LogCaptureFixture) -> None:
-    """When Java is gone that is one line, whichever call finds it out, and py4j says nothing beside it."""
+    """A dead JVM gives one line, whichever call notices it, and py4j logs nothing beside it."""
     keep_quiet()
     logging.getLogger("py4j.clientserver").error("Error while sending or receiving.")
-    found = explain(error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
-    assert found is not None
-    assert "The Java process of Spark has ended" in found.text
+    text = explain(error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
+    assert text is not None
+    assert "The Java process of Spark has ended" in text.text
     module = {"__name__": "py4j.clientserver"}
     exec("def send():\n    raise ConnectionRefusedError('refused')", module)
     with pytest.raises(ConnectionRefusedError) as caught:
         module["send"]()  # type: ignore[operator]
-    assert explain(caught.value) == found
+    assert explain(caught.value) == text
     assert explain(ConnectionRefusedError("elsewhere")) is None
     assert caplog.records == []
 
 
 def test_other_errors_are_left_alone() -> None:
-    """They are not Spark's, and have their own ways to be told."""
+    """Other errors are not Spark's, and are left alone."""
     assert explain(QueueNotFound("orders")) is None
     assert explain(ValueError("x")) is None
 
 
 def test_what_pyspark_writes_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
-    """Errors that are shown in a line are not written out with their stack traces beside it."""
+    """Errors shown in one line are not logged with their stack traces as well."""
     keep_quiet()
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).exception("a condition", errorClass="UNRESOLVED_COLUMN")

@@ -1,4 +1,4 @@
-"""Runs over one archive are kept apart by a lease, which ends with whoever holds it."""
+"""Runs over one archive are kept apart by a lease, which ends with its holder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARCHIVE = "file:/srv/archive"
 
 
 class Later(Ledger):
-    """A ledger whose clock can be put forward, and whose answers can be lost."""
+    """A ledger whose clock can be moved forward, and whose answers can be lost."""
 
     def __init__(self, inner: Ledger) -> None:
         self._inner = inner
@@ -28,38 +28,34 @@ class Later(Ledger):
         self.losing = False
 
     async def now(self) -> int:
-        """Gives the clock."""
         return await self._inner.now() + round(self.ahead * ids.TICKS_PER_SECOND)
 
     def seconds(self) -> float:
-        """Gives the clock in seconds."""
         return ids.ticks_to_seconds(bridge.run(self.now()))
 
     async def entry(self, work: str, piece: int) -> bytes | None:
-        """Passes on."""
         return await self._inner.entry(work, piece)
 
     async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
-        """Passes on, and may lose the answer."""
-        found = await self._inner.enter(work, piece, value, expected=expected, **named)
+        """Enters, and may lose the answer."""
+        entry = await self._inner.enter(work, piece, value, expected=expected, **named)
         if self.losing:
             raise StoreUnavailable("away", outcome="unknown")
-        return found
+        return entry
 
 
 @pytest.fixture
 def ledger(embedded: Kept) -> Later:
-    """The store's ledger."""
     return Later(embedded.store.ledger)
 
 
 def lease(ledger: Later, archive: str = ARCHIVE) -> ArchiveLease:
-    """A lease whose holder and whose rivals have one clock."""
+    """A lease whose holder and rivals have one clock."""
     return ArchiveLease(ledger, archive, clock=ledger.seconds)
 
 
 def test_one_at_a_time(ledger: Later) -> None:
-    """While a run holds the lease, another is told who has it, since when and until when; after it, it is free."""
+    """While a run holds the lease, another is refused with the holder and the times; afterwards it is free."""
     with lease(ledger) as held:
         with pytest.raises(ArchiveBusy) as caught, lease(ledger):
             raise AssertionError("two runs hold the lease")
@@ -68,7 +64,7 @@ def test_one_at_a_time(ledger: Later) -> None:
             pass
     said = str(caught.value)
     assert said.startswith(
-        f"{ARCHIVE} is written by another run: process {os.getpid()} on {socket.gethostname()}, since 20"
+        f"Another run writes to {ARCHIVE}: process {os.getpid()} on {socket.gethostname()}, since 20"
     )
     assert "its lease ends at 20" in said
     with lease(ledger):
@@ -76,7 +72,7 @@ def test_one_at_a_time(ledger: Later) -> None:
 
 
 def test_killed_run(ledger: Later) -> None:
-    """The lease of a run that does not renew it ends; that run can replace nothing from then on."""
+    """Without renewal the lease ends, and its run can replace nothing afterwards."""
     killed = lease(ledger)
     killed.take()
     ledger.ahead = LEASE_TIMEOUT - 5
@@ -95,7 +91,7 @@ def test_killed_run(ledger: Later) -> None:
 
 @pytest.mark.needs_programs
 def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
-    """The lease of a process that is gone is free at once where that can be seen."""
+    """The lease of a dead process on the same machine is free at once."""
     program = (
         "import os, sys; from queuey.storage import sqlite; from queuey.pipeline.archive.lease import ArchiveLease\n"
         "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])).ledger, sys.argv[2]).take()\n"
@@ -108,7 +104,7 @@ def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
 
 
 def test_renewed(ledger: Later) -> None:
-    """A run that renews its lease in time keeps it for as long as it likes."""
+    """A run that renews its lease in time keeps it indefinitely."""
     held = lease(ledger)
     held.take()
     for _ in range(3):
@@ -134,7 +130,7 @@ def test_renewed_beside_the_run(embedded: Kept) -> None:
 
 
 def test_lost_answer(ledger: Later) -> None:
-    """A run that does not know whether its renewal arrived still holds the lease, and knows that the next time."""
+    """A run whose renewal had no answer still holds the lease, and knows so at the next one."""
     held = lease(ledger)
     held.take()
     ledger.losing = True

@@ -19,7 +19,7 @@ from tests.spark.kept import Kept
 
 
 def test_one_store_for_one_set_of_options(embedded: Kept) -> None:
-    """The same options give the same open store; other options another."""
+    """The same options give the same open store, other options another."""
     store = open_stores.opened(embedded.named)
     assert open_stores.opened(msgspec.structs.replace(embedded.named)) is store
     other = msgspec.structs.replace(embedded.named, settings=(*embedded.named.settings, ("readers", "2")))
@@ -27,7 +27,7 @@ def test_one_store_for_one_set_of_options(embedded: Kept) -> None:
 
 
 def test_processes_share_no_store(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was forked from one with an open store opens one of its own."""
+    """A process forked from one with an open store opens its own."""
     store = open_stores.opened(embedded.named)
     pid = os.getpid()
     with monkeypatch.context() as forked:
@@ -38,7 +38,7 @@ def test_processes_share_no_store(embedded: Kept, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_closed_store_is_opened_again(embedded: Kept) -> None:
-    """After all stores were closed, the next use opens one that works."""
+    """After all stores were closed, the next use opens a working one."""
     store = open_stores.opened(embedded.named)
     open_stores.close_all()
     assert open_stores.opened(embedded.named) is not store
@@ -46,7 +46,7 @@ def test_a_closed_store_is_opened_again(embedded: Kept) -> None:
 
 
 def test_no_store_is_made(tmp_path: Path) -> None:
-    """Where there is no embedded store, none is made: it is a mistake in an option."""
+    """A missing embedded store is not created, but reported as a mistake in an option."""
     with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'none'}"):
         open_stores.opened(StoreOptions((("data", str(tmp_path / "none")),)))
     assert not (tmp_path / "none").exists()
@@ -58,7 +58,7 @@ def test_no_store_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "text"), [("cassandra_timeout", "3"), ("consistency.very_strong", "delay=9")])
 def test_settings_that_cannot_be_used(name: str, text: str) -> None:
-    """A setting that cannot be used is named as the option that it is."""
+    """An invalid setting is reported by the name of its option."""
     options = StoreOptions(((name, text), ("data", "/nowhere")))
     with pytest.raises(SettingsError, match=re.escape(f"{name} from option {name}")):
         open_stores.opened(options)
@@ -69,13 +69,13 @@ def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "queuey.toml"
     file.write_text(f"data = {embedded.options['data']!r}\nreaders = 3\n")
     monkeypatch.setenv("QUEUEY_SYNC", "normal")
-    found = open_stores.settings_of(StoreOptions(config=str(file)))
-    assert (str(found.data), found.readers, found.sync) == (embedded.options["data"], 3, "normal")
+    settings = open_stores.settings_of(StoreOptions(config=str(file)))
+    assert (str(settings.data), settings.readers, settings.sync) == (embedded.options["data"], 3, "normal")
     assert bridge.run(open_stores.opened(StoreOptions(config=str(file))).applications.application_names()) == [APP]
 
 
 def test_the_only_application(embedded: Kept) -> None:
-    """The application need not be named where the store has exactly one."""
+    """The application may be omitted if the store has exactly one."""
     anyone = msgspec.structs.replace(embedded.named, application=None)
     store = open_stores.opened(anyone)
     assert open_stores.application(store, anyone) == APP
@@ -88,7 +88,7 @@ def test_the_only_application(embedded: Kept) -> None:
 
 
 def test_selected_queues(embedded: Kept) -> None:
-    """Queues are found by name and by pattern, past the length of one listing, sorted by name and as they are now."""
+    """Queues are found by name and by pattern, past one page of the listing, sorted by name and up to date."""
     for name in ("b", "a", "ab", "c", "aa", "ba", "abc"):
         embedded.queue(name)
 
@@ -105,7 +105,7 @@ def test_selected_queues(embedded: Kept) -> None:
 
 
 def test_queues_are_fresh(embedded: Kept) -> None:
-    """A queue is looked up as it is now, whatever this process knew of it."""
+    """A queue is looked up afresh, whatever this process has cached."""
     queue = embedded.queue()
     store = open_stores.opened(embedded.named)
     assert open_stores.queue(store, embedded.named, "orders") == queue

@@ -1,4 +1,4 @@
-"""What options of reads and writes mean."""
+"""The meaning of options of reads and writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READ = {"subscribe": "a"}
 
 
 def test_defaults_of_a_read() -> None:
-    """A batch reads from the earliest to the latest message, a stream what comes from now on."""
+    """A batch reads from the earliest to the latest message, a stream only later ones."""
     batch, stream = read_options(READ, streaming=False), read_options(READ, streaming=True)
     assert (batch.starting.of("a", 1), batch.ending.of("a", 9)) == (EARLIEST, LATEST)
     assert (stream.starting.of("a", 1), stream.ending.of("a", 9)) == (LATEST, LATEST)
@@ -40,7 +40,7 @@ def test_defaults_of_a_read() -> None:
 
 
 def test_all_of_a_read() -> None:
-    """Names of options are not case-sensitive, and numbers and switches are read from texts."""
+    """Option names are case-insensitive; numbers and switches are parsed from texts."""
     options = read_options(
         {
             "SUBSCRIBE": " b, a,,b ",
@@ -61,7 +61,7 @@ def test_all_of_a_read() -> None:
 
 
 def test_selections() -> None:
-    """Queues are chosen by name, by pattern, or partition by partition."""
+    """Queues are selected by name, by pattern, or partition by partition."""
     assert read_options({"subscribePattern": "a.*"}, streaming=False).selection == Pattern("a.*")
     assigned = read_options({"assign": '{"a":[3,1,"5-6"],"b":[2]}'}, streaming=False).selection
     assert assigned == Assign((("a", (1, 3, 5, 6)), ("b", (2,))))
@@ -69,7 +69,7 @@ def test_selections() -> None:
 
 @given(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
 def test_offsets_are_ids(ticks: int, low: int) -> None:
-    """An offset is the id of a message, and stands for its position."""
+    """An offset is the id of a message, and means its position."""
     text = f'{{"a":{{"1":"{ids.to_hex((ticks, low))}","2-3":-2}}}}'
     bounds = read_options({**READ, "startingOffsets": text}, streaming=False).starting
     assert bounds.of("a", 1) == At((ticks, low))
@@ -77,25 +77,25 @@ def test_offsets_are_ids(ticks: int, low: int) -> None:
 
 
 def test_precedence_of_starts() -> None:
-    """A timestamp goes before timestamps of partitions, these before offsets, as with Kafka."""
+    """A timestamp wins over timestamps of partitions, which win over offsets, as with Kafka."""
     given_by = {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": '{"a":{"1":2000}}',
         "startingTimestamp": "1000",
     }
-    found = []
+    starts = []
     while given_by:
-        found.append(read_options({**READ, **given_by}, streaming=True).starting.of("a", 1))
+        starts.append(read_options({**READ, **given_by}, streaming=True).starting.of("a", 1))
         given_by.popitem()
     second = ids.TICKS_PER_SECOND
-    assert found == [At((ids.EPOCH_TICKS + second * n, LOW_MIN)) for n in (1, 2)] + [EARLIEST]
+    assert starts == [At((ids.EPOCH_TICKS + second * n, LOW_MIN)) for n in (1, 2)] + [EARLIEST]
 
 
 def test_bounds_name_all_partitions() -> None:
-    """A partition that offsets do not name is refused, as are queues and partitions that are not read."""
+    """Offsets that omit a partition are refused, and so are those of other queues and partitions."""
     bounds = read_options({**READ, "startingOffsets": f'{{"a":{{"1":"{ID}","2":-2}}}}'}, streaming=False).starting
     bounds.check({"a": 2})
-    with pytest.raises(OptionError, match="startingOffsets says nothing of partition 3 of queue 'a'"):
+    with pytest.raises(OptionError, match="startingOffsets does not name partition 3 of queue 'a'"):
         bounds.of("a", 3)
     with pytest.raises(OptionError, match="startingOffsets names partition 2 of queue 'a', which has 1"):
         bounds.check({"a": 1})
@@ -107,31 +107,31 @@ def test_bounds_name_all_partitions() -> None:
     ("options", "says"),
     [
         ({}, "exactly one of subscribe, subscribePattern and assign"),
-        ({"subscribe": "a", "assign": '{"a":[1]}'}, "and not subscribe and assign"),
+        ({"subscribe": "a", "assign": '{"a":[1]}'}, ", not subscribe and assign"),
         ({"subscribe": " , "}, "subscribe names no queue"),
-        ({"subscribePattern": "("}, "subscribePattern is no regular expression"),
+        ({"subscribePattern": "("}, "subscribePattern is not a regular expression"),
         ({"assign": "a"}, 'assign is not of the form {"queue":[1,2]}'),
-        ({"assign": '{"a":[0]}'}, "'0' where the number of a partition belongs"),
-        ({"assign": '{"a":["3-2"]}'}, "'3-2' where the number of a partition belongs"),
+        ({"assign": '{"a":[0]}'}, "'0' instead of a partition number"),
+        ({"assign": '{"a":["3-2"]}'}, "'3-2' instead of a partition number"),
         ({**READ, "startingOffsets": "newest"}, "startingOffsets is not of the form"),
-        ({**READ, "startingOffsets": '{"a":{"1":12}}'}, "12 where a message id"),
+        ({**READ, "startingOffsets": '{"a":{"1":12}}'}, "12 instead of a message id"),
         ({**READ, "startingOffsets": '{"a":[1]}'}, "startingOffsets is not of the form"),
         ({**READ, "startingOffsets": "latest"}, "A batch read cannot start at latest"),
         ({**READ, "startingOffsets": '{"a":{"1":-1}}'}, "A batch read cannot start at latest"),
         ({**READ, "endingOffsets": "earliest"}, "A read cannot end at earliest"),
-        ({**READ, "startingTimestamp": "yesterday"}, "'yesterday' where milliseconds since 1970 belong"),
-        ({**READ, "endingTimestamp": "-5"}, "'-5' where milliseconds since 1970 belong"),
-        ({**READ, "failOnDataLoss": "maybe"}, "failOnDataLoss is 'maybe': it can be true or false"),
+        ({**READ, "startingTimestamp": "yesterday"}, "'yesterday' instead of milliseconds since 1970"),
+        ({**READ, "endingTimestamp": "-5"}, "'-5' instead of milliseconds since 1970"),
+        ({**READ, "failOnDataLoss": "maybe"}, "failOnDataLoss is 'maybe': it has to be true or false"),
         ({**READ, "minPartitions": "0"}, "minPartitions is '0': it has to be a whole number from 1 to"),
         ({**READ, "maxRecordsPerPartition": "x"}, "maxRecordsPerPartition is 'x'"),
-        ({**READ, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger means nothing for a batch read"),
-        ({**READ, "group": "g"}, "group means nothing for a batch read"),
-        ({**READ, "ttl": "5"}, "ttl means nothing for a batch read"),
+        ({**READ, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not apply to a batch read"),
+        ({**READ, "group": "g"}, "group does not apply to a batch read"),
+        ({**READ, "ttl": "5"}, "ttl does not apply to a batch read"),
         ({**READ, "application": ""}, "application is empty"),
     ],
 )
 def test_wrong_reads(options: dict[str, str], says: str) -> None:
-    """A read that cannot be done is refused in one line that names the option."""
+    """An impossible read is refused in one line that names the option."""
     with pytest.raises(OptionError) as refused:
         read_options(options, streaming=False)
     assert says in str(refused.value)
@@ -140,33 +140,33 @@ def test_wrong_reads(options: dict[str, str], says: str) -> None:
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    """Where to end is an option of batch reads only."""
-    with pytest.raises(OptionError, match=f"{name} means nothing for a streaming read"):
+    """An end is an option of batch reads only."""
+    with pytest.raises(OptionError, match=f"{name} does not apply to a streaming read"):
         read_options({**READ, name: "1"}, streaming=True)
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("kafka.bootstrap.servers", "kafka.bootstrap.servers is one of Kafka and means nothing here.*store"),
-        ("kafka.group.id", "one of Kafka.*group"),
-        ("groupIdPrefix", "one of Kafka.*group"),
-        ("kafka.max.poll.records", "one of Kafka"),
-        ("startingOffset", "Unknown option startingOffset. Is startingOffsets meant"),
-        ("casandra_user", "Unknown option casandra_user. Is cassandra_user meant"),
+        ("kafka.bootstrap.servers", "kafka.bootstrap.servers of Kafka is not supported.*store"),
+        ("kafka.group.id", "of Kafka.*group"),
+        ("groupIdPrefix", "of Kafka.*group"),
+        ("kafka.max.poll.records", "of Kafka"),
+        ("startingOffset", "Unknown option startingOffset. Did you mean startingOffsets"),
+        ("casandra_user", "Unknown option casandra_user. Did you mean cassandra_user"),
         ("zzz", "Unknown option zzz"),
         ("path", "Queues have no path"),
     ],
 )
 def test_unknown_names(name: str, says: str) -> None:
-    """An unknown option is refused with the nearest known one, also where it is Kafka's."""
+    """An unknown option is refused with the nearest known one, also if it is Kafka's."""
     for refuse in (check_names, check_read, lambda given: read_options(given, streaming=True)):
         with pytest.raises(OptionError, match=says):
             refuse({**READ, name: "1"})
 
 
 def test_an_early_look_takes_what_either_kind_takes() -> None:
-    """Before it is known whether a read is a stream, options of both are taken, and wrong selections refused."""
+    """Before it is known whether a read is a stream, options of both are accepted, and wrong selections refused."""
     assert check_read({**READ, "group": "g", "endingOffsets": "latest", "includeHeaders": "true"})
     assert not check_read(READ)
     with pytest.raises(OptionError, match="exactly one"):
@@ -174,17 +174,17 @@ def test_an_early_look_takes_what_either_kind_takes() -> None:
 
 
 def test_store_options() -> None:
-    """Settings of the store are options by their names; other options are left alone, and paths are made absolute."""
-    found = store_options({"DATA": "here", "config": "/etc/q.toml", "cassandra_timeout": "3", "subscribe": "a"})
-    assert found.settings == (("cassandra_timeout", "3"), ("data", str(Path.cwd() / "here")))
-    assert (found.config, found.application) == ("/etc/q.toml", None)
+    """Settings of the store are options by their names; others are left alone, and paths are made absolute."""
+    options = store_options({"DATA": "here", "config": "/etc/q.toml", "cassandra_timeout": "3", "subscribe": "a"})
+    assert options.settings == (("cassandra_timeout", "3"), ("data", str(Path.cwd() / "here")))
+    assert (options.config, options.application) == ("/etc/q.toml", None)
     assert store_options({"Consistency.Strong": "delay=9"}).settings == (("consistency.strong", "delay=9"),)
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert len({found, StoreOptions(found.settings, found.config)}) == 1
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert len({options, StoreOptions(options.settings, options.config)}) == 1
 
 
 def test_secrets_go_by_name() -> None:
-    """A password is taken by the name of its place only; one given as such is refused without being repeated."""
+    """A password is only taken from a named place; one given as a value is refused without being repeated."""
     assert store_options({"cassandra_password": "env:PW"}).settings == (("cassandra_password", "env:PW"),)
     file = store_options({"cassandra_password": "file:pw"}).settings[0][1]
     assert file == f"file:{Path.cwd() / 'pw'}"
@@ -198,7 +198,7 @@ def test_secrets_go_by_name() -> None:
 
 
 def test_all_of_a_write() -> None:
-    """All options of a write are read; Spark's own are let through where Spark hands them on."""
+    """All options of a write are parsed; Spark's own are ignored where Spark passes them on."""
     given_by = {"topic": "q", "ttl": "60", "lead": "2.5", "rate": "100", "create": "true", "partitions": "4"}
     options = write_options({**given_by, "run": "r"}, streaming=False)
     assert (options.queue, options.ttl, options.run, options.lead) == ("q", 60, "r", 2.5)
@@ -218,10 +218,10 @@ def test_all_of_a_write() -> None:
         ({"lead": "nan"}, "lead is 'nan': it has to be a number from 0.1 to 3600"),
         ({"rate": "-1"}, "rate is '-1'"),
         ({"run": ""}, "run has to be a text of 1 to 200 characters"),
-        ({"subscribe": "a"}, "subscribe means nothing for a batch write"),
+        ({"subscribe": "a"}, "subscribe does not apply to a batch write"),
     ],
 )
 def test_wrong_writes(options: dict[str, str], says: str) -> None:
-    """A write that cannot be done is refused in one line that names the option."""
+    """An impossible write is refused in one line that names the option."""
     with pytest.raises(OptionError, match=says):
         write_options(options, streaming=False)

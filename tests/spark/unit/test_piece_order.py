@@ -1,4 +1,4 @@
-"""Where pieces of numbered rows lie. Pure."""
+"""The places of pieces of numbered rows, without I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LEAD = 10 * TICKS_PER_SECOND
 
 
 def timing(seconds: float) -> Timing:
-    """What holds at a time."""
+    """Returns the timing at an instant."""
     now = round(seconds * TICKS_PER_SECOND)
     return Timing(now + LEAD, now + LEAD // 2, SPAN, LEAD // 10, 12 * LEAD)
 
 
 def run(pieces: list[tuple[float, int]]) -> dict[int, int]:
-    """The bases of pieces that tasks come to at these times."""
+    """Returns the bases of pieces that tasks reach at these times."""
     order, bases = PieceOrder(), {}
     for seconds, piece in sorted(pieces):
         order, bases[piece] = reserved(order, piece, timing(seconds))
@@ -30,7 +30,7 @@ def run(pieces: list[tuple[float, int]]) -> dict[int, int]:
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 100), st.floats(0.05, 1.0))
 def test_tasks_of_any_number_keep_the_order(tasks: int, cores: int, pieces: int, pause: float) -> None:
-    """Tasks of neighbouring numbers, some at a time, get ids in the order of numbers, in time for each."""
+    """Concurrent tasks of adjacent numbers get ids in the order of numbers, each in time."""
     bounds = [pieces * number // tasks for number in range(tasks + 1)]
     free, came = [0.0] * cores, []
     for first, end in pairwise(bounds):
@@ -46,20 +46,20 @@ def test_tasks_of_any_number_keep_the_order(tasks: int, cores: int, pieces: int,
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 300)), max_size=40))
 def test_whatever_comes_is_in_time(came: list[tuple[float, int]]) -> None:
-    """Pieces in any order at any time get ids that are not passed yet, and not endlessly far ahead of the clock."""
+    """Pieces in any order at any time get ids that are not passed yet, and not too far ahead of the clock."""
     order, ends = PieceOrder(), 0
     for seconds, piece in sorted(came):
-        known = {one for stretch in order.stretches for one in range(stretch.first, stretch.last + 1)}
+        numbers = {one for stretch in order.stretches for one in range(stretch.first, stretch.last + 1)}
         order, base = reserved(order, piece, timing(seconds))
         now = round(seconds * TICKS_PER_SECOND)
-        if piece not in known:
+        if piece not in numbers:
             assert now + LEAD // 2 <= base <= max(now + 13 * LEAD, ends)
         ends = max([ends, *(stretch.top + SPAN for stretch in order.stretches)])
         assert all(lower.last + 1 < upper.first for lower, upper in pairwise(order.stretches))
 
 
 def test_a_piece_that_is_asked_for_again_keeps_its_ids() -> None:
-    """An attempt that was killed before it entered the piece, or another task, is given the same ids."""
+    """An attempt that was killed before it entered the piece, or another task, gets the same ids."""
     order, base = reserved(PieceOrder(), 7, timing(0))
     assert reserved(order, 7, timing(3)) == (order, base)
     order, higher = reserved(order, 8, timing(4))
@@ -67,7 +67,7 @@ def test_a_piece_that_is_asked_for_again_keeps_its_ids() -> None:
 
 
 def test_a_later_micro_batch_lies_above() -> None:
-    """Its numbers go on where those of the one before ended, in each partition, so no room is left below them."""
+    """Numbers continue behind those of the former micro-batch in each partition, so no ids are left below them."""
     order = PieceOrder(3)
     for piece in (500, 501, 900):
         order, _ = reserved(order, piece, timing(0))

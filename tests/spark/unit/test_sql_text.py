@@ -1,4 +1,4 @@
-"""What is said of SQL without Spark."""
+"""Checks of SQL without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queuey.spark.errors import OptionError
     ],
 )
 def test_queries(text: str) -> None:
-    """Whatever Spark may understand is let through."""
+    """Texts that Spark may understand are accepted."""
     check_query(text, "messages")
 
 
@@ -41,7 +41,7 @@ def test_queries(text: str) -> None:
     ],
 )
 def test_what_is_none(text: str, says: str) -> None:
-    """What is certain to fail is said at once, with the place."""
+    """Texts that certainly fail are refused at once, with the place."""
     with pytest.raises(OptionError, match=says):
         check_query(text, "messages")
 

@@ -1,4 +1,4 @@
-"""The bar of Spark's tasks."""
+"""The progress bar of Spark's tasks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from tests.replacing import replace_in
 
 
 class Tracker:
-    """A status tracker of Spark with two stages that run and one that has just ended, until Spark is gone."""
+    """A status tracker of Spark with two running stages and a finished one, until Spark is gone."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.gone = False
 
     def statusTracker(self) -> Tracker:  # noqa: N802 - Spark's name
-        """Stands for the context as well."""
+        """Returns itself in place of the context."""
         return self
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise
-        """The stages."""
         if self.gone:
             raise ConnectionError
         return [1, 2, 3]
 
     def getStageInfo(self, number: int) -> SimpleNamespace | None:  # noqa: N802 - likewise
-        """A stage."""
         if number == 3:
             self.asked.set()
             return None
@@ -40,7 +38,7 @@ class Tracker:
 
 
 def test_progress_adds_up_what_runs() -> None:
-    """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
+    """The bar adds up the tasks of all running stages, and ends silently when Spark does."""
     tracker: Any = Tracker()
     spark: Any = SimpleNamespace(sparkContext=tracker)
     moves: list[tuple[str, int, int | None]] = []

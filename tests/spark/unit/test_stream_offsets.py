@@ -1,4 +1,4 @@
-"""Where a stream stands: what a checkpoint keeps, what a batch is divided into, how messages are shared."""
+"""Positions of a stream: checkpoints, the tasks of a batch, and the sharing of messages."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ OFFSETS = st.dictionaries(PLACES, POSITIONS, max_size=20).map(StreamOffset)
 
 
 def at(tick: int) -> Position:
-    """A position as a horizon has it."""
+    """Returns a position as a horizon has it."""
     return tick, LOW_MIN
 
 
 @given(OFFSETS)
 def test_a_checkpoint_gives_back_what_it_was_given(offset: StreamOffset) -> None:
-    """An offset survives being written as JSON."""
+    """An offset survives JSON."""
     assert parse(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @given(OFFSETS)
 def test_equal_offsets_are_the_same_text(offset: StreamOffset) -> None:
-    """Spark compares texts, so an offset has one text, in whatever order its partitions came to be known."""
+    """An offset has one text, in whatever order its partitions were added, because Spark compares texts."""
     other = StreamOffset(dict(reversed(offset.positions.items())))
     assert json.dumps(other.to_json()) == json.dumps(offset.to_json())
     assert json.dumps(parse(offset.to_json()).to_json()) == json.dumps(offset.to_json())
 
 
 def test_partitions_in_a_row_at_one_place_are_written_together() -> None:
-    """The form of a checkpoint: ranges of partitions, ids in hex, and the beginning as a word."""
+    """A checkpoint has ranges of partitions, ids in hex, and the beginning as a word."""
     horizon = at(0x1D2_3456_789A_BCDE)
     queue_partitions: dict[QueuePartition, Position] = {("a", number): horizon for number in (1, 2, 3, 5)}
     offset = StreamOffset({**queue_partitions, ("a", 4): FIRST, ("b", 1): FIRST, ("b", 2): FIRST})
@@ -76,25 +76,25 @@ def test_partitions_in_a_row_at_one_place_are_written_together() -> None:
     ("value", "says"),
     [
         ({"v": 2, "queues": {}}, "newer version"),
-        ({"partition-0": 5}, "another source"),
-        ("5", "another source"),
-        (None, "another source"),
-        ({"v": 1, "queues": []}, "another source"),
-        ({"v": 1, "queues": {"a": {"x": "earliest"}}}, "cannot be read"),
-        ({"v": 1, "queues": {"a": {"1": "latest"}}}, "cannot be read"),
-        ({"v": 1, "queues": {"a": {"1": 5}}}, "cannot be read"),
-        ({"v": 1, "queues": {"a": ["1"]}}, "cannot be read"),
+        ({"partition-0": 5}, "has no offsets of queues"),
+        ("5", "has no offsets of queues"),
+        (None, "has no offsets of queues"),
+        ({"v": 1, "queues": []}, "has no offsets of queues"),
+        ({"v": 1, "queues": {"a": {"x": "earliest"}}}, "invalid offsets"),
+        ({"v": 1, "queues": {"a": {"1": "latest"}}}, "invalid offsets"),
+        ({"v": 1, "queues": {"a": {"1": 5}}}, "invalid offsets"),
+        ({"v": 1, "queues": {"a": ["1"]}}, "invalid offsets"),
     ],
 )
 def test_what_is_no_offset_is_refused(value: object, says: str) -> None:
-    """A checkpoint of something else, or of a later version, is refused with a sentence."""
+    """A checkpoint of another source, or of a later version, is refused with a message."""
     with pytest.raises(OptionError, match=says):
         parse(value)
 
 
 @given(OFFSETS, OFFSETS, st.one_of(st.none(), st.integers(1, 300)))
 def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: StreamOffset, least: int | None) -> None:
-    """Every position from start to end is in exactly one task, in order; nothing else is in any."""
+    """Every position from start to end is in exactly one task, in order, and no other position."""
     tasks = plan(start, end, least=least)
     pieces = [piece for task in tasks for piece in task]
     assert all(tasks)
@@ -105,17 +105,17 @@ def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: Strea
         lower, upper = joined.get(piece.queue_partition, (piece.lower, piece.lower))
         assert upper == piece.lower
         joined[piece.queue_partition] = lower, piece.upper
-    wanted = {
+    expected = {
         queue_partition: (start.of(queue_partition), upper)
         for queue_partition, upper in end.positions.items()
         if start.of(queue_partition) < upper
     }
-    assert joined == wanted
+    assert joined == expected
 
 
 @given(st.integers(1, 900), st.one_of(st.none(), st.integers(1, 500)))
 def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | None) -> None:
-    """Many partitions share tasks, evenly; few are cut into as many pieces as were asked for."""
+    """Many partitions share tasks evenly; few are cut into the requested number of pieces."""
     start = StreamOffset({("a", number): at(1000) for number in range(1, count + 1)})
     end = StreamOffset({queue_partition: at(1_001_000) for queue_partition in start.positions})
     tasks = plan(start, end, least=least)
@@ -126,28 +126,27 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
 
 
 def test_a_range_from_the_beginning_is_not_cut() -> None:
-    """Nothing says when a partition began, so pieces of equal time would be of no use."""
+    """A range from the beginning is not cut, because nothing says when the partition began."""
     end = StreamOffset({("a", 1): at(1000)})
     assert plan(StreamOffset(), end, least=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
 
 
 class Held:
-    """Messages at whole ticks, and how often they were looked at."""
+    """Messages at whole ticks, with a count of reads."""
 
     def __init__(self, held: Mapping[QueuePartition, set[int]]) -> None:
         self.held = {queue_partition: sorted(ticks) for queue_partition, ticks in held.items()}
         self.looked = 0
 
     def __call__(self, one: QueueSlice, most: int) -> ScannedTo:
-        """Reaches like a store."""
+        """Scans like a store."""
         assert most > 0
         assert one.lower < one.upper
         self.looked += 1
-        there = [at(tick) for tick in self.held[one.queue_partition] if one.lower <= at(tick) < one.upper][:most]
-        return ScannedTo(len(there), following(there[-1]) if len(there) == most else one.upper)
+        positions = [at(tick) for tick in self.held[one.queue_partition] if one.lower <= at(tick) < one.upper][:most]
+        return ScannedTo(len(positions), following(positions[-1]) if len(positions) == most else one.upper)
 
     def between(self, queue_partition: QueuePartition, lower: Position, upper: Position) -> int:
-        """Counts."""
         return sum(lower <= at(tick) < upper for tick in self.held[queue_partition])
 
 
@@ -155,7 +154,7 @@ BACKLOGS = st.dictionaries(PLACES, st.sets(st.integers(1, 99), max_size=60), min
 
 
 def waiting_for(held: Mapping[QueuePartition, set[int]], lower: Position = FIRST) -> list[QueueSlice]:
-    """All of what is held."""
+    """Returns slices of all messages."""
     return [QueueSlice(*queue_partition, lower, at(100)) for queue_partition in held]
 
 
@@ -163,7 +162,7 @@ def waiting_for(held: Mapping[QueuePartition, set[int]], lower: Position = FIRST
 def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
     held: dict[QueuePartition, set[int]], limit: int
 ) -> None:
-    """So many messages are given as there are, and the limit exactly if there are more."""
+    """All messages are given, or exactly the limit if there are more."""
     extent = Held(held)
     ends, empty = share(waiting_for(held), limit, extent)
     given_out = {queue_partition: extent.between(queue_partition, FIRST, end) for queue_partition, end in ends.items()}
@@ -175,7 +174,7 @@ def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
 
 @given(BACKLOGS, st.integers(1, 200))
 def test_shares_are_equal_where_backlogs_allow(held: dict[QueuePartition, set[int]], limit: int) -> None:
-    """Nobody gets less than another by more than one, unless it is all that it has."""
+    """No share is smaller than another by more than one, unless it is the whole backlog."""
     extent = Held(held)
     ends, _ = share(waiting_for(held), limit, extent)
     given_out = {
@@ -193,7 +192,7 @@ def test_shares_are_equal_where_backlogs_allow(held: dict[QueuePartition, set[in
 
 @given(BACKLOGS, st.integers(1, 40))
 def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int]], limit: int) -> None:
-    """Batch after batch everything is given once, and nobody waits while others go twice as often."""
+    """Consecutive batches give every message once, and no partition waits while others are served twice."""
     extent = Held(held)
     offset = StreamOffset()
     total = sum(map(len, held.values()))
@@ -214,7 +213,7 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int
 
 
 def test_those_who_wait_for_the_oldest_go_first() -> None:
-    """With fewer messages to share than partitions that wait, the ones that are behind have their turn."""
+    """With fewer messages to share than waiting partitions, those furthest behind come first."""
     held: dict[QueuePartition, set[int]] = {("a", number): set(range(1, 90)) for number in range(1, 6)}
     waiting = [QueueSlice("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
     ends, _ = share(waiting, 2, Held(held))
@@ -230,7 +229,7 @@ def test_without_a_limit_all_is_taken_where_there_is_anything(held: dict[QueuePa
 
 
 def test_a_store_that_looks_at_a_range_in_steps_is_asked_on() -> None:
-    """A look that ends early without a message is not taken for the end of the range."""
+    """A scan that ends early without a message is not taken for the end of the range."""
 
     def by_steps(one: QueueSlice, most: int) -> ScannedTo:
         stop = min(one.upper, at(one.lower[0] + 10))
@@ -242,7 +241,7 @@ def test_a_store_that_looks_at_a_range_in_steps_is_asked_on() -> None:
 
 
 def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
-    """Of a thousand partitions of which one has messages, few are looked at twice."""
+    """If one of a thousand partitions has messages, few are read twice."""
     held: dict[QueuePartition, set[int]] = {("a", number): set() for number in range(1, 1001)}
     held["a", 500] = set(range(1, 99))
     extent = Held(held)
@@ -251,7 +250,7 @@ def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
 
 
 def test_a_queue_that_has_too_many_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the progress of a stream cannot be recorded it is logged, and that of its other queues is recorded."""
+    """If the progress of one queue cannot be recorded this is logged, and that of the others is recorded."""
     with contextlib.closing(sqlite.open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("acme"))
         full, other = (bridge.run(store.catalogue.create_queue("acme", name, QueueSpec()))[0] for name in ("a", "b"))

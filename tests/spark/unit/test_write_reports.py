@@ -1,4 +1,4 @@
-"""What a write notes in the ledger of the store, which forgets entries after a month."""
+"""Notes of a write in the store's ledger, whose entries expire after a month."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ class Forgetful(Ledger):
         self.forgets = False
 
     async def now(self) -> int:
-        """Gives a clock that stands still."""
         return TICKS_PER_SECOND
 
     async def entry(self, work: str, piece: int) -> bytes | None:
-        """Gives an entry, for the last time if it is to be forgotten."""
+        """Returns an entry; a forgotten one for the last time."""
         assert piece == 0
         return self.kept.pop(work, None) if self.forgets else self.kept.get(work)
 
     async def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, **named: float) -> bytes:
-        """Sets an entry as the contract says."""
+        """Sets an entry, as the contract says."""
         assert piece == 0
         present = self.kept.get(work)
         if present is None and expected is not None:
@@ -43,7 +42,7 @@ class Forgetful(Ledger):
 
 
 def test_an_entry_that_expires_meanwhile() -> None:
-    """A report, a micro-batch's counts and a turn are noted although the entry of before expires between two steps."""
+    """A report, a micro-batch's counts and a turn are noted even if the former entry expires between two steps."""
     ledger = Forgetful()
     for forgets in (False, True):
         ledger.forgets = forgets

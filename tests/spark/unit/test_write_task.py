@@ -1,4 +1,4 @@
-"""A task of a write beside what others have done: a run that is finished, a queue that is not there yet, no rows."""
+"""A task of a write after others: with a finished run, a missing queue, or no rows."""
 
 from __future__ import annotations
 
@@ -42,16 +42,15 @@ def finish(setup: WriteSetup, name: str) -> None:
 
 
 def texts(setup: WriteSetup) -> list[str]:
-    """What is in the queue, sorted."""
     return sorted(str(message.body) for message in setup.all())
 
 
 def test_a_finished_run_in_other_tasks_writes_nothing(setup: WriteSetup) -> None:
-    """A run that is done again on more cores is divided into more tasks; none of them writes its rows once more."""
+    """A finished run that is repeated with more tasks writes no rows again."""
     setup.write("value string", ROWS, name="june", run="june")
     finish(setup, "june")
     for task in range(4):
-        says = "Run 'june' is finished, and task" if task else "rows in another order|other rows"
+        says = "Run 'june' is finished, and its task" if task else "rows in another order|other rows"
         with pytest.raises(NotRepeatable, match=says):
             setup.write("value string", ROWS[2 * task : 2 * task + 2], name="june", task=task, run="june")
     assert setup.write("value string", ROWS, name="june", run="june").skipped == 8
@@ -59,7 +58,7 @@ def test_a_finished_run_in_other_tasks_writes_nothing(setup: WriteSetup) -> None
 
 
 def test_a_finished_run_goes_on_where_rows_are_numbered(setup: WriteSetup) -> None:
-    """Rows with a sequence say themselves which they are: any task may bring them, and more of them."""
+    """A finished run with a sequence continues: rows are identified, so any task may bring them, and new ones."""
     setup.write("value string, sequence long", NUMBERED[:4], name="june", run="june", ttl=99)
     finish(setup, "june")
     for task in range(2):
@@ -68,7 +67,7 @@ def test_a_finished_run_goes_on_where_rows_are_numbered(setup: WriteSetup) -> No
 
 
 def test_names_of_runs_may_have_slashes(setup: WriteSetup) -> None:
-    """A run ``nightly/1`` with numbered rows has entries of its own, beside those of task 1 of the run ``nightly``."""
+    """A run ``nightly/1`` with numbered rows has other entries than task 1 of the run ``nightly``."""
     for name in ("nightly", "nightly/1"):
         assert setup.write("value string", ROWS, name=name, task=1).written == 8
     assert setup.write("value string, sequence long", NUMBERED, name="nightly/1").written == 8
@@ -78,7 +77,7 @@ def test_names_of_runs_may_have_slashes(setup: WriteSetup) -> None:
 
 
 def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
-    """More rows are refused, in tasks that are new too, and what the run did can be read."""
+    """A finished run refuses more rows, also in new tasks, and its report can be read."""
     task = TaskIdentity.of("run", APP, "june")
     bridge.run(setup.store.ledger.enter(task.finished(setup.queue.uid), 0, b"finished", expected=None))
     with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
@@ -92,7 +91,7 @@ def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
 
 
 def test_a_task_makes_the_queue_that_is_to_be_created(setup: WriteSetup) -> None:
-    """A stream is never planned where a queue could be made, so its tasks make it, with its partitions, once."""
+    """Tasks of a stream create its queue, with its partitions, once, because its planning cannot."""
     for task in range(2):
         setup.write("value string", ROWS, task=task, queue="new", create=True, partitions=3)
     made, created = bridge.run(setup.store.catalogue.create_queue(APP, "new", QueueSpec()))
@@ -101,20 +100,20 @@ def test_a_task_makes_the_queue_that_is_to_be_created(setup: WriteSetup) -> None
 
 
 def test_a_task_makes_no_other_queue(setup: WriteSetup) -> None:
-    """A queue that only a row names has to be there; the error says which one is not, and whose."""
+    """A queue named by a row only must exist; the error names it and its application."""
     with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'other'"):
         setup.write("value string, queue string", [("a", "other")], queue=None, create=True)
 
 
 def test_a_task_without_rows_leaves_the_ledger_alone(setup: WriteSetup) -> None:
-    """Spark has many empty tasks; of these nothing has to be remembered."""
+    """A task without rows, of which Spark has many, leaves nothing in the ledger."""
     assert setup.write("value string", []) == WriteCounts()
     with cast("SqliteStore", setup.store)._db.readers.reading() as connection:
         assert connection.execute("SELECT work FROM ledger").fetchall() == []
 
 
 def test_a_row_that_ends_before_its_id_is_counted_as_expired(setup: WriteSetup) -> None:
-    """An end before readers can have the message, which ``lead`` decides, is not reported as written."""
+    """A row that expires before readers can have it, by ``lead``, is not reported as written."""
     rows = [("early", NOW + dt.timedelta(seconds=5)), ("late", NOW + dt.timedelta(seconds=99))]
     counts = setup.write("value string, expires timestamp", rows, lead=10.0)
     assert (counts.rows, counts.written, counts.expired) == (2, 1, 1)
@@ -122,18 +121,18 @@ def test_a_row_that_ends_before_its_id_is_counted_as_expired(setup: WriteSetup) 
 
 
 def test_a_rate_is_kept_by_rows_that_are_numbered(setup: WriteSetup) -> None:
-    """Rows with a sequence share entries of the ledger; each takes its turn, and comes in time for ids of its own."""
+    """Rows with a sequence share ledger entries; each waits its turn, and is in time for its id."""
     start = setup.clock.ticks
     rows = [(str(number), number, 1) for number in range(100)]
     for task in range(2):
-        wanted = rows[50 * task : 50 * task + 60]
-        assert setup.write("value string, sequence long, partition int", wanted, task=task, rate=2.0).moved == 0
+        rows_of_task = rows[50 * task : 50 * task + 60]
+        assert setup.write("value string, sequence long, partition int", rows_of_task, task=task, rate=2.0).moved == 0
     assert (setup.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(49.0)
     assert [int(message.body) for message in setup.all()] == list(range(100))
 
 
 def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(setup: WriteSetup) -> None:
-    """Tasks that bring rows of one piece after its ids have passed move these, and none further than the one before."""
+    """Tasks that bring rows after the ids of their piece have passed move them, none further than the one before."""
     for task in range(30):
         rows = [(str(number), number, 1) for number in range(task, 90, 30)]
         assert setup.write("value string, sequence long, partition int", rows, task=task).written == 3
@@ -142,7 +141,7 @@ def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(
 
 
 def test_rows_with_one_number_are_refused(setup: WriteSetup) -> None:
-    """Two rows of one partition with one number would be one message, so one of them would be lost."""
+    """Two rows of one partition with one number are refused, because they would be one message."""
     schema = "value string, sequence long, partition int"
     with pytest.raises(OptionError, match="Several rows for partition 2 have the sequence 7"):
         setup.write(schema, [("a", 7, 1), ("b", 7, 2), ("c", 8, 2), ("d", 7, 2)])
@@ -150,27 +149,27 @@ def test_rows_with_one_number_are_refused(setup: WriteSetup) -> None:
 
 
 def test_pieces_of_numbered_rows_stay_as_they_were(setup: WriteSetup) -> None:
-    """A run that is done again at another rate finds its rows done, although it is cut differently now."""
+    """A run repeated at another rate finds its rows done, although the pieces are cut differently now."""
     for rate in (3.0, 0.0, 5.0):
         setup.write("value string, sequence long", NUMBERED, rate=rate)
     assert texts(setup) == sorted(text for text, _ in NUMBERED)
 
 
 def test_a_queue_that_cannot_be_written_to_is_named_at_planning(embedded: Kept) -> None:
-    """A queue that is not there, or has other partitions than it is to be created with, is told in a sentence."""
+    """A missing queue, or one with other partitions than requested, is refused at planning with a message."""
     embedded.queue(partitions=2)
     schema = StructType([StructField("value", StringType())])
-    asked = write_options({**embedded.options, "queue": "other"}, streaming=False)
+    options = write_options({**embedded.options, "queue": "other"}, streaming=False)
     with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'other'"):
-        QueueyWriter(asked, schema, overwrite=False)
+        QueueyWriter(options, schema, overwrite=False)
     create = {"queue": "orders", "create": "true", "partitions": "3"}
-    asked = write_options({**embedded.options, **create}, streaming=False)
-    with pytest.raises(OptionError, match="Queue 'orders' exists, and not with 3 partitions"):
-        QueueyWriter(asked, schema, overwrite=False)
+    options = write_options({**embedded.options, **create}, streaming=False)
+    with pytest.raises(OptionError, match="Queue 'orders' exists with another number of partitions than 3"):
+        QueueyWriter(options, schema, overwrite=False)
 
 
 def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
-    """How long bodies may be is a setting of services, which a write is told as it is told the store."""
+    """The max length of bodies is a setting of services, and a write accepts it as an option."""
     options = write_options({**embedded.options, "queue": "orders", "max_body": "4000000"}, streaming=False)
     assert open_stores.settings_of(options.store).max_body == 4_000_000
 
@@ -178,7 +177,7 @@ def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
 def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
     embedded: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its commit a run is finished for each queue that it wrote to; rows that were left out are a warning."""
+    """The commit of a run finishes it for each queue that it wrote to, and warns of rows that were left out."""
     queue, other = embedded.queue(), embedded.queue("other")
     options = write_options({**embedded.options, "queue": "orders", "run": "june"}, streaming=False)
     writer = QueueyWriter(options, StructType([StructField("value", StringType())]), overwrite=False)

@@ -1,1 +1,1 @@
-"""The bench: how results become the tables of the pages."""
+"""Tests of the benchmark: how results become the tables of the pages."""

@@ -1,4 +1,4 @@
-"""The model of capacity: what it multiplies, and the page that it writes."""
+"""Tests of the capacity model: its calculations, and the page that it writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOAD = Load(86_400_000, queues=1e6, streams=1e5, streamed=0.5, claimed=0.1, read
 
 
 def taken() -> Taken:
-    """Returns a report with all that the model reads."""
+    """Returns a report with all numbers that the model reads."""
 
     def paid(name: str, service: float, nodes: float) -> Row:
         return Row(name, [1000.0], "requests/s", {"server CPU us/message": service, "behind it us/message": nodes})
@@ -38,7 +38,7 @@ def taken() -> Taken:
 
 
 def test_the_costs_are_those_of_the_report() -> None:
-    """Microseconds become seconds; a live stream costs what its queue's posts cost more."""
+    """Microseconds become seconds; a live stream costs as much as it adds to the posts of its queue."""
     measured = Costs.measured(taken())
     assert measured.post == COSTS.post
     assert measured.stream == pytest.approx(COSTS.stream)
@@ -46,19 +46,19 @@ def test_the_costs_are_those_of_the_report() -> None:
 
 
 def test_a_need_is_the_sum_of_what_everything_costs() -> None:
-    """Each part of the load is counted once, by the rate at the peak, and by the share that may be used."""
-    found = need(LOAD, COSTS, Cluster(busy=0.5, filled=0.5))
-    assert found.rate == pytest.approx(2000)
+    """Each part of the load is counted once, at the peak rate, divided by the usable share."""
+    needed = need(LOAD, COSTS, Cluster(busy=0.5, filled=0.5))
+    assert needed.rate == pytest.approx(2000)
     service = 2000 * (100 + 5 + 30 + 100) + 100_000
     nodes = 2000 * (200 + 10 + 50 + 120) + 200_000
-    assert found.service == pytest.approx(2 * service / 1e6)
-    assert found.node == pytest.approx(2 * nodes / 1e6 / 3)
-    assert found.disk == pytest.approx(2 * 86_400_000 * 3 * 900 / 3)
-    assert found.memory == pytest.approx(2 * 54e6 + 1e9)
+    assert needed.service == pytest.approx(2 * service / 1e6)
+    assert needed.node == pytest.approx(2 * nodes / 1e6 / 3)
+    assert needed.disk == pytest.approx(2 * 86_400_000 * 3 * 900 / 3)
+    assert needed.memory == pytest.approx(2 * 54e6 + 1e9)
 
 
 def test_the_page_keeps_its_sentences(tmp_path: Path) -> None:
-    """The tables are replaced, however often it is written, and the rest stays."""
+    """The tables are replaced, however often the page is written, and the rest stays."""
     path = tmp_path / "capacity.md"
     path.write_text(capacity.PAGE.read_text("utf-8"), "utf-8")
     tables = capacity.model(COSTS, FACTS)
@@ -70,5 +70,5 @@ def test_the_page_keeps_its_sentences(tmp_path: Path) -> None:
 
 
 def test_a_page_fits_on_a_screen() -> None:
-    """It has few lines, whatever was measured."""
+    """A page has few lines, whatever was measured."""
     assert len(capacity.page(capacity.PAGE.read_text("utf-8"), capacity.model(COSTS, FACTS)).splitlines()) <= 45

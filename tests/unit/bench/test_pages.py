@@ -1,4 +1,4 @@
-"""Results become the tables of the pages."""
+"""Tests of the tables that pages show of benchmark results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ USERS = """| on SQLite | callers | messages/s | p50 | p99 | CPU per message | me
 
 
 def results(directory: Path, *names: str) -> dict[str, pages.Taken]:
-    """Results of measures, by way of a file."""
+    """Returns results of measures, read from a file."""
     rows = [Row("queuey", [10, 17617, 20000], "messages/s", DETAILS)]
     reports = [
         Report(name, f"all of {name}", rows, [Verdict("a / b", [4, 2, 3], goal=3)], ["A note."]) for name in names
@@ -64,14 +64,14 @@ def results(directory: Path, *names: str) -> dict[str, pages.Taken]:
 
 
 def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:
-    """What was written to a file has the same tables."""
+    """A report read from its JSON file has the same tables."""
     taken = results(tmp_path, "post1")
     assert [*taken] == ["post1"]
     assert "| a / b  | 3 x    | 2 to 4            | ≥ 3  | goal met |" in taken["post1"].report.as_text()
 
 
 def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
-    """Tables, notes, title and commit are new; sentences stay; a listed measure without a section gets one."""
+    """Tables, notes, title and commit are replaced; sentences stay; a listed measure without a section gets one."""
     text = pages.page(PAGE, results(tmp_path, "post1", "get9", "unlisted"))
     section = text[text.index("### `post1`") : text.index("### `get9`")]
     commit = "Commit `abcd1234`, 23 November 2026, AMD EPYC, 2 cores."
@@ -95,7 +95,7 @@ def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:
 
 
 def test_each_line_for_users_has_a_side() -> None:
-    """The page shows as many lines of a measure as there are sides of it in the table of the program."""
+    """The page has as many lines of a measure as the program has sides of it."""
     page = (ROOT / "docs" / pages.FOR_USERS).read_text("utf-8")
     lines = re.findall(
         r"(?m)^\|(?:[^|\n]*\|){6} `([\w-]+)`[^|\n]*\|$", page

@@ -1,1 +1,1 @@
-"""Decisions of the Cassandra store, without a server."""
+"""Tests of decisions of the Cassandra store, without a server."""

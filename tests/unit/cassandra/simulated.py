@@ -1,4 +1,4 @@
-"""A driver on the simulated cluster that answers at once, for parts of the store that are tested without a store."""
+"""A driver on the simulated cluster that answers at once, for tests of single parts of the store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.sim.world import World
 T = TypeVar("T")
 AnyRequest = Request | Encoded
 BOOTED = 1_750_000_000.0
-"""When the machine of a test was started: seconds since 1970."""
+"""Boot time of the test's machine, in seconds since 1970."""
 LONGEST_CALL = 60.0
-"""Simulated seconds after which a call that has not ended never will."""
+"""Simulated seconds after which a call counts as stuck."""
 
 
 class HandLoop(StoreLoop):
-    """A loop whose thread is this one. Calls are made at once, and timers as the world's time goes on.
+    """A loop in the test's thread. Calls run at once, and timers as the world's time advances.
 
     Args:
-        world: Whose time.
+        world: The world of the timers.
     """
 
     def __init__(self, world: World) -> None:
@@ -36,11 +36,10 @@ class HandLoop(StoreLoop):
         self._world = world
 
     def call(self, call: Callable[..., object], *args: object) -> None:
-        """See the base class."""
         call(*args)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
-        """See the base class. It is not made within another call."""
+        """Runs a call at once, but never within another call."""
         self._calls.append((call, args))
         if not self._is_waking:
             with self.turn():
@@ -48,7 +47,7 @@ class HandLoop(StoreLoop):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """One turn of the loop: calls for the next one are made after it."""
+        """Runs one turn of the loop; calls for the next turn are made after it."""
         self._is_waking = True
         yield
         while self._calls:
@@ -57,8 +56,6 @@ class HandLoop(StoreLoop):
         self._is_waking = False
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
-        """See the base class."""
-
         def ring() -> None:
             call()
 
@@ -66,16 +63,16 @@ class HandLoop(StoreLoop):
 
 
 class CalmDriver(Driver):
-    """Sends requests to a simulated cluster that is in no trouble unless the test says so.
+    """Sends requests to a simulated cluster without faults, unless the test adds some.
 
     Args:
-        seed: Of all chance.
+        seed: Seed of all randomness.
 
     Attributes:
-        fail: Returns the error that a request fails with; None: it is answered.
-        held: Requests wait until the test answers them.
-        waiting: What answers each of them, in their order.
-        ahead: Seconds that the wall clock of the test's machine is ahead.
+        fail: Returns the error that a request fails with, or None if it is answered.
+        held: Whether requests wait until the test answers them.
+        waiting: Functions that answer the waiting requests, in order.
+        ahead: Seconds by which the wall clock of the test's machine is ahead.
         centres: The data centre of each node.
     """
 
@@ -103,11 +100,9 @@ class CalmDriver(Driver):
         )
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass."""
         self.world.run(self.world.now + seconds)
 
     def ended(self, work: Coroutine[Any, Any, T]) -> T:
-        """Returns the result of a call, for which time passes."""
         ends: list[tuple[Any, Any]] = []
         self.calls.begin(work, lambda *end: ends.append(end))
         until = self.world.now + LONGEST_CALL
@@ -116,16 +111,15 @@ class CalmDriver(Driver):
         [(result, error)] = ends
         if error is not None:
             raise error
-        found: T = result
-        return found
+        value: T = result
+        return value
 
     def count(self, statements: Iterable[Statement]) -> int:
         """Returns how many requests of some statements were sent."""
-        wanted = {*statements}
-        return sum(request.statement in wanted for request in self.sent)
+        chosen = {*statements}
+        return sum(request.statement in chosen for request in self.sent)
 
     def send(self, request: AnyRequest, done: Done) -> None:
-        """See the base class."""
         self.sent.append(request)
         if self.held:
             self.waiting.append(partial(self._answer, request, done))
@@ -143,15 +137,12 @@ class CalmDriver(Driver):
         """See the base class. All statements are prepared."""
 
     def problem(self) -> str | None:
-        """See the base class."""
         return None
 
     def hosts(self) -> list[Host]:
-        """See the base class."""
         up = self.cluster.up()
         nodes = zip(self.cluster.nodes, self.centres, strict=False)
         return [Host(node.address, centre, up=node in up) for node, centre in nodes]
 
     def replication(self) -> dict[str, int]:
-        """See the base class."""
         return {"dc1": len(self.cluster.nodes)}

@@ -1,4 +1,4 @@
-"""When readers of a partition are woken, and what it costs a process to watch very many."""
+"""When readers of a partition are woken, and what it costs a process to watch very many partitions."""
 
 from __future__ import annotations
 
@@ -36,41 +36,38 @@ DELAY = 0.3
 
 
 def queue(number: int, application: str = "one") -> Queue:
-    """One of many."""
     return Queue(application=application, name=f"q{number}", uid=number, qid=number)
 
 
 def watches(application: str, count: int) -> list[Watch]:
-    """Watches of an application, on queues of their own."""
+    """Returns watches of an application, each on its own queue."""
     return [Watch(queue(number, application), 1, lambda: None, 0, prompt=False) for number in range(count)]
 
 
 class Polled:
-    """A store that counts its polls, which find nothing."""
+    """A store that counts its polls, which return no messages."""
 
     def __init__(self) -> None:
         self.polled: list[int] = []
         self.work = 0
-        """Polls, and other things for which it is asked for a delay or wakes somebody."""
+        """Polls, requests for a read delay, and wake-ups."""
 
     def read_delay(self, queue: Queue) -> float:
-        """Of every queue."""
         self.work += 1
         return DELAY
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
-        """Somewhere."""
         return 0
 
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Polls."""
+        """Returns empty pages, and counts the poll."""
         self.polled.append(queue.qid)
         self.work += STEPS // POLLS
         return [Page([], 0, None, more=False) for _ in slices]
 
 
 class Process:
-    """A process whose timers ring as the driver's time goes on."""
+    """A process whose timers fire as the driver's time advances."""
 
     def __init__(
         self, driver: CalmDriver, name: str, watched: int = 0, *, early: bool = False, settled: bool = True
@@ -95,19 +92,17 @@ class Process:
         self.driver.advance(0.01)
 
     def end(self) -> None:
-        """Is killed: its timers ring no more."""
+        """Kills the process: its timers do not fire any more."""
         self.arrivals.watches.is_closed = True
 
 
 @pytest.fixture
 def driver() -> CalmDriver:
-    """The way of all processes."""
     return CalmDriver()
 
 
 @pytest.fixture
 def writer(driver: CalmDriver) -> Process:
-    """A process that writes."""
     return Process(driver, "writer")
 
 
@@ -119,7 +114,7 @@ def reader(driver: CalmDriver) -> Process:
 
 @given(st.integers(1, 400), st.integers(1, 400))
 def test_applications_take_turns(many: int, few: int) -> None:
-    """Whatever one application watches, another has half of the looks, or all that it needs."""
+    """However much one application watches, another gets half of the polls, or all that it needs."""
     one, other = watches("one", many), watches("other", few)
     chosen = next_to_look_for([*one, *other], 0.0, MOST)
     assert len(chosen) == min(MOST, many + few)
@@ -127,7 +122,7 @@ def test_applications_take_turns(many: int, few: int) -> None:
 
 
 def test_each_has_its_turn() -> None:
-    """Those that are due come first, then those of longest ago, and none while a look at it is under way."""
+    """Due watches are polled first, then those polled longest ago, and none while a poll of it is in flight."""
     mine = watches("one", MOST * 2)
     mine[0].asking = True
     seen: list[Watch] = []
@@ -144,24 +139,24 @@ def test_each_has_its_turn() -> None:
 
 
 def test_cost_of_watching(reader: Process, driver: CalmDriver) -> None:
-    """A thousand idle partitions cost a few queries a turn, however long it goes on, and each has its turn."""
+    """A thousand idle partitions cost a few queries per turn, however long that lasts, and each is polled in turn."""
     driver.sent.clear()
     driver.advance(100.0)
     assert {*reader.store.polled} == {*range(1, 1001)}
     assert len(reader.store.polled) <= 500 // SELDOM * SOME
-    assert (len(driver.sent) + 3 * len(reader.store.polled)) / 100.0 <= 45  # A poll is three queries at most.
+    assert (len(driver.sent) + 3 * len(reader.store.polled)) / 100.0 <= 45  # A poll is at most three queries.
 
 
 @pytest.mark.parametrize("count", [1, 1000])
 def test_cost_of_watching_early(driver: CalmDriver, count: int) -> None:
-    """Those who read early have the record read often, however many they are; as less is polled, it costs as before."""
+    """For early readers the record is read often, whatever their number; fewer polls keep the cost the same."""
     process = Process(driver, "reader", count, early=True)
     driver.advance(4)
     driver.sent.clear()
     process.store.polled.clear()
     driver.advance(20)
-    assert len(driver.sent) / 20 <= 2 / EARLY + 3  # A minute ends, and there are two beside each other for a while.
-    assert (len(driver.sent) + 3 * len(process.store.polled)) / 20 <= 47  # Without: 45.
+    assert len(driver.sent) / 20 <= 2 / EARLY + 3  # A minute ends, and for a while two minutes are read.
+    assert (len(driver.sent) + 3 * len(process.store.polled)) / 20 <= 47  # Without early readers: 45.
     for stop in process.stops:
         stop()
     driver.advance(1.0)
@@ -172,7 +167,7 @@ def test_cost_of_watching_early(driver: CalmDriver, count: int) -> None:
 
 @pytest.mark.parametrize("why", ["broken", "too much", "killed"])
 def test_what_may_have_been_missed_is_polled(writer: Process, reader: Process, driver: CalmDriver, why: str) -> None:
-    """If the record cannot be read, has too many rows, or its writer ended at work, each partition is polled soon."""
+    """If the record cannot be read, has too many rows, or its writer died, each partition is polled soon."""
     if why == "killed":
         writer.write(7)
         writer.end()
@@ -194,7 +189,7 @@ def test_what_may_have_been_missed_is_polled(writer: Process, reader: Process, d
 
 @pytest.mark.parametrize("whose", ["its own", "another's"])
 def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, driver: CalmDriver, whose: str) -> None:
-    """Whoever begins to wait for what is stored, but not shown yet, is woken when it is; so are many."""
+    """A watcher that begins after a message is stored and before it is shown is woken when it is; so are many."""
     process = reader if whose == "its own" else writer
     process.write(2000)
     driver.advance(2 * EVERY)
@@ -207,7 +202,7 @@ def test_who_begins_to_wait_after_a_message(writer: Process, reader: Process, dr
 
 
 def test_rows_that_come_again(driver: CalmDriver) -> None:
-    """When rows come again that did not come for a while, those between are too old to be read: all is polled once."""
+    """When missing rows appear again, all partitions are polled once, as rows between are too old to be read."""
     writer, reader = (RecentWrites(driver, driver.clock(), name) for name in ("writer", "reader"))
     for turn in range(2):
         writer.note([turn])
@@ -219,7 +214,7 @@ def test_rows_that_come_again(driver: CalmDriver) -> None:
 
 
 def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: CalmDriver) -> None:
-    """It is not begun any more; the timers go on without an error until the watchers are woken."""
+    """While the store is closing no turn begins; the timers run without an error until the watchers are woken."""
     driver.calls.close(0.0)
     driver.advance(1.0)
     assert not reader.store.polled
@@ -228,12 +223,11 @@ def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: CalmDri
 
 
 def read(record: RecentWrites) -> list[Recorded]:
-    """Reads what others have recorded."""
     return record._driver.calls.run(record.read(first=False))
 
 
 def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) -> None:
-    """What another process stores wakes its readers once, when the delay is over, also if rows come late."""
+    """A message of another process wakes its readers once, when the delay is over, even if rows come late."""
     writer.write(7)
     late = {
         place: node_data for place, node_data in driver.cluster.nodes[0].data.items() if place[0] == "recent_writes"
@@ -258,7 +252,7 @@ def test_news_of_others(writer: Process, reader: Process, driver: CalmDriver) ->
 
 @pytest.mark.parametrize("what", ["polls", "all that is expected", "keys of the record"])
 def test_long_work_is_cut(driver: CalmDriver, what: str) -> None:
-    """However many are watched, or written to, the loop makes other calls in between."""
+    """However many partitions are watched or written, the loop makes other calls in between."""
     reader = Process(driver, "reader", 4 * STEPS)
     reader.store.work, work, soon = 0, list[int](), driver.loop.soon
 
@@ -286,7 +280,7 @@ def test_long_work_is_cut(driver: CalmDriver, what: str) -> None:
 
 
 class Own:
-    """A process whose store has a real loop, and watches ten queues; requests wait until they are let go."""
+    """A process whose store has a real loop, and watches ten queues; requests wait until the test releases them."""
 
     def __init__(self, driver: CalmDriver) -> None:
         self.threads_before = {*threading.enumerate()}
@@ -301,13 +295,13 @@ class Own:
             self.arrivals.watch(queue(number), 1, partial(self.woken.append, number), delayed=True)
 
     def let_go(self) -> None:
-        """Answers what was asked so far, and from now on at once."""
+        """Answers waiting requests, and later ones at once."""
         self.driver.held = False
         while self.driver.waiting:
             self.loop.call(self.driver.waiting.pop(0))
 
     def hears(self, number: int) -> Callable[[], bool]:
-        """Has another process write to a queue; returns whether its watcher was woken for that."""
+        """Lets another process write to a queue; returns whether its watcher was woken for that."""
         self.woken.clear()
         self.loop.call(self.writer.note, [number << 8 | 1])
         self.loop.call(self.writer.write)
@@ -316,13 +310,12 @@ class Own:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The loop is one of asyncio."""
     return "asyncio"
 
 
 @pytest.fixture
 def own(driver: CalmDriver) -> Iterator[Own]:
-    """A process in the middle of its first look, which reads the record."""
+    """A process in the middle of its first turn, which reads the record."""
     process = Own(driver)
     until(lambda: driver.waiting)
     yield process
@@ -331,7 +324,7 @@ def own(driver: CalmDriver) -> Iterator[Own]:
 
 
 async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
-    """A look that is under way when the service adopts the store, or gives it up, goes on, and so do those after it."""
+    """A turn in flight when the service adopts or releases the store goes on, and so do later ones."""
     own.loop.adopt(asyncio.get_running_loop())
     own.let_go()
     await until_async(own.hears(5))
@@ -343,12 +336,12 @@ async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
 
 
 def test_closing_in_the_middle_of_a_look(own: Own) -> None:
-    """All watchers are woken, also those who come later, what is to be recorded is sent, and no thread is left."""
+    """On close all watchers are woken, also later ones, records are sent, and no thread is left."""
     own.arrivals.rewritten(99, [1])
     own.arrivals.close()
     assert {*own.woken} == {*range(1, 11)}
     own.loop.close()
-    assert own.driver.count(PREPARED[:1]) == 2  # That it was written to, and the end.
+    assert own.driver.count(PREPARED[:1]) == 2  # The write, and the end.
     until(lambda: own.threads_before.issuperset(threading.enumerate()))
     own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
     assert 11 in own.woken

@@ -1,4 +1,4 @@
-"""Where messages lie: classes, levels, buckets."""
+"""Tests of classes, levels and buckets of messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ levels = st.sampled_from(WIDTHS)
 
 @st.composite
 def edges(draw: st.DrawFn) -> int:
-    """Times at, just below and just above where a bucket of some level begins."""
+    """Times at, just below and just above the beginning of a bucket of some level."""
     size = bucketing.width(draw(kinds), draw(levels))
     index = draw(st.integers(1, ids.TICKS_MAX // size))
     return index * size + draw(st.sampled_from([-1, 0, 1]))
@@ -32,15 +32,15 @@ times = strategies.ticks() | edges()
 
 @given(st.floats(0, 800 * 86400.0) | st.sampled_from(CLASSES))
 def test_a_class_is_the_smallest_that_covers(seconds: float) -> None:
-    """A message's class covers its life, and the class below would not; the longest has all that live longer."""
-    found = bucketing.class_of(seconds)
-    assert CLASSES[found] >= min(seconds, CLASSES[-1])
-    assert not found or CLASSES[found - 1] < seconds
+    """A message's class covers its life, and the next lower class would not; the longest has all that live longer."""
+    kind = bucketing.class_of(seconds)
+    assert CLASSES[kind] >= min(seconds, CLASSES[-1])
+    assert not kind or CLASSES[kind - 1] < seconds
 
 
 @given(times, kinds, levels)
 def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, width_index: int) -> None:
-    """A bucket's start is included, its end is not, and its bucket says its level."""
+    """A bucket includes its start and excludes its end, and its number gives its level."""
     time_bucket = bucketing.bucket_of(at, kind, width_index)
     assert time_bucket.start <= at < time_bucket.end
     assert time_bucket.end - time_bucket.start == bucketing.width(kind, width_index)
@@ -56,7 +56,7 @@ def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, width_index: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_widths_go_down_step_by_step_and_up_again(kind: int) -> None:
-    """Steps for new ids go from level 0 to 5 seconds, each is undone by a step up, and at both ends there is none."""
+    """Levels for new ids go from 0 to 5 seconds, each step up undoes one down, and at both ends there are no more."""
     steps = [HOME_WIDTH]
     while (following := bucketing.narrower(kind, steps[-1])) != steps[-1]:
         assert bucketing.width(kind, following) < bucketing.width(kind, steps[-1])
@@ -64,26 +64,26 @@ def test_widths_go_down_step_by_step_and_up_again(kind: int) -> None:
         steps.append(following)
     assert (steps[-1], len(steps)) == (NARROWEST, 4 if kind == 0 else 5)
     assert bucketing.wider(kind, HOME_WIDTH) == HOME_WIDTH
-    for width_index in range(1, NARROWEST + 1):  # Also from one that is as wide as the class.
+    for width_index in range(1, NARROWEST + 1):  # Also from a level as wide as the class.
         above = bucketing.wider(kind, width_index)
         assert above == HOME_WIDTH or bucketing.width(kind, above) > bucketing.width(kind, width_index)
 
 
 @given(times, st.integers(1, 3000 * 86400), kinds)
 def test_own_places_cover_a_range_without_gaps(lower: int, seconds: int, kind: int) -> None:
-    """The level 0 buckets of a range touch each other, hold both its ends, and none lies outside."""
+    """The level 0 buckets of a range touch each other, contain both its ends, and none is outside."""
     upper = lower + seconds * TICKS_PER_SECOND
-    found = bucketing.own_buckets(kind, lower, upper)
-    assert found[0].start <= lower < found[0].end
-    assert found[-1].start < upper <= found[-1].end
-    for one, following in pairwise(found):
-        assert one.end == following.start
-    assert all(time_bucket.width_index == HOME_WIDTH and time_bucket.ttl_class == kind for time_bucket in found)
+    buckets = bucketing.own_buckets(kind, lower, upper)
+    assert buckets[0].start <= lower < buckets[0].end
+    assert buckets[-1].start < upper <= buckets[-1].end
+    for bucket, following in pairwise(buckets):
+        assert bucket.end == following.start
+    assert all(time_bucket.width_index == HOME_WIDTH and time_bucket.ttl_class == kind for time_bucket in buckets)
 
 
 @given(times, kinds)
 def test_what_can_be_alive_lies_in_two_own_places(now: int, kind: int) -> None:
-    """As far back as a class reaches there are at most two buckets of its level 0."""
+    """Within the reach of a class there are at most two buckets of its level 0."""
     lower = max(0, now - bucketing.width(kind, HOME_WIDTH))
     assert 1 <= len(bucketing.own_buckets(kind, lower, now + 1)) <= 2
 
@@ -99,14 +99,14 @@ def test_nothing_outlives_what_cassandra_can_count(now: int) -> None:
 def test_only_level_0_of_the_home_class_is_looked_at_unrecorded(
     at: int, kind: int, width_index: int, home_class: int
 ) -> None:
-    """Every bucket needs a record but those of level 0 of the queue's own class."""
+    """Every bucket needs a record except those of level 0 of the queue's own class."""
     time_bucket = bucketing.bucket_of(at, kind, width_index)
     assert bucketing.is_recorded(time_bucket, home_class) == ((kind, width_index) != (home_class, HOME_WIDTH))
 
 
 @given(st.lists(st.builds(bucketing.bucket_of, times, kinds, levels), max_size=12), times, times)
 def test_overlapping_places_are_those_that_share_an_id(time_buckets: list[Bucket], one: int, other: int) -> None:
-    """A bucket is named for a range if and only if some id of the range lies in it; earlier ones come first."""
+    """A bucket overlaps a range exactly if some id of the range is in it; earlier ones come first."""
     lower, upper = sorted((one, other))
     upper += 1
     found = bucketing.RecordedBuckets(time_buckets).overlapping(lower, upper)
@@ -132,7 +132,7 @@ def test_the_nearest_places_of_very_many(
     alive: list[int],
     descending: bool,  # noqa: FBT001
 ) -> None:
-    """Up to where they are complete, no bucket that may hold anything is left out; beyond, few are named."""
+    """Within the complete part no bucket that may have messages is left out; beyond it few are listed."""
     lower, upper = sorted((one, other))
     upper += 1
     found, end = bucketing.RecordedBuckets(time_buckets).nearest(lower, upper, most, alive=alive, descending=descending)

@@ -1,4 +1,4 @@
-"""Calls of a store: coroutines that go on in the thread of its loop."""
+"""Calls of a store: coroutines that run in the thread of its loop."""
 
 from __future__ import annotations
 
@@ -24,26 +24,23 @@ from tests.waiting import PATIENCE_SECONDS, join, until
 
 @pytest.fixture
 def calls() -> Iterator[Calls]:
-    """Calls on a loop of their own."""
-    found = Calls(StoreLoop(), Deadline(PATIENCE_SECONDS))
-    yield found
-    found.loop.close()
+    opened = Calls(StoreLoop(), Deadline(PATIENCE_SECONDS))
+    yield opened
+    opened.loop.close()
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The loop is one of asyncio."""
     return "asyncio"
 
 
 class Ends:
-    """What calls ended with."""
+    """The results of calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, Any]] = []
 
     def __call__(self, value: object, error: object) -> None:
-        """Takes an end."""
         self.told.append((value, error))
 
 
@@ -66,15 +63,15 @@ def early(value: object, done: Done) -> None:
 
 @pytest.mark.parametrize("answer", [now, elsewhere, early])
 def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done], None]) -> None:
-    """However soon answers come, and in which thread, a call has each in order, in the loop's thread, and ends once."""
+    """A call gets each answer in order, in the loop's thread, and ends once, from whichever thread answers come."""
     count, threads = 3000 if answer is now else 300, set[int]()
 
     async def adding() -> int:
-        found = 0
+        total = 0
         for number in range(count):
-            found += await called(partial(answer, number))
+            total += await called(partial(answer, number))
             threads.add(threading.get_ident())
-        return found
+        return total
 
     ends = Ends()
     calls.begin(adding(), ends)
@@ -84,18 +81,18 @@ def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done]
 
 
 def raised(done: Done) -> None:
-    """Does not begin."""
+    """Raises before the request begins."""
     raise StoreUnavailable("away")
 
 
 def told(done: Done) -> None:
-    """Ends badly."""
+    """Ends the request with an error."""
     done(None, StoreUnavailable("away"))
 
 
 @pytest.mark.parametrize("fail", [raised, told])
 def test_errors_are_raised_where_it_waits(calls: Calls, fail: Callable[[Done], None]) -> None:
-    """An error is one of the await, whether the request was begun or not; what is not caught is told at the end."""
+    """An error is raised by the await, whether the request was begun or not; an uncaught one ends the call."""
 
     async def trying() -> str:
         with pytest.raises(StoreUnavailable):
@@ -108,7 +105,6 @@ def test_errors_are_raised_where_it_waits(calls: Calls, fail: Callable[[Done], N
 
 
 async def asked(answer: Callable[[Done], object]) -> Any:  # noqa: ANN401 - as answered
-    """Asks one thing."""
     return await called(answer)
 
 
@@ -127,20 +123,20 @@ def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str)
 
 
 def test_what_a_call_runs_is_a_part_of_it(calls: Calls) -> None:
-    """Also in a thread that waits: so the driver knows the call that verifies the schema."""
-    verifying, found = Call(), list[Call]()
+    """Work of a call, also in another thread, belongs to it, so the driver knows the call that verifies the schema."""
+    verifying, opened = Call(), list[Call]()
 
     async def asks() -> None:
-        found.append(calls.deadline.call)
+        opened.append(calls.deadline.call)
 
     with calls.deadline.running(verifying):
         calls.run(asks())
-    assert found == [verifying]
+    assert opened == [verifying]
 
 
 @pytest.mark.parametrize("notices", [True, False])
 def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
-    """It sends no change any more unless it has sent one, which its outcome tells; nobody is told of its end."""
+    """A cancelled call sends no more changes; its outcome tells whether it has sent one. Its callback is not run."""
     ends, waiting, sent = Ends(), list[Done](), list[str]()
 
     async def changing() -> None:
@@ -164,12 +160,12 @@ def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
 
 
 def test_calls_know_their_own_time(calls: Calls) -> None:
-    """The time of a call is its own, whatever else the loop's thread goes on with meanwhile."""
-    ends, waiting, left = Ends(), list[Done](), list[float]()
+    """The time of a call is its own, whatever else the loop's thread runs meanwhile."""
+    ends, waiting, remaining = Ends(), list[Done](), list[float]()
 
     async def waits() -> None:
         await called(waiting.append)
-        left.append(calls.deadline.left())
+        remaining.append(calls.deadline.left())
 
     for seconds in (PATIENCE_SECONDS, 5.0):
         calls.deadline._seconds = seconds
@@ -178,11 +174,11 @@ def test_calls_know_their_own_time(calls: Calls) -> None:
     for done in waiting:
         done(None, None)
     until(lambda: len(ends.told) == 2)
-    assert left[0] > 5.0 > left[1]
+    assert remaining[0] > 5.0 > remaining[1]
 
 
 def test_closing(calls: Calls) -> None:
-    """Calls that do not end in time are answered, in doubt if they have sent a change; none are begun afterwards."""
+    """Calls that do not end in time end with an error, in doubt if they have sent a change; no calls begin later."""
     ends, waiting = Ends(), list[Done]()
 
     async def changing(*, sends: bool) -> str:
@@ -207,7 +203,7 @@ def test_closing(calls: Calls) -> None:
 
 
 def test_closing_waits(calls: Calls) -> None:
-    """A call that ends in time is answered as ever."""
+    """A call that ends before the timeout of the close ends normally."""
     ends, waiting = Ends(), list[Done]()
     calls.begin(asked(waiting.append), ends)
     until(lambda: waiting)
@@ -217,7 +213,7 @@ def test_closing_waits(calls: Calls) -> None:
 
 
 def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
-    """A call goes on in whichever thread brings them, so that it can end."""
+    """After the loop has ended, a call continues in the thread of its answers, so that it can end."""
     ends, waiting = Ends(), list[Done]()
     calls.begin(asked(waiting.append), ends)
     until(lambda: waiting)
@@ -229,14 +225,14 @@ def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
 
 
 async def test_the_loops_thread_does_not_wait_for_itself(calls: Calls) -> None:
-    """A caller that blocks is refused there."""
+    """A blocking call in the loop's own thread is refused."""
     calls.loop.adopt(asyncio.get_running_loop())
     with pytest.raises(RuntimeError, match="wait for itself"):
         calls.run(asked(ignored))
 
 
 async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], object]]) -> list[int]:
-    """Asks so many things, one after another; what answers each of them is put into a list."""
+    """Sends a number of requests one after another; appends a function that answers each to a list."""
 
     def ask(value: int, done: Done) -> None:
         waiting.append(partial(done, value, None))
@@ -246,7 +242,7 @@ async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], 
 
 @given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9))
 def test_results_in_order(plans: list[list[int]], most: int) -> None:
-    """Results come in the order of the works, whatever is answered first, and no more of them run than may."""
+    """Results come in the order of the works, in any order of answers, with a limited number of works at a time."""
     waiting: list[Callable[[], object]] = []
     calls, ends = CalmDriver().calls, Ends()
     works = (asking(number, plan, waiting) for number, plan in enumerate(plans))
@@ -258,7 +254,7 @@ def test_results_in_order(plans: list[list[int]], most: int) -> None:
 
 
 def test_one_that_fails_beside_others() -> None:
-    """The error is raised at once, and no more is begun."""
+    """The first error is raised at once, and no more works begin."""
     calls, ends, waiting, begun = CalmDriver().calls, Ends(), list[Done](), list[int]()
 
     def works() -> Iterator[Any]:
@@ -276,7 +272,7 @@ def test_one_that_fails_beside_others() -> None:
 
 
 class Parts(NamedTuple):
-    """What turns need of a driver and of the options."""
+    """The parts of a driver and of the options that transactions need."""
 
     loop: StoreLoop
     calls: Calls
@@ -285,7 +281,7 @@ class Parts(NamedTuple):
 
 
 def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
-    """Those that have nothing to do leave at once, each in a turn of the loop of its own."""
+    """All of hundreds that wait for one lock get it; those without work leave at once, in a turn of the loop each."""
     parts, gate = Parts(calls.loop, calls), list[Done]()
     turns = LightweightTransactions(cast("Any", parts), cast("Any", parts), time.monotonic)
 
@@ -309,7 +305,7 @@ def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
 
 
 def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> None:
-    """So the call that waits for them ends, and what it holds is given back; nobody hears of its own end."""
+    """After a cancelled call its parts end, so that what it holds is released; its own callback is not called."""
     gates, ended, ends = list[Done](), list[object](), Ends()
 
     async def part() -> None:
@@ -332,7 +328,7 @@ def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> Non
 
 
 def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
-    """Neither the first change is sent, nor one after that was refused."""
+    """A cancelled call sends neither its first change nor one after a refused change."""
     gates, sent, refused = list[Done](), list[int](), list[int]()
 
     async def changes() -> None:
@@ -353,7 +349,7 @@ def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
 
 
 def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
-    """One callback that fails keeps no other call from its end; a call that is told ``none`` sends nothing later."""
+    """A failing callback keeps no other call from its end; a call that ended with "none" sends nothing later."""
     gates, sent, ends = list[Done](), list[bool](), Ends()
 
     async def change() -> None:
@@ -377,7 +373,7 @@ def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, capl
 
 
 def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
-    """Although the end came within that call, giving that up does not concern it."""
+    """A call begun by the callback of another one is not part of it, and does not end when that is cancelled."""
     gates, ends = list[Done](), Ends()
 
     async def waiting(answer: Callable[[Done], object]) -> str:

@@ -1,4 +1,4 @@
-"""A connection whose cluster gets other addresses. No Cassandra runs."""
+"""Tests of a connection whose cluster gets other addresses, without Cassandra."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 
 def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connection uses of the driver's cluster
-    """Makes a cluster that knows the addresses of this moment, as the driver does."""
+    """Makes a cluster that knows the present addresses, as the driver does."""
 
     def hosts(known: list[str] = net.named) -> list[Any]:
         return [SimpleNamespace(address=one, datacenter="dc", is_up=one in net.answering) for one in known]
@@ -34,15 +34,15 @@ def cluster_of(net: SimpleNamespace) -> Any:  # noqa: ANN401 - what the connecti
     metadata = SimpleNamespace(
         all_hosts=hosts, keyspaces={"queuey": None}, get_replicas=lambda *key: net.computed.append(key)
     )
-    found = SimpleNamespace(metadata=metadata, connect=connect)
-    found.register_listener = lambda _: None
-    found.shutdown = lambda: net.ended.append(found)
-    net.made.append(found)
-    return found
+    opened = SimpleNamespace(metadata=metadata, connect=connect)
+    opened.register_listener = lambda _: None
+    opened.shutdown = lambda: net.ended.append(opened)
+    net.made.append(opened)
+    return opened
 
 
 def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all nodes are gone, the hosts' names are looked up again; the former connection is ended."""
+    """If all nodes are gone, the host names are resolved again, and the former connection is closed."""
     net = SimpleNamespace(
         named=["10.0.0.1", "10.0.0.2"], answering=["10.0.0.1", "10.0.0.2"], made=[], ended=[], computed=[]
     )
@@ -55,7 +55,7 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
         stack.callback(driver.close)
         assert driver.ready(10)
-        until(lambda: net.computed[2:])  # Again and again: nodes come and go.
+        until(lambda: net.computed[2:])  # Repeated: nodes come and go.
         net.answering, net.named = ["10.0.0.2"], ["10.0.0.2", "10.0.0.3"]
         assert not driver._has_moved()
         net.answering, net.named = [], ["10.0.0.7"]
@@ -71,7 +71,7 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the first or a later connection is verified, and after that failed, requests of others are refused."""
+    """While a connection is verified, and after a failed verification, requests of other calls are refused."""
     net = SimpleNamespace(named=["10.0.0.1"], answering=["10.0.0.1"], made=[], ended=[], computed=[])
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 9042)) for address in net.named]

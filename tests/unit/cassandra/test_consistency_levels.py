@@ -1,4 +1,4 @@
-"""What consistency levels mean on a cluster."""
+"""Tests of the meaning of consistency levels on a cluster."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ TWO_CENTRES = {"a": 3, "b": 3}
 
 
 def levels_on(copies: Mapping[str, int], **options: object) -> ConsistencyLevels:
-    """The levels in force where a keyspace has these copies."""
+    """Returns the levels in force where a keyspace has these copies."""
     return levels_by(lambda: copies, CassandraOptions(**options))  # type: ignore[arg-type]
 
 
 def levels_by(
     replication: Callable[[], Mapping[str, int]], options: CassandraOptions | None = None
 ) -> ConsistencyLevels:
-    """The levels of a deployment, by what is known of its copies."""
+    """Returns the levels of a deployment, given its known copies."""
     chosen = options or CassandraOptions()
     return ConsistencyLevels(chosen, replication, TimingInForce(chosen, Clock()))
 
 
 def queue_with(consistency: str, read_delay: float | None = None) -> Queue:
-    """A queue of a level."""
     return Queue(application="acme", name="q", uid=1, qid=2, consistency=consistency, read_delay=read_delay)
 
 
@@ -52,34 +51,34 @@ def queue_with(consistency: str, read_delay: float | None = None) -> Queue:
     ],
 )
 def test_levels_follow_the_data_centres(consistency: str, copies: Mapping[str, int], writes: str, reads: str) -> None:
-    """With several data centres a quorum is one of the local centre, but for writes that are to reach each."""
-    found = levels_on(copies).of(queue_with(consistency))
-    assert (found.writes, found.reads) == (writes, reads)
+    """With several data centres a quorum is local, except for writes that are to reach each centre."""
+    level = levels_on(copies).of(queue_with(consistency))
+    assert (level.writes, level.reads) == (writes, reads)
 
 
 def test_a_deployment_decides_what_a_level_means() -> None:
-    """Levels that are given are taken as they are."""
+    """Levels that a deployment sets are used as they are."""
     own = Level("ALL", "ONE", delay=7.0, deadline=2.0)
     levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"strong": own}))
-    found = levels.of(queue_with("strong"))
-    assert found == ("ALL", "ONE", 7.0, 2.0, 6.75, True)
+    level = levels.of(queue_with("strong"))
+    assert level == ("ALL", "ONE", 7.0, 2.0, 6.75, True)
 
 
 def test_what_is_not_known_yet_is_asked_again() -> None:
     """While the cluster is not reachable nothing is decided for good."""
-    known: list[Mapping[str, int]] = []
+    replications: list[Mapping[str, int]] = []
 
     def replication() -> Mapping[str, int]:
-        if not known:
+        if not replications:
             raise StoreUnavailable("not reached yet")
-        return known[0]
+        return replications[0]
 
     levels = levels_by(replication)
     assert levels.of(queue_with("strong")).writes == "QUORUM"
     assert not levels.concludes(queue_with("strong"))
     with pytest.raises(StoreUnavailable):
         levels.claims_refusal(queue_with("strong"))
-    known.append(TWO_CENTRES)
+    replications.append(TWO_CENTRES)
     assert levels.of(queue_with("strong")).writes == "LOCAL_QUORUM"
 
 
@@ -104,14 +103,14 @@ def test_the_guarantee_is_said_as_it_is(
     *,
     safe: bool,
 ) -> None:
-    """No more is promised than what level, delay and data centres give."""
-    found = levels_on(copies).guarantee(queue_with(consistency, read_delay))
-    assert ("misses no acknowledged message" in found) == safe
-    assert says in found
-    assert ("within its data centre" in found) == (consistency == "strong" and copies is TWO_CENTRES)
+    """The guarantee promises only what level, delay and data centres give."""
+    guarantee = levels_on(copies).guarantee(queue_with(consistency, read_delay))
+    assert ("misses no acknowledged message" in guarantee) == safe
+    assert says in guarantee
+    assert ("within its data centre" in guarantee) == (consistency == "strong" and copies is TWO_CENTRES)
 
 
-# What a reader may conclude from seeing nothing
+# What an empty read proves
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_the_guarantee_is_said_as_it_is(
 def test_nothing_is_concluded_where_another_centre_may_have_more(
     consistency: str, copies: Mapping[str, int], *, may: bool
 ) -> None:
-    """With LOCAL_QUORUM in several data centres emptiness proves nothing; with one it does, below the horizon."""
+    """With LOCAL_QUORUM an empty read proves nothing in several data centres; in one it does, below the horizon."""
     levels, now = levels_on(copies), 10**17
     for queue in (queue_with(consistency), queue_with(consistency, 0.0)):  # Writes take as long for one without delay.
         assert levels.concludes(queue) == may
@@ -138,7 +137,7 @@ def test_nothing_is_concluded_where_another_centre_may_have_more(
 
 
 def test_the_rule_can_be_taken_out() -> None:
-    """Without the rule, as a fault run of two data centres has it for comparison, a reader concludes everywhere."""
+    """Without the rule, as a fault run of two data centres may have it, an empty read is proof everywhere."""
     options, queue = CassandraOptions(), queue_with("strong")
     levels = Concluding(options, lambda: TWO_CENTRES, TimingInForce(options, Clock()))
     assert levels.concludes(queue)
@@ -151,7 +150,7 @@ def test_the_rule_can_be_taken_out() -> None:
     copies=st.dictionaries(st.sampled_from("ab"), st.integers(1, 3), min_size=1),
 )
 def test_whoever_concludes_has_met_every_write(reads: str, writes: list[str | None], copies: dict[str, int]) -> None:
-    """Emptiness proves something only to a read that meets the writes of every level that promises anything."""
+    """An empty read proves something only if it meets the writes of every level that promises anything."""
     given_levels = {str(number): Level(write, reads, delay=5.0) for number, write in enumerate(writes)}
     unsafe = {"weak": Level("ONE", "ONE", delay=1.0, safe=False)}
     options = CassandraOptions(levels=MappingProxyType(given_levels | unsafe))
@@ -161,7 +160,7 @@ def test_whoever_concludes_has_met_every_write(reads: str, writes: list[str | No
 
 
 def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
-    """The copies are those of now: what was concluded with one data centre is not with two, and again with one."""
+    """The present copies count: adding a data centre ends all conclusions, removing it allows them again."""
     copies = [ONE_CENTRE]
     levels, queue = levels_by(lambda: copies[-1]), queue_with("strong")
     assert levels.empty_below(queue, 10**17) is not None
@@ -185,7 +184,7 @@ def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
     ],
 )
 def test_claims_are_refused_by_name(copies: Mapping[str, int], consistency: str, chosen: str | None) -> None:
-    """A queue can be claimed from where its reads meet all acknowledged writes; else a level that can be is named."""
+    """A queue can be claimed from if its reads meet all acknowledged writes; the error names a level that can be."""
     refusal = levels_on(copies).claims_refusal(queue_with(consistency))
     if chosen is None:
         assert refusal is None
@@ -195,7 +194,7 @@ def test_claims_are_refused_by_name(copies: Mapping[str, int], consistency: str,
 
 
 def test_claims_where_no_level_can_be_claimed() -> None:
-    """Where no level meets all data centres the settings are what has to be changed."""
+    """If no level meets all data centres the error says which settings to change."""
     local = Level("LOCAL_QUORUM", "LOCAL_QUORUM", delay=5.0)
     levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"weak": local, "strong": local, "very_strong": local}))
     refusal = levels.claims_refusal(queue_with("very_strong"))
@@ -204,7 +203,7 @@ def test_claims_where_no_level_can_be_claimed() -> None:
 
 
 def test_claims_are_compared_by_all_data_centres() -> None:
-    """Claims of two data centres that each compare by themselves would be handed out twice."""
+    """Claims are compared over all data centres; otherwise two centres could claim the same message."""
     refusal = levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").claims_refusal(queue_with("very_strong"))
     assert refusal is not None
     assert "LOCAL_SERIAL" in refusal
@@ -224,13 +223,13 @@ def test_claims_are_compared_by_all_data_centres() -> None:
     ],
 )
 def test_groups_need_the_whole_catalogue(copies: Mapping[str, int], options: dict[str, str], says: str | None) -> None:
-    """Members' sessions are met by every read, and all data centres compare a group's states together."""
+    """Groups need reads that meet every session, and comparisons over all data centres."""
     refusal = levels_on(copies, **options).groups_refusal()
     assert refusal is None if says is None else refusal is not None and says in refusal
 
 
 def test_keys_are_compared_everywhere() -> None:
-    """Data centres compare idempotency keys together, also if the catalogue's changes are compared within one."""
+    """Idempotency keys are compared over all data centres, even if changes of the catalogue are compared in one."""
     assert levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").row_serial() == "SERIAL"
     assert levels_on(TWO_CENTRES).row_serial() == "SERIAL"
     assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").row_serial() == "LOCAL_SERIAL"
@@ -246,5 +245,5 @@ def test_keys_are_compared_everywhere() -> None:
     ],
 )
 def test_reads_of_claim_logs(copies: Mapping[str, int], catalogue_read: str, reads: str) -> None:
-    """A log is read serially where a read of one data centre could miss an entry that all of them accepted."""
+    """A claim log is read serially if a read in one data centre could miss an entry."""
     assert levels_on(copies, catalogue_read=catalogue_read).log_reads() == reads

@@ -1,4 +1,4 @@
-"""The driver package tells the end of a request once, whatever the driver below it does."""
+"""The driver package reports the end of a request once, whatever cassandra-driver does."""
 
 from __future__ import annotations
 
@@ -40,11 +40,9 @@ class Attempts:
         self.attempted_hosts = attempted_hosts
 
     def execute_async(self, _request: object, **_options: object) -> Attempts:
-        """Makes the attempts."""
         return self
 
     def add_callbacks(self, good: Callable[[Any], None], bad: Callable[[BaseException], None]) -> None:
-        """Tells how each of them ended."""
         for end in self._ends:
             if isinstance(end, BaseException):
                 bad(end)
@@ -61,7 +59,7 @@ class Attempts:
     ],
 )
 def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: str | None) -> None:
-    """Of two attempts that come to an end the first one is told, and the second is not."""
+    """Only the first end of two attempts is reported."""
     told: list[tuple[Any, StoreUnavailable | None]] = []
     driver = object.__new__(Driver)
     driver._session, driver._usable, driver._deadline = Attempts(ends), True, Deadline(math.inf)
@@ -82,12 +80,10 @@ class Pages:
         self._paging_state: bytes | None = None
 
     def execute_async(self, _request: object, *, paging_state: bytes | None, **_options: object) -> Pages:
-        """Asks for the first page, or the one after."""
         self._at = 0 if paging_state is None else paging_state[0]
         return self
 
     def add_callbacks(self, good: Callable[[Any], None], _bad: Callable[[BaseException], None]) -> None:
-        """Gives the page."""
         at = self._at
         self._paging_state = bytes([at + 1]) if at + 1 < len(self._pages) else None
         self._fetched(at)
@@ -95,7 +91,7 @@ class Pages:
 
 
 def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailable | None]]]:
-    """A driver that is connected by this session, and what is told of its requests."""
+    """Returns a driver with this session, and a list of its requests' results."""
     driver = object.__new__(Driver)
     driver._session, driver._usable, driver._problem, driver._closed = session, True, "away", Event()
     driver.target, driver._prepared = DataCentreTarget(("127.0.0.1",), "queuey"), {STATEMENT: PREPARED}
@@ -105,14 +101,14 @@ def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailab
 
 
 def test_all_pages_are_one_answer() -> None:
-    """A request that is answered page by page has the rows of all of them."""
+    """An answer in several pages has the rows of all of them."""
     driver, told = driver_with(Pages([["a"], [], ["b", "c"]]))
     driver._send(None, 1.0, lambda *end: told.append(end), reads=True)
     assert told == [(["a", "b", "c"], None)]
 
 
 def test_a_connection_that_ends_between_two_pages() -> None:
-    """Pages that nobody can ask for any more are an error, not a short answer."""
+    """If the connection ends between two pages the request fails, instead of returning fewer rows."""
 
     def end(at: int) -> None:
         driver._usable = at < 1
@@ -133,7 +129,7 @@ class Client:
 
 
 async def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> None:
-    """A frequent request and a conditional batch end with the driver's answer, or with why it cannot be asked."""
+    """Frequent requests and conditional batches without an answer end with the driver's answer, or its error."""
     driver, told = driver_with(Attempts([["row"]]))
     client: Any = Client()
     driver._client = client
@@ -154,7 +150,7 @@ async def test_what_no_node_answers_is_asked_once_more_through_the_driver() -> N
 
 @pytest.mark.parametrize(("asked", "outcome"), [(0, "none"), (1, "unknown")])
 async def test_a_write_that_a_node_may_have_is_in_doubt(asked: int, outcome: str) -> None:
-    """A write that was sent and lost with its connection is in doubt, also if the driver then can ask no node."""
+    """A write that was sent and lost with its connection is in doubt, also if the driver then reaches no node."""
     unreachable = NoHostAvailable("no node", {"one": ConnectionException("Pool is shutdown")})
     driver, told = driver_with(Attempts([unreachable], attempted_hosts=()))
     client: Any = Client()
@@ -169,7 +165,7 @@ async def test_a_write_that_a_node_may_have_is_in_doubt(asked: int, outcome: str
 
 
 async def test_a_request_for_one_node_goes_to_no_other() -> None:
-    """A node that is to be asked by name, and does not answer or is not there, is what the error names."""
+    """A request for one node goes to no other, and its error names the node."""
     driver, told = driver_with(Attempts([["row"]]))
     client: Any = Client()
     driver._client, driver._cluster = client, None
@@ -183,7 +179,7 @@ async def test_a_request_for_one_node_goes_to_no_other() -> None:
 
 
 def test_a_driver_that_is_not_connected_says_why() -> None:
-    """Requests before the connection is there, and after its end, are refused with the reason."""
+    """Before the connection is made, and after its end, requests are refused with the reason."""
     driver, told = driver_with(None)
     driver.send(Request(STATEMENT, (b"a",)), lambda *end: told.append(end))
     driver.send(Encoded(STATEMENT, 1, [b"\0\0\0\1a"], b"key", "QUORUM"), lambda *end: told.append(end))
@@ -195,8 +191,8 @@ def test_a_driver_that_is_not_connected_says_why() -> None:
 
 
 def test_several_data_centres_need_a_local_one() -> None:
-    """A cluster with more than one data centre is not used until the options say which one is near."""
+    """A cluster with several data centres is not used until the options name the local one."""
     driver, _ = driver_with(Attempts([]))
     hosts = [SimpleNamespace(address=f"127.0.0.{at}", datacenter=dc, is_up=True) for at, dc in enumerate(["b", "a"])]
     driver._cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: hosts))
-    assert driver._attempt(open_anew=False) == "Cassandra has several data centres (a, b): say which one is local"
+    assert driver._attempt(open_anew=False) == "Cassandra has several data centres (a, b): set the local one"

@@ -1,4 +1,4 @@
-"""What becomes of lightweight transactions."""
+"""Tests of lightweight transactions and their outcomes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ UNCLEAR = REFUSAL._replace(is_unclear=True)
 
 
 class Changing:
-    """Transactions of a process, and the row that they change; pauses pass at once.
+    """Transactions of a process, and the row that they change; pauses take no time.
 
     Args:
-        version: Of the row; None: there is no row.
-        call: Seconds that a call may take.
-        seconds: What each answer takes.
-        seed: Of all chance.
+        version: The version of the row; None: the row does not exist.
+        call: Timeout of a call, in seconds.
+        seconds: Seconds that each answer takes.
+        seed: Seed of all randomness.
     """
 
     def __init__(self, version: int | None = OLD, *, call: float = 15.0, seconds: float = 0.0, seed: int = 1) -> None:
@@ -52,7 +52,7 @@ class Changing:
         if version is not None:
             self.driver.run(ROW, ("a", "q", version))
         self.errors: list[StoreUnavailable] = []
-        """What the next requests end with; the last of them for ever if they are `endless`."""
+        """The results of the next requests; if `endless`, the last one repeats for ever."""
         self.endless = False
         self.pauses: list[float] = []
         self.seconds = seconds
@@ -75,15 +75,13 @@ class Changing:
         call()
 
     def change(self) -> ChangeResult:
-        """Makes the change."""
         return self.run(CHANGE, (OURS, "a", "q", OLD), OURS)
 
     def run(self, *change: Any, read_back: Request | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
-        """Makes a change."""
         return self.driver.ended(self.cas.run(*change, read_back=read_back))
 
     def fail(self, *errors: StoreUnavailable) -> StoreUnavailable:
-        """Makes it, and returns the error with which it ends."""
+        """Makes a change, and returns the error with which it ends."""
         self.errors, self.endless = [*errors], True
         with pytest.raises(StoreUnavailable) as raised:
             self.change()
@@ -106,7 +104,7 @@ class Changing:
     ],
 )
 def test_sent_until_decided(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
-    """A change in doubt is sent again, the same, until Cassandra decides; what it says then is what happened."""
+    """A change in doubt is sent again unchanged until Cassandra decides, and gets that answer."""
     changing = Changing(version)
     changing.errors = [*errors]
     assert changing.change() == result
@@ -116,7 +114,7 @@ def test_sent_until_decided(version: int | None, errors: Sequence[StoreUnavailab
 
 @given(st.lists(st.sampled_from([LOST, REFUSED]), max_size=4), st.sampled_from([LOST, REFUSED, CLOSED]))
 def test_outcome_of_an_error(before: list[StoreUnavailable], last: StoreUnavailable) -> None:
-    """The outcome is none only if nothing was sent that is in doubt; what was not sent is reported at once."""
+    """The outcome is "none" only if no attempt is in doubt; an attempt that was not sent fails at once."""
     changing = Changing()
     error = changing.fail(*before, last)
     first, *_ = errors = [*before, last]
@@ -130,7 +128,7 @@ def test_outcome_of_an_error(before: list[StoreUnavailable], last: StoreUnavaila
 
 
 def test_pauses() -> None:
-    """Pauses are drawn evenly up to a bound that doubles, and none is so short that an ill node would not notice it."""
+    """Pauses are drawn evenly up to a bound that doubles, and none is too short for a node in trouble."""
     pauses = [pause for seed in range(20) for pause in pauses_of(Changing(seed=seed))]
     bounds = [min(MAX_PAUSE, FIRST_MAX_PAUSE * 2**number) for number in range(20)]
     assert all(MIN_PAUSE <= pause <= bound for pause, bound in zip(pauses_of(Changing()), bounds, strict=False))
@@ -139,14 +137,13 @@ def test_pauses() -> None:
 
 
 def pauses_of(changing: Changing) -> list[float]:
-    """Returns the pauses of a change that stays in doubt."""
     changing.fail(LOST)
     return changing.pauses
 
 
 @pytest.mark.parametrize(("call", "allowed"), [(100.0, CassandraOptions().catalogue_deadline), (3.0, 3.0)])
 def test_doubts_end_in_time(call: float, allowed: float) -> None:
-    """A change is sent again within its deadline and that of the call; no request may take longer than is left."""
+    """A change is sent again within its deadline and that of the call; requests have no longer timeouts."""
     changing = Changing(call=call, seconds=0.3)
     began = changing.driver.world.now
     assert changing.fail(LOST).outcome == "unknown"
@@ -187,7 +184,7 @@ def test_answers_that_say_nothing() -> None:
     ],
 )
 def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
-    """Where a refusal does not show the token, the row that was read back says what happened."""
+    """If a refusal does not show the token, the row that is read back decides."""
     changing = Changing(version)
     changing.errors = [*errors]
     statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
@@ -196,7 +193,7 @@ def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], r
 
 
 def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
-    """A change whose token was shown was applied, whatever others have made of the row until it is read."""
+    """A change whose token was shown was applied, whatever others have changed in the row since."""
     changing = Changing(OURS)
     assert changing.run(CHANGE, (OURS, "a", "q", OLD), OURS, read_back=FIND).is_done
     assert len(changing.driver.sent) == 1
@@ -204,7 +201,7 @@ def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
 
 @pytest.mark.parametrize("doubts", [0, 1])
 def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
-    """A change that was refused changed nothing, though nobody can read the row; unless it was in doubt before."""
+    """A refused change changed nothing, even if the row cannot be read; unless it was in doubt before."""
     changing = Changing(THEIRS)
     changing.errors = [LOST] * doubts
     failed: list[Request] = []
@@ -228,7 +225,7 @@ def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
 
 @pytest.mark.parametrize("shown", [(OLD,), (None,), ()])
 def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
-    """A removal is applied or refused: a row without a version is not taken for its own, nor that there is no row."""
+    """A removal is applied or refused: neither a row without a version nor a missing row counts as its own."""
     changing = Changing(OLD if OLD in shown else None)
     if None in shown:
         row = Statement("INSERT INTO queues (application, name, uid) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
@@ -241,21 +238,21 @@ def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     [(None, [], REFUSAL), (None, [LOST], DONE), (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,)))],
 )
 def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
-    """A removal that was in doubt was made if there is no row; without a doubt another process has removed it."""
+    """After a removal in doubt a missing row means applied; without a doubt another process has removed it."""
     changing = Changing(version)
     changing.errors = [*errors]
     assert changing.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
 
 
 def test_changes_without_a_token_in_doubt() -> None:
-    """A change that writes no token, and removes nothing, was not made because there is no row."""
+    """A change without a token that removes nothing was not applied if the row is missing."""
     changing = Changing(None)
     changing.errors = [LOST]
     assert changing.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
 
 
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
-    """A caller whose time is over before the answer came does not know whether the change was applied."""
+    """A caller whose time is over before the answer gets the outcome "unknown"."""
     driver = CalmDriver()
     driver.held = True
     deadline = driver.calls.deadline = Deadline(0.05)
@@ -266,13 +263,13 @@ def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
 
 
 async def marked(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
-    """Makes a change, and says that it is sent, as the driver does."""
+    """Makes a change, and reports that it is sent, as the driver does."""
     deadline.sent()
     return await change
 
 
 def test_each_attempt_has_its_own_request() -> None:
-    """What is sent again is made anew, for changes whose attempts must differ."""
+    """Each attempt has a new request, for changes whose attempts must differ."""
     changing, made = Changing(None), list[int]()
 
     async def change() -> Request:
@@ -286,7 +283,7 @@ def test_each_attempt_has_its_own_request() -> None:
 
 @pytest.mark.parametrize(("held", "allowed", "kind"), [(STUCK + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)])
 def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, kind: type[StoreUnavailable]) -> None:
-    """Who would have to wait for very long, or longer than his call may take, is told so, and has changed nothing."""
+    """A caller that would have to wait very long, or longer than its time, gets an error with the outcome "none"."""
     driver = CalmDriver()
     driver.calls.deadline = Deadline(allowed, driver.clock().boottime)
     cas = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime)
@@ -303,7 +300,7 @@ def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, ki
 
 
 def test_turns_are_forgotten() -> None:
-    """Callers that change one thing come one after another, and nothing of them is kept."""
+    """Callers that change one thing run one after another, and their locks are removed."""
     driver = CalmDriver()
     cas, ends = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime), Ends()
     changing = Inside(cas, driver.loop)
@@ -318,13 +315,12 @@ def test_turns_are_forgotten() -> None:
 
 
 class Ends:
-    """What calls ended with."""
+    """The results of calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, Any]] = []
 
     def __call__(self, value: object, error: object) -> None:
-        """Takes an end."""
         self.told.append((value, error))
 
 
@@ -332,8 +328,8 @@ class Inside:
     """Callers that change one thing; each takes as long as the test says.
 
     Args:
-        cas: Gives them turns.
-        loop: Theirs.
+        cas: The transactions, which lock the thing.
+        loop: The loop of the callers.
     """
 
     def __init__(self, cas: LightweightTransactions, loop: StoreLoop) -> None:
@@ -343,12 +339,10 @@ class Inside:
         self.names: list[str] = []
 
     async def change(self, name: str) -> None:
-        """Changes it."""
         async with self._cas.turn("key"):
             self.names.append(name)
             await called(self._waiting.append)
             self.names.append(name)
 
     def go_on(self) -> None:
-        """Ends the change that is being made."""
         self._waiting.pop()(None, None)

@@ -27,13 +27,13 @@ metas = st.builds(
 
 
 def cassandra_order(data: bytes) -> tuple[int, list[int]]:
-    """What TimeUUIDType compares: the time, then the last 8 bytes as signed ones."""
+    """Returns what TimeUUIDType compares: the time, then the last 8 bytes as signed ones."""
     return UUID(bytes=data).time, [byte - 256 if byte > 127 else byte for byte in data[8:]]
 
 
 @given(strategies.positions())
 def test_ids_read_back(position: Position) -> None:
-    """The bytes of an id give its position again, also at the edges of every field."""
+    """The bytes of an id give its position, also at the edges of every field."""
     data = message_codec.id_bytes(*position)
     assert len(data) == 16
     assert message_codec.position_of(data) == position
@@ -51,7 +51,7 @@ def test_ids_have_cassandras_order(pair: tuple[Position, Position]) -> None:
 
 @given(strategies.time_uuids())
 def test_positions_of_time_uuids(value: uuid.UUID) -> None:
-    """The bytes of any version 1 UUID are read as the id that its text is."""
+    """The bytes of any version 1 UUID are read as the id of its text."""
     assert message_codec.position_of(value.bytes) == ids.parse_id(value.hex)
 
 
@@ -59,37 +59,37 @@ def test_positions_of_time_uuids(value: uuid.UUID) -> None:
 def test_messages_read_back(
     position: Position, body: str | bytes, meta: Meta | None, partition: int, expires: int
 ) -> None:
-    """A message's columns give it again; no metadata at all is the same as empty ones."""
+    """A message is decoded from its columns; no metadata at all equals empty metadata."""
     data, column = message_codec.encode(body, meta)
     row = message_codec.id_bytes(*position), data, expires, None if column is UNSET else column
-    found = message_codec.message(row, partition)
+    decoded = message_codec.message(row, partition)
     expected = None if meta == Meta() else meta
-    assert found == Message(*position, partition, expires, body, expected)
-    assert type(found.body) is type(body)
+    assert decoded == Message(*position, partition, expires, body, expected)
+    assert type(decoded.body) is type(body)
 
 
 @given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(LONGEST_NAME))
 def test_values_of_names_read_back(position: Position, body: str | bytes, meta: Meta | None, name: str) -> None:
-    """A message that is written as the value of a name is what it was, and says so."""
+    """A message written as the value of a name is decoded as it was, and marked."""
     marked = message_codec.named(NewMessage(body, 1, 60, meta), name)
     data, column = message_codec.encode(marked.body, marked.meta)
-    found = message_codec.message((message_codec.id_bytes(*position), data, 5, column), 1)
+    decoded = message_codec.message((message_codec.id_bytes(*position), data, 5, column), 1)
     expected = None if meta == Meta() else meta
-    assert found == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
+    assert decoded == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
     plain_data, plain = message_codec.encode(body, meta)
     assert (data, message_codec.unmarked(column)) == (plain_data, (name, b"\0" if plain is UNSET else plain))
 
 
 @pytest.mark.parametrize("meta", [None, Meta()])
 def test_plain_text_needs_no_meta_column(meta: Meta | None) -> None:
-    """Text without metadata leaves the column alone, so most rows have none."""
+    """Text without metadata leaves the column empty, so most rows have none."""
     assert message_codec.encode("text", meta) == (b"text", UNSET)
 
 
 def test_an_empty_mark_reads_as_plain_text() -> None:
     """Loads write a mark for plain text where metadata may have been; it reads as none."""
-    found = message_codec.message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
-    assert (found.body, found.meta) == ("text", None)
+    decoded = message_codec.message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
+    assert (decoded.body, decoded.meta) == ("text", None)
 
 
 # As bytes of the protocol
@@ -99,13 +99,13 @@ keys = st.tuples(longs, st.integers(1, 10_000), longs)
 
 
 def serialized(*values: int | bytes) -> list[bytes]:
-    """Values as the driver serializes them: bigints, but for the second, which is an int."""
+    """Returns values as the driver serializes them: bigints, but for the second, which is an int."""
     return [value if isinstance(value, bytes) else value.to_bytes(8, "big", signed=True) for value in values]
 
 
 @given(keys)
 def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
-    """The encoded key holds the same values as the routing key, whose parts end with a zero byte each."""
+    """The encoded key has the same values as the routing key, whose parts end with a zero byte each."""
     qid, part, bucket = (value.to_bytes(size, "big") for value, size in zip(key, (8, 4, 8), strict=True))
     assert protocol.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
     parts = [len(value).to_bytes(2, "big") + value + b"\0" for value in (qid, part, bucket)]
@@ -122,31 +122,31 @@ def test_an_encoded_insert_holds_the_columns(
     stamp: int,
     ttl: int,
 ) -> None:
-    """What is sent for a new message are the values that its statement takes, in order."""
+    """An encoded insert has the values that its statement takes, in order."""
     data, column = message_codec.encode(body, meta)
     encoded = message_codec.key_of(*key)
-    found = protocol.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
-    assert len(found) == message_codec.INSERTED == message_codec.INSERT[0].cql.count("?")
-    assert found[:3] == protocol.values_of(encoded)
-    assert found[3:5] == [message_codec.id_bytes(*position), data]
-    assert found[6] is UNSET if column is UNSET else found[6] == column
-    assert [found[5], *found[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
+    values = protocol.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
+    assert len(values) == message_codec.INSERTED == message_codec.INSERT[0].cql.count("?")
+    assert values[:3] == protocol.values_of(encoded)
+    assert values[3:5] == [message_codec.id_bytes(*position), data]
+    assert values[6] is UNSET if column is UNSET else values[6] == column
+    assert [values[5], *values[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
 
 
 @given(keys, strategies.positions(), longs)
 def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
-    """What is sent to delete a message are the values that its statement takes, in order."""
+    """An encoded delete has the values that its statement takes, in order."""
     encoded = message_codec.key_of(*key)
-    found = protocol.values_of(message_codec.encoded_delete(encoded, position, stamp))
-    assert len(found) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
-    assert found == [*serialized(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
+    values = protocol.values_of(message_codec.encoded_delete(encoded, position, stamp))
+    assert len(values) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
+    assert values == [*serialized(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
 
 
 @given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
 def test_an_encoded_range_holds_its_bounds(
     key: tuple[int, int, int], lower: Position, upper: Position, limit: int
 ) -> None:
-    """What is sent to read a range are the values that its statements take, in order."""
+    """An encoded range read has the values that its statements take, in order."""
     encoded = message_codec.key_of(*key)
     found = protocol.values_of(message_codec.encoded_range(encoded, lower, upper, limit))
     assert (
@@ -157,7 +157,6 @@ def test_an_encoded_range_holds_its_bounds(
 
 
 def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMNS) -> bytes:
-    """An answer with these serialized columns."""
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
@@ -166,7 +165,7 @@ def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_code
 
 @given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))
 def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
-    """Rows are read out of an answer as they were written, however many, with metadata or without."""
+    """Any number of rows, with or without metadata, is read from an answer as it was written."""
     expected = []
     for position, body, meta, expires in found:
         data, column = message_codec.encode(body, meta)
@@ -178,7 +177,7 @@ def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta 
 @pytest.mark.parametrize("missing", [1, 2])
 @pytest.mark.parametrize("followed", [False, True])
 def test_half_a_row_is_not_taken_for_a_whole_one(missing: int, *, followed: bool) -> None:
-    """A row without a body or an end is refused, so that the driver's own way of decoding is taken, wherever it is."""
+    """A row without a body or an end is rejected wherever it is, so that the driver decodes the answer."""
     whole: list[bytes | None] = [message_codec.id_bytes(1, 2), b"body", *serialized(5), None]
     half = [None if at == missing else cell for at, cell in enumerate(whole)]
     with pytest.raises((ValueError, struct.error)):
@@ -186,14 +185,14 @@ def test_half_a_row_is_not_taken_for_a_whole_one(missing: int, *, followed: bool
 
 
 def test_an_answer_with_other_columns_is_refused() -> None:
-    """An answer of another shape is not guessed at."""
+    """An answer with other columns is rejected."""
     with pytest.raises(ValueError, match="columns"):
         message_codec.decode(answer_of([(b"a", b"b")], columns=2))
 
 
 @given(st.lists(st.tuples(strategies.positions(), st.none() | longs), max_size=8))
 def test_an_answer_with_ids_only_gives_its_rows(found: list[tuple[Position, int | None]]) -> None:
-    """Rows of which only ids and ends were asked for; one that was overwritten half has no end."""
+    """Rows of ids and ends are decoded; a partly overwritten one has no end."""
     rows = [(message_codec.id_bytes(*position), expires) for position, expires in found]
     cells = [(key, *([None] if expires is None else serialized(expires))) for key, expires in rows]
     assert message_codec.decode_ids(answer_of(cells, columns=2)) == rows

@@ -1,4 +1,4 @@
-"""How old a queue's row may be, and how far its messages reach."""
+"""Tests of the max age of a queue's row, and of the reach of its messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REFUSED = StoreUnavailable("no node is up")
 
 
 class Cached:
-    """The rows of a process, and Cassandra, where a queue has one."""
+    """The cached rows of a process, and a Cassandra with one queue."""
 
     def __init__(self, driver: CalmDriver | None = None, row: tuple[Any, ...] = ROW, **options: Any) -> None:  # noqa: ANN401 - options of any type
         self.driver = driver or CalmDriver()
@@ -51,29 +51,25 @@ class Cached:
             self.write("queue", row)
 
     def write(self, name: str, row: tuple[Any, ...]) -> None:
-        """Has a row stand in Cassandra; nothing of it was asked for."""
+        """Writes a queue's row to Cassandra, without caching it."""
         for statement in (WRITE, AGAIN):
             self.driver.run(statement, ("app", name, *row))
         self.driver.sent.clear()
 
     def current(self, queue: Queue = QUEUE, *, since: float | None = None) -> Row:
-        """Returns the row of a queue that has not changed."""
         return self.driver.ended(self.rows.current(queue, since=since))
 
     def read(self, name: str = "queue") -> Row:
-        """Reads the row of a queue."""
         return self.driver.ended(self.rows.read("app", name))
 
     def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
-        """Makes a row cover messages."""
         return self.driver.ended(self.rows.cover(row, ttls, size, given=given))
 
     def slow(self, seconds: float, times: int = 1000) -> None:
-        """Has the next answers take so long."""
-        left = [seconds] * times
+        delays = [seconds] * times
 
         def pass_by(_request: object) -> None:
-            self.driver.advance(left.pop() if left else 0.0)
+            self.driver.advance(delays.pop() if delays else 0.0)
 
         self.driver.fail = pass_by
 
@@ -81,13 +77,13 @@ class Cached:
 @pytest.fixture
 def cached() -> Cached:
     """A process that has read the row of a queue."""
-    found = Cached()
-    found.current()
-    return found
+    opened = Cached()
+    opened.current()
+    return opened
 
 
 def test_a_row_is_used_for_c(cached: Cached) -> None:
-    """A row is read once and then used for C, from the beginning of its read; no caller takes an older one."""
+    """A row is read once and then used for C, from the beginning of its read; no caller gets an older one."""
     assert cached.current() is cached.rows.get("app", "queue")
     assert len(cached.driver.sent) == 1
     cached.driver.held = True  # It is read again in the background.
@@ -125,7 +121,7 @@ def test_refreshed_in_time(cached: Cached, through: str) -> None:
 
 
 def test_a_refresh_that_fails(cached: Cached) -> None:
-    """A refresh without an answer, or that cannot begin, changes nothing: the row serves until its age ends."""
+    """A refresh that fails, or cannot begin, changes nothing: the row is used until its max age."""
     row = cached.current()
 
     def broken(_request: object) -> StoreUnavailable:
@@ -142,7 +138,7 @@ def test_a_refresh_that_fails(cached: Cached) -> None:
 
 
 def test_a_row_of_another_version(cached: Cached) -> None:
-    """A caller's row that differs from the one at hand is compared with what there is now: either may be the older."""
+    """A caller's row that differs from the cached one is compared with the stored one: either may be the older."""
     cached.write("queue", (*ROW[:-1], 78))
     newer = structs.replace(QUEUE, version=78)
     assert cached.current(newer).queue == newer
@@ -154,11 +150,11 @@ def test_a_row_of_another_version(cached: Cached) -> None:
     with pytest.raises(QueueNotFound):
         cached.read()
     with pytest.raises(QueueNotFound):
-        cached.read("x" * 100_000)  # Beyond what Cassandra takes for a key.
+        cached.read("x" * 100_000)  # Longer than Cassandra's limit for a key.
 
 
 def test_the_later_read_stays(cached: Cached) -> None:
-    """A slow answer neither replaces nor drops what was read after it had begun; else a row that is gone is dropped."""
+    """A slow answer replaces or drops only rows whose reads began before; so a row that is gone is dropped."""
     late = row_of("app", "queue", ROW, cached.clock.boottime())
     cached.rows.put(late)
     cached.rows.put(row_of("app", "queue", (*ROW[:-1], 5), cached.clock.boottime() - 0.1))
@@ -177,7 +173,7 @@ def test_the_later_read_stays(cached: Cached) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """No more rows are kept than the options say, those read last; one that is too old goes when another is read."""
+    """The cache has a max number of rows, those read last; one that is too old is dropped when another is read."""
     cached = Cached(cached_queues=10)
     for number in range(20):
         cached.write(str(number), ROW)
@@ -197,7 +193,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
-    """It is asked for again, a few times; one that comes in time is young enough to write by."""
+    """A row that takes too long to read is read again, a few times; one that arrives in time can be used for writes."""
     cached.slow(C * 1.1, times=1)
     assert cached.driver.ended(cached.rows.young("app", "queue")).read_at > cached.clock.boottime() - 0.01
     cached.slow(C * 1.2)
@@ -209,7 +205,7 @@ def test_a_row_that_takes_too_long_to_read(cached: Cached) -> None:
 
 
 def test_the_reach_is_raised_for_all() -> None:
-    """Once raised, every process sees it; nobody lowers it, or raises that of a queue that has changed."""
+    """A raised reach is seen by every process; it is never lowered, nor raised for a queue that has changed."""
     cached = Cached(row=(1, 2, 0, 60, *ROW[4:]))
     other = Cached(cached.driver)
     row, old = cached.current(), other.current()
@@ -229,7 +225,7 @@ def test_the_reach_is_raised_for_all() -> None:
 
 
 def test_ids_that_readers_have_passed_wait() -> None:
-    """Before a longer message is written under an old id no process uses a row that does not cover it."""
+    """Before a longer message is written under an old id, no process uses a row that does not cover it."""
     cached = Cached(row_age=0.2, levels={})
     began = cached.clock.boottime()
     cached.cover(cached.current(), (), 2 * SHORTEST, given=True)
@@ -238,7 +234,7 @@ def test_ids_that_readers_have_passed_wait() -> None:
 
 @pytest.mark.xfail(strict=True, reason="A row does not say when it was raised, so only who raised it waits (D-5)")
 def test_ids_that_readers_have_passed_wait_for_a_change_of_another_process() -> None:
-    """A call waits, too, if another process has just raised the row and still waits."""
+    """A call also waits if another process has just raised the row and is still waiting."""
     cached = Cached(row_age=0.2, levels={})
     other = Cached(cached.driver, row_age=0.2, levels={})
     cached.cover(cached.current(), (), 2 * SHORTEST)
@@ -276,6 +272,6 @@ def test_reach(seconds: int) -> None:
     )
 )
 def test_fields_come_back(queue: Queue) -> None:
-    """What is written of a queue is what is read."""
+    """The fields of a queue are read as they were written."""
     values = (queue.uid, queue.qid, 1, 9, 1088, *catalogue_rows.values(queue), queue.created, queue.version)
     assert row_of(queue.application, queue.name, values, 0.0).queue == queue

@@ -1,4 +1,4 @@
-"""Listing queues from sixteen shards."""
+"""Tests of listing queues from sixteen shards."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ class Shards:
     async def slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
-        """The next entries of some shards."""
+        """Returns the next entries of some shards."""
         assert application == "app"
-        found = []
+        entries = []
         for shard, entry in after:
             mine = [one for one in self.entries if shard_of(one.name) == shard]
-            found.append(mine[bisect.bisect_right(mine, entry) :][:limit])
-        return found
+            entries.append(mine[bisect.bisect_right(mine, entry) :][:limit])
+        return entries
 
     def scan(self, start: str = "") -> Scan:
-        """A listing of them."""
         return Scan(cast("QueueIndex", self), "app", start)
 
 
@@ -42,20 +41,20 @@ class Shards:
     st.text(max_size=2),
 )
 def test_merged_in_order(names: list[str], sizes: list[int], start: str) -> None:
-    """Takes of any sizes give every entry from the start on, once, in the order of names."""
+    """Pages of any size give every entry from the start on, once, in the order of names."""
     shards = Shards(names)
     scan = shards.scan(start)
-    found: list[IndexEntry] = []
-    wanted = [entry for entry in shards.entries if entry.name >= start]
+    entries: list[IndexEntry] = []
+    expected = [entry for entry in shards.entries if entry.name >= start]
     for size in [*sizes, len(names) + 1, 1]:
         took = shards.driver.calls.run(scan.take(size))
-        assert len(took) == min(size, len(wanted) - len(found))
-        found += took
-    assert found == wanted
+        assert len(took) == min(size, len(expected) - len(entries))
+        entries += took
+    assert entries == expected
 
 
 def test_names_spread() -> None:
-    """Names that differ by a number only, as most do, use all shards about equally."""
+    """Names that differ only by a number, as most do, use all shards about equally."""
     counts = [0] * SHARDS
     for n in range(16_000):
         counts[shard_of(f"queue-{n}")] += 1

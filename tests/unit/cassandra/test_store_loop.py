@@ -1,4 +1,4 @@
-"""The loop of a store: its own or an adopted one, and the calls that cross to it."""
+"""Tests of a store's loop, its own or an adopted one, and of the calls that cross to it."""
 
 from __future__ import annotations
 
@@ -33,29 +33,27 @@ class Entered:
         self.events.append((event, threading.get_ident()))
 
     def thread(self) -> int:
-        """The thread that makes calls now."""
-        found: list[int] = []
-        self.loop.call(lambda: found.append(threading.get_ident()))
-        until(lambda: found)
-        return found[0]
+        partitions: list[int] = []
+        self.loop.call(lambda: partitions.append(threading.get_ident()))
+        until(lambda: partitions)
+        return partitions[0]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The loop is one of asyncio."""
     return "asyncio"
 
 
 @pytest.fixture
 def entered() -> Iterator[Entered]:
     """A loop that was not used yet."""
-    found = Entered()
-    yield found
-    found.loop.close()
+    opened = Entered()
+    yield opened
+    opened.loop.close()
 
 
 def test_a_loop_of_its_own_begins_with_the_first_call(entered: Entered) -> None:
-    """Its thread is entered before the call is made, makes all calls in their order, and ends when it is closed."""
+    """The store's own loop starts before the first call, makes all calls in order, and ends when it is closed."""
     assert entered.events == []
     own = entered.thread()
     assert own != threading.get_ident()
@@ -72,7 +70,7 @@ def test_a_loop_of_its_own_begins_with_the_first_call(entered: Entered) -> None:
 
 
 async def test_a_loop_that_is_adopted(entered: Entered) -> None:
-    """The own loop has ended what it was at before the adopted one goes on; calls that were left are made there."""
+    """The own loop ends its running call before the adopted one starts, which makes the remaining calls."""
     own, here = await asyncio.to_thread(entered.thread), threading.get_ident()
     made: list[tuple[str, int]] = []
     begun, goes_on = threading.Event(), threading.Event()
@@ -96,7 +94,7 @@ async def test_a_loop_that_is_adopted(entered: Entered) -> None:
 
 
 async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None:
-    """When it is given up, they are made in a loop of the store's own, and so is what comes later."""
+    """When an adopted loop is released, its remaining calls and later ones run in the store's own loop."""
     here = threading.get_ident()
     entered.loop.adopt(asyncio.get_running_loop())
     made: list[int] = []
@@ -108,7 +106,7 @@ async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None
 
 
 async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
-    """A call that was to be made after a time is made once, by the loop that the store has then."""
+    """A timer fires once, in the loop that the store has by then."""
     rung: list[int] = []
     entered.loop.call(entered.loop.later, 0.05, lambda: rung.append(threading.get_ident()))
     own = await asyncio.to_thread(entered.thread)
@@ -122,7 +120,7 @@ async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
 
 
 def test_a_loop_that_follows_a_closed_one_is_woken_again(entered: Entered) -> None:
-    """Also if its thread makes the first call before the caller has returned."""
+    """A loop that replaces a closed one is woken, also if its thread makes the first call before the caller returns."""
 
     async def adopt() -> None:
         entered.loop.adopt(asyncio.get_running_loop())
@@ -141,7 +139,7 @@ def test_a_loop_that_follows_a_closed_one_is_woken_again(entered: Entered) -> No
 
 
 def test_timers_of_a_store_that_is_closed(entered: Entered) -> None:
-    """What waits for its time goes on at once, whatever becomes of another one, and learns that the store is closed."""
+    """On close all timers fire at once, also after a failing one, and see that the store is closed."""
     rung: list[int] = []
     own = entered.thread()
     for call in (lambda: 1 // 0, lambda: rung.append(threading.get_ident())):
@@ -151,7 +149,7 @@ def test_timers_of_a_store_that_is_closed(entered: Entered) -> None:
 
 
 def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
-    """Calls are made in a loop of the store's own though nobody has given up the adopted one."""
+    """If the adopted loop was closed without being released, calls run in the store's own loop."""
 
     async def adopt() -> None:
         entered.loop.adopt(asyncio.get_running_loop())
@@ -161,7 +159,7 @@ def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
 
 
 def test_calls_while_it_is_closed(entered: Entered) -> None:
-    """A call that was taken is made, whoever closes meanwhile; one that was refused is neither made nor kept."""
+    """An accepted call is made even if the loop is being closed; a refused one is neither made nor kept."""
     entered.thread()
     made: list[str] = []
     wake = entered.loop._wake
@@ -181,7 +179,7 @@ def test_calls_while_it_is_closed(entered: Entered) -> None:
 
 
 async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
-    """The next loop goes on without it; when it gets to it, the former ends its own part and nothing of the next."""
+    """The next loop starts while the former is busy; then the former ends its own part and nothing of the next."""
     parts: list[list[str]] = []
 
     def enter(_: asyncio.AbstractEventLoop) -> Callable[[], None]:
@@ -204,7 +202,7 @@ async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pyt
 
 
 async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> None:
-    """It is never entered."""
+    """An own loop that is replaced before it runs is never entered."""
     started, here = store_loop._started, threading.get_ident()
     goes_on = threading.Event()
 
@@ -221,7 +219,7 @@ async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> 
 
 
 def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged."""
+    """A call that fails is logged, and the others are made."""
     entered.loop.soon(lambda: 1 // 0)
     assert entered.thread()
     assert "has failed" in caplog.text
@@ -229,7 +227,7 @@ def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCa
 
 @pytest.mark.needs_programs
 def test_a_forked_child_uses_nothing_of_its_parents_loop(entered: Entered) -> None:
-    """In the child calls are refused at once, closing does nothing, and the parent's loop goes on."""
+    """In a forked child calls are refused at once, closing does nothing, and the parent's loop continues."""
     own = entered.thread()
 
     def child() -> int:

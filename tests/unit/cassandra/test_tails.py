@@ -1,4 +1,4 @@
-"""What a process measures of its writes."""
+"""Tests of the measured durations of writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuey.storage.cassandra.clocks.timing_in_force import SHORTEST, SPAN, STEP
 
 
 class Machine:
-    """Its time is moved by hand."""
+    """A machine whose time the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -21,8 +21,8 @@ class Machine:
 def test_quantiles_are_right_but_for_their_class(times: list[float]) -> None:
     """A quantile is never below the true one, and at most a tenth above."""
     counted = Counted(Machine().clock)
-    for one in times:
-        counted.note(one)
+    for seconds in times:
+        counted.note(seconds)
     tail, ordered = counted.tail(), sorted(times)
     assert (tail.count, tail.longest) == (len(times), ordered[-1])
     for part, found in ((0.99, tail.p99), (0.999, tail.p999)):
@@ -31,7 +31,7 @@ def test_quantiles_are_right_but_for_their_class(times: list[float]) -> None:
 
 
 def test_what_is_old_is_forgotten() -> None:
-    """What was measured counts for one span and the next one."""
+    """A measurement counts for one span and the next one."""
     machine = Machine()
     counted = Counted(machine.clock)
     counted.note(3.0)

@@ -1,4 +1,4 @@
-"""W, U, S, D and C: what goes together, what a change goes through, and what a process goes by."""
+"""W, U, S, D and C: valid combinations, the steps of a change, and the values that a process uses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ seconds = st.floats(0.001, 60.0)
 
 @st.composite
 def timings(draw: st.DrawFn) -> Timing:
-    """Times that go together."""
     difference = draw(seconds)
     levels = {}
     for name in ("strong", "very_strong"):
@@ -45,7 +44,7 @@ def timings(draw: st.DrawFn) -> Timing:
 
 @given(old=timings(), new=timings())
 def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None:
-    """Who keeps the lower values keeps the old and the new promises, and who assumes the higher ones relies on less."""
+    """At each step of a change writers keep the stricter values of both timings, and readers assume the weaker ones."""
     step = between(settled(old), new, "x", 0.0)
     kept, assumed = step.kept, step.assumed
     for name, level in kept.levels.items():
@@ -54,15 +53,15 @@ def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None
             assert level.delay <= promised.levels[name].delay <= assumed.levels[name].delay
             assert kept.clock_difference <= promised.clock_difference <= assumed.clock_difference
             assert kept.row_age <= promised.row_age <= assumed.row_age
-            # What counts as undone in time is so for readers of either.
+            # What counts as undone in time counts for readers of either timing.
             assert step.unseen[name] <= promised.levels[name].delay - promised.clock_difference + 1e-9
             assert step.unseen[name] >= level.deadline + level.undo - 1e-9
-        # Readers of either set, and of both, wait for writers of either.
+        # Readers of either timing, and of both, wait for writers of either.
         assert assumed.levels[name].delay >= level.deadline + level.undo + kept.clock_difference - 1e-9
 
 
 def test_claims_outlive_a_change() -> None:
-    """Their ends were chosen by clocks that differed by more, so they are over for others as late as before."""
+    """Claims from before a change were made with clocks that differed more; for others they end as late as before."""
     step = between(settled(PATIENT), SOON, "x", 1000.0)
     ended = after(step, SOON, "y", 1020.0)
     assert (step.claim_margin(1000.0), ended.claim_margin(1020.0 + LONGEST_CLAIM - 1)) == (1.0, 1.0)
@@ -81,14 +80,14 @@ def test_claims_outlive_a_change() -> None:
     ],
 )
 def test_what_does_not_go_together(wrong: Timing, words: list[str]) -> None:
-    """It is refused with all the values that it is about."""
+    """An invalid combination is refused with an error that names all its values."""
     with pytest.raises(SettingsError) as caught:
         wrong.check()
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_the_least_delay_follows() -> None:
-    """W, U and S decide the rest; what is named is taken as it is."""
+    """W, U and S determine the other values; values that are given are used."""
     both = ["strong", "very_strong"]
     assert changed(PATIENT, both, {"deadline": 0.4, "undo": 0.35, "clock_difference": 0.25}) == SOON
     assert changed(SOON, both, {"deadline": 3.0, "undo": 1.0, "clock_difference": 1.0}) == PATIENT
@@ -109,7 +108,7 @@ def test_what_stands_there_is_read_as_it_was_written(kept: Timing, assumed: Timi
 
 
 def test_another_format_is_refused() -> None:
-    """What a newer version wrote, or nobody, is not guessed at."""
+    """Stored text of a newer or unknown format is rejected."""
     with pytest.raises(SettingsError, match="newer"):
         decode(encode(msgspec.structs.replace(settled(SOON), format=2)))
     with pytest.raises(SettingsError, match="cannot be read"):
@@ -117,13 +116,13 @@ def test_another_format_is_refused() -> None:
 
 
 def standing(driver: CalmDriver, stored: StoredTiming | None) -> None:
-    """Has times stand in the keyspace."""
+    """Stores timing in the keyspace."""
     values = 0, None if stored is None else encode(stored)
     driver.run(Statement("INSERT INTO migrations (singleton, timing) VALUES (?, ?)"), values)
 
 
 def test_times_count_for_the_lease() -> None:
-    """What was read counts from when its request was sent; an answer that comes late changes nothing."""
+    """A read of the timing counts from when its request was sent; a late answer changes nothing."""
     driver = CalmDriver()
     standing(driver, settled(PATIENT, "a"))
     timing, clock = TimingInForce(CassandraOptions(follow=True), driver.clock()), driver.clock()
@@ -143,7 +142,7 @@ def test_times_count_for_the_lease() -> None:
 
 
 def test_settings_that_differ_are_refused_by_name() -> None:
-    """The setting, its value, what stands there and the command are named; either set counts during a change."""
+    """The error names the setting, its value, the stored value and the command; during a change either is right."""
     driver = CalmDriver()
     standing(driver, settled(SOON, "a"))
     timing = TimingInForce(CassandraOptions(follow=True, stated={"consistency.strong.delay": 5.0}), driver.clock())

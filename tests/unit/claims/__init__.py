@@ -1,1 +1,1 @@
-"""What is decided on claims."""
+"""Tests of decisions about claims."""

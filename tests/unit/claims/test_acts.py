@@ -1,4 +1,4 @@
-"""Acts of operators on messages, as the next entry has them."""
+"""Operators' acts on messages, as the next entry records them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from queuey.ids import seconds_to_ticks
 from tests.unit.claims.test_state import NOW, TIMING, apply, at, claim, message, receipt, settle
 
 LATER = ClaimReceipt(1, seconds_to_ticks(NOW / 1000 + 3600), 0)
-"""A message that is not due."""
+"""The receipt of a message that is not due."""
 
 
 def test_acts_that_share_an_entry() -> None:
-    """A message that was retried before it is due is not live: other acts find it so, and it takes no place."""
+    """A message retried before it is due does not count as claimed: other acts see that, and it needs no slot."""
     state = State()
     draft = EntryDraft(state, NOW, TIMING, limits=ClaimLimits(1, 0))
     assert [hasten(draft, LATER), hasten(draft, LATER), cancel(draft, LATER)] == ["waiting", "waiting", "delayed"]
@@ -30,7 +30,7 @@ def test_acts_that_share_an_entry() -> None:
 
 
 def test_a_retry_of_a_cancelled_message_ends_it() -> None:
-    """Its worker has died: it is done, and the answer says so."""
+    """Retrying a cancelled message ends it, as its worker has died; the answer says so."""
     state = State()
     claim(state, 1)
     draft = EntryDraft(state, NOW, TIMING)
@@ -44,7 +44,7 @@ def test_a_retry_of_a_cancelled_message_ends_it() -> None:
 
 @pytest.mark.parametrize("done", [False, True])
 def test_early_messages_leave_room(*, done: bool) -> None:
-    """What is done before it is due is remembered until then, so it never fills what a partition may remember."""
+    """Messages handled before they are due are remembered until then, up to a limit that leaves room for others."""
     state, numbers = State(), range(1, MAX_KNOWN_WITH_EARLY)
     for first in numbers[::1000]:
         claim(state, *numbers[first - 1 : first + 999])

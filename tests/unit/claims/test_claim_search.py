@@ -1,4 +1,4 @@
-"""A claim over several partitions, with logs that answer when the test says so."""
+"""A claim over several partitions, with logs whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
 
 
 class Scene:
-    """A search, what it has asked for, and what it has told its caller."""
+    """A search, its requests, and its results for the caller."""
 
     def __init__(self, poll: Poll, *, gather: bool = True, receipts: Sequence[ClaimReceipt] = ()) -> None:
         self.world = World(1)
@@ -42,17 +42,15 @@ class Scene:
         self.world.run(self.world.now + 1.0)
 
     def give_up(self) -> StoreUnavailable | None:
-        """Gives the search up; returns its error, if it has one now."""
+        """Cancels the search; returns its error, if it has one now."""
         self._give_up()
         self._let()
         return cast("StoreUnavailable | None", self.told[-1][1])
 
     def add(self, key: Key, *requests: Request) -> None:
-        """Takes requests, as logs do."""
         self.asked += [(key[1], request) for request in requests]
 
     def refuse(self, error: Exception) -> None:
-        """Refuses the acknowledgement."""
         self.settles[RECEIPT.partition].answer(None, error)
         self._let()
 
@@ -60,17 +58,16 @@ class Scene:
         """Answers the last poll."""
         number, request = next((at, one) for at, one in reversed(self.asked) if isinstance(one, PollRequest))
         messages = [Message(10 * number + at, 0, number, 99, body) for at, body in enumerate(bodies)]
-        given = [(one, 1, ClaimReceipt(number, *one.position, 5), 60_000) for one in messages]
+        deliveries = [(message, 1, ClaimReceipt(number, *message.position, 5), 60_000) for message in messages]
         request.decided = self.world.now
-        request.answer(None if error else given, error)
+        request.answer(None if error else deliveries, error)
         self._let()
 
     @property
     def bodies(self) -> list[str]:
-        """The bodies that the caller got."""
-        [(found, error)] = self.told
+        [(deliveries, error)] = self.told
         assert error is None
-        return [one.message.body for one in found]
+        return [one.message.body for one in deliveries]
 
     @property
     def released(self) -> list[tuple[int, list[int]]]:
@@ -84,7 +81,7 @@ class Scene:
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full")])
 def test_what_was_found_before_an_error(error: Exception) -> None:
-    """The caller gets the messages that are claimed for it; without any it gets the error."""
+    """After an error the caller gets the messages that were already claimed for it, or else the error."""
     scene, empty = Scene(Poll(5, 60, 10_000)), Scene(Poll(5, 60, 10_000))
     scene.answer("a")
     scene.answer(error=error)
@@ -98,7 +95,7 @@ def test_what_was_found_before_an_error(error: Exception) -> None:
 
 @pytest.mark.parametrize(("ttl", "outcome"), [(60, "unknown"), (0, "none")])
 def test_giving_up_is_in_doubt_once_something_was_claimed(ttl: float, outcome: Outcome) -> None:
-    """Who gives up is told that nothing was done only if no partition has counted a delivery."""
+    """A cancelled search has the outcome "none" only if no partition has counted a delivery."""
     scene = Scene(Poll(5, ttl, 10_000))
     scene.answer("a")
     error = scene.give_up()
@@ -111,7 +108,7 @@ RECEIPT = ClaimReceipt(2, 5, 0, 1)
 
 @pytest.mark.parametrize("found", [True, False])
 def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  # noqa: FBT001 - a case
-    """What is found is released, before or after; the error is that of the receipts."""
+    """If the acknowledgement fails, messages claimed before or after are released, and its error is raised."""
     scene = Scene(Poll(5, 60, 10_000), gather=False, receipts=[RECEIPT])
     if found:
         scene.answer("a")

@@ -1,4 +1,4 @@
-"""What the log of a dedup queue says of copies."""
+"""What the log of a dedup queue records about copies."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from queuey.ids import Position
 from queuey.messages import Message
 
 NOW = 1_000_000_000_000
-"""Milliseconds since 1970."""
+"""A start time, in milliseconds since 1970."""
 A, B = digest_of("a", None), digest_of("b", None)
 
 
 def at(number: int) -> Position:
-    """The position of the message of a number."""
     return number, 0
 
 
 def messages(*numbers: int, body: str = "a") -> list[Message]:
-    """Messages with equal bodies."""
     return [Message(number, 0, 1, 0, body) for number in numbers]
 
 
 def entered(
     state: State, seen: Sequence[Message], *, until: int, bound: int = 0, now: int = NOW, delete: bool = False
 ) -> tuple[list[int], Entry]:
-    """Delivers what a scan has shown, and what a claim has left; returns the numbers and the entry."""
+    """Delivers messages of a scan and of earlier claims; returns the numbers and the entry."""
     copies = ScanDuplicates()
     unknown = [message for message in seen if not state.is_known(message.position)]
     fresh, _ = split_duplicates(state.covers, copies, unknown, {})
@@ -50,10 +48,10 @@ def entered(
 
 
 def test_copies_that_are_held() -> None:
-    """Above the bound those are covered that the scan has shown."""
+    """Above the bound the messages that the scan has shown are covered."""
     state = State()
-    [given, entry] = entered(state, messages(10, 60, 70), until=50)
-    assert given == [10]
+    [delivered, entry] = entered(state, messages(10, 60, 70), until=50)
+    assert delivered == [10]
     assert entry.covers == CoverChanges([(A, at(10), [at(60), at(70)])], 50)
     assert entered(state, messages(60, 65, 70), until=50)[0] == [65]
     assert state.covers.by_digest[A].held == (at(60), at(70))
@@ -61,19 +59,19 @@ def test_copies_that_are_held() -> None:
 
 
 def test_stored_covers() -> None:
-    """Those that an entry names leave the state; from then on the store is asked, and only for what may be there."""
+    """Covers that an entry names leave the state; then the store is asked, only for digests that may be stored."""
     state = State()
     entered(state, messages(10, 40), until=50, bound=15)
     entered(state, messages(20, 45, body="b"), until=50, bound=15)
-    there = state.covers.storable(state.cursor, state.number)
-    assert there == [(A, 50)]
+    covers = state.covers.storable(state.cursor, state.number)
+    assert covers == [(A, 50)]
     draft = EntryDraft(state, NOW, ClaimTiming(), CoverDraft(state.covers, ScanDuplicates(), 50))
     state.apply(3, draft.entry(7, stored=(state.number, state.cursor)))
     assert (list(state.covers.by_digest), state.covers.stored_until, state.covers.version) == ([B], 50, 3)
     copies = ScanDuplicates()
     assert split_duplicates(state.covers, copies, messages(40, 60), None) == ([], {A: None})
-    fresh, asked = split_duplicates(state.covers, copies, messages(40, 60), dict(there))
-    assert ([one.ticks for one in fresh], asked) == ([60], ())
+    fresh, lookups = split_duplicates(state.covers, copies, messages(40, 60), dict(covers))
+    assert ([one.ticks for one in fresh], lookups) == ([60], ())
     assert split_duplicates(state.covers, ScanDuplicates(), messages(70), None)[0] == messages(70)
     entered(state, messages(20, body="b"), until=50, bound=60)
     assert state.covers.stored_until == 0

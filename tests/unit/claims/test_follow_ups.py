@@ -1,4 +1,4 @@
-"""What a process remembers of open deletions and dead letters."""
+"""Tests of the open deletions and dead letters that a process remembers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_what_another_process_has_done_is_forgotten() -> None:
     """While another process deletes what it acknowledges, the memory of this one does not grow."""
     state, follow_ups = State(), FollowUps()
     for number in range(1, 1000):
-        # Each entry says that the deletions of the one before are carried out, so there is always one that is open.
+        # Each entry says that the deletions of the one before are done, so one is always open.
         state.apply(number, Entry(finals=[(number, 0)], delete=True, deleted=number - 1))
         assert follow_ups.deletions(state, 0, float(number)) == []
         assert follow_ups.letters(state, [], float(number), 9) == {}

@@ -1,4 +1,4 @@
-"""What a poll reads before the next entry is decided on, in simulated time."""
+"""What a poll reads before the next entry is decided, in simulated time."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ LONG = 100_000
 
 
 class Weighing(ModelStore):
-    """Notes how many bytes of bodies it gives."""
+    """Counts the bytes of bodies that it returns."""
 
     given = 0
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract."""
-
         def weigh(page: Page | None, error: Exception | None) -> None:
             Weighing.given += 0 if page is None else bytes_of(page.messages)
             done(page, error)
@@ -40,16 +38,14 @@ class Weighing(ModelStore):
         return super().begin_read(queue, part, weigh)
 
     def fetch(self, queue: Queue, locations: Sequence[Location], *, kept: bool = False) -> list[Message]:
-        """See the contract."""
-        found = super().fetch(queue, locations, kept=kept)
-        Weighing.given += bytes_of(found)
-        return found
+        messages = super().fetch(queue, locations, kept=kept)
+        Weighing.given += bytes_of(messages)
+        return messages
 
 
 def claimed(
     scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None, queue: Queue = QUEUE
 ) -> list[ClaimDelivery]:
-    """Claims messages; returns what was given."""
     before = len(scene.found)
     told = partial(scene._told, scene.found)
     begin(claims.core, claims.claim(queue, limit=limit, ttl=60, max_bytes=max_bytes), told)
@@ -59,14 +55,14 @@ def claimed(
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # noqa: FBT001 - a case
-    """When all that a partition may have claimed is gone, new messages are delivered, also by a process that starts."""
+    """When all claimed messages of a full partition are gone, new ones are delivered, also by a new process."""
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
     with replace_in(finding, MOST_OUTSTANDING, 3):
         given = claimed(scene, claims, 3)
-        for one in given:
-            scene.replicas.undo(1, one.message.position)
+        for delivery in given:
+            scene.replicas.undo(1, delivery.message.position)
         begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
         scene.fill(1, 1)
         errors: list[Exception | None] = []
@@ -80,7 +76,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
 
 
 def post(scene: Scene, *lengths: int) -> None:
-    """Posts messages with bodies of these lengths, which everybody can see afterwards."""
+    """Posts messages with bodies of these lengths, and waits until they are readable."""
     for length in lengths:
         scene.replicas.write(Process(scene.world, 0.0), 1, "x" * length, lambda _position: None)
         scene.let(0.0001)
@@ -88,13 +84,13 @@ def post(scene: Scene, *lengths: int) -> None:
 
 
 def test_no_more_is_fetched_than_is_given() -> None:
-    """A claim gives as many bytes as it may, and one message more; of what was released it also fetches no more."""
+    """A claim fetches at most one message more than it delivers, also of released messages."""
     scene = Scene()
     _, claims = scene.start(Weighing)
     post(scene, *[LONG] * 40)
-    given = claimed(scene, claims, 40, 5 * LONG // 2)
-    assert len(given) == 3
-    begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
+    deliveries = claimed(scene, claims, 40, 5 * LONG // 2)
+    assert len(deliveries) == 3
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
     scene.let(SOON)
     Weighing.given = 0
     assert len(claimed(scene, claims, 40, 5 * LONG // 2)) == 3
@@ -102,23 +98,23 @@ def test_no_more_is_fetched_than_is_given() -> None:
 
 
 def test_messages_behind_many_that_are_gone() -> None:
-    """A small poll gets a new message, though what is gone fills more than one entry."""
+    """A small poll gets a new message, though gone messages fill more than one entry."""
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 12)
-    given = claimed(scene, claims, 12)
-    for one in given:
-        scene.replicas.undo(1, one.message.position)
-    begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
+    deliveries = claimed(scene, claims, 12)
+    for delivery in deliveries:
+        scene.replicas.undo(1, delivery.message.position)
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
     scene.let(2 * DELAY)
     with replace_in(finding, MOST_IDS, 4), replace_in(drafts, MOST_IDS, 4):
-        assert claimed(scene, claims) == []  # Now it is known how far what is not seen is not there.
+        assert claimed(scene, claims) == []  # By now the process knows how far unseen messages are missing.
         scene.fill(1, 1)
         assert len(claimed(scene, claims)) == 1
 
 
 def test_what_a_queue_requires_is_chosen_once_for_each_row() -> None:
-    """Rounds with the same row share what was chosen for it; a limit in a newer row counts from the next round on."""
+    """The requirements of a queue are computed once per row; a newer row counts from the next round on."""
     scene = Scene()
     _, claims = scene.start(ModelStore)
     post(scene, *[1] * 6)

@@ -1,4 +1,4 @@
-"""Logs in memory: bounded by their weight, those in use kept."""
+"""The cache of logs is bounded by weight, and keeps those in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuey.service.claims.requests import Request
 
 
 class FakeLog:
-    """Weighs what it is told to."""
+    """A log with the weight that the test sets."""
 
     def __init__(self, key: Key, after: Callable[[Any], None]) -> None:
         self.key, self.after = key, after
@@ -19,7 +19,6 @@ class FakeLog:
         self.requests: list[Request] = []
 
     def add(self, *requests: Request) -> None:
-        """Takes requests."""
         self.requests += requests
 
 
@@ -35,7 +34,7 @@ class Shelf:
         return self.made[-1]
 
     def use(self, number: int, weight: int) -> None:
-        """Uses a log, which weighs so much afterwards."""
+        """Uses a log, which has this weight afterwards."""
         self.cache.add((number, 1))
         log = next(log for log in reversed(self.made) if log.key == (number, 1))
         log.weight = weight
@@ -43,7 +42,7 @@ class Shelf:
 
 
 def test_the_weight_is_bounded() -> None:
-    """However many queues have claims, what is kept of them stays below the bound."""
+    """However many queues have claims, the weight of their logs stays below the bound."""
     shelf = Shelf(1000)
     for number in range(5000):
         shelf.use(number, 100)
@@ -52,7 +51,7 @@ def test_the_weight_is_bounded() -> None:
 
 
 def test_what_was_used_last_stays() -> None:
-    """The log that nobody has used for the longest time goes first, and is made anew when it is asked for."""
+    """The log that was not used for the longest time is dropped first, and made again when it is used."""
     shelf = Shelf(300)
     for number in (1, 2, 3, 1, 4):
         shelf.use(number, 100)
@@ -64,7 +63,7 @@ def test_what_was_used_last_stays() -> None:
 
 
 def test_logs_in_use_stay() -> None:
-    """A log that somebody waits for is not dropped, though it weighs more than all may."""
+    """A log with waiting requests is not dropped, though it is heavier than the bound."""
     shelf = Shelf(300)
     shelf.use(1, 100)
     shelf.made[0].idle = False

@@ -1,4 +1,4 @@
-"""What a process keeps of claims stays within its bound, however many queues have some."""
+"""The memory of a process for claims is bounded, however many queues have some."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUND = 1 << 20
 
 
 def allocated() -> int:
-    """Bytes that are in use and were asked for by the product's code."""
+    """Returns the bytes in use that the product's code has allocated."""
     gc.collect()
     snapshot = tracemalloc.take_snapshot().filter_traces([OURS])
     return sum(statistic.size for statistic in snapshot.statistics("filename"))
@@ -37,7 +37,7 @@ def allocated() -> int:
     "count", [SOME, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(7200)], id="many")]
 )
 def test_many_queues_with_claims(count: int) -> None:
-    """After claims in many queues the process has no more in memory than the bound, and what it forgot still holds."""
+    """After claims in many queues the process is within its bound, and forgotten claims still hold."""
     world = World(1)
     replicas = Replicas(world, Faults())
     web = Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=BOUND)))
@@ -77,14 +77,14 @@ def test_many_queues_with_claims(count: int) -> None:
 
 @pytest.fixture
 def forgetting() -> tuple[World, Replicas, Web]:
-    """A process that forgets a log as soon as another one is asked."""
+    """A process that forgets a log as soon as another one is used."""
     world = World(1)
     replicas = Replicas(world, Faults())
     return world, replicas, Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=1)))
 
 
 def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[World, Replicas, Web]) -> None:
-    """A process that reads a log anew for each request truncates it, too."""
+    """A process that reads a log again for each request also truncates it."""
     world, replicas, web = forgetting
     queues = [Queue(application="acme", name="q", uid=number, qid=number) for number in (1, 2)]
     given: list[ClaimDelivery] = []
@@ -103,7 +103,7 @@ def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[W
 
 
 def test_deletions_are_not_repeated_though_logs_are_forgotten(forgetting: tuple[World, Replicas, Web]) -> None:
-    """What is deleted is deleted about twice: the second time the log says so."""
+    """A forgotten deletion is repeated about once: after that the log says that it is done."""
     world, replicas, web = forgetting
     queues = [Queue(application="acme", name="q", uid=number, qid=number, on_ack="delete") for number in (1, 2)]
     delete = ModelStore.delete
@@ -115,7 +115,7 @@ def test_deletions_are_not_repeated_though_logs_are_forgotten(forgetting: tuple[
 
     def settle(queue: Queue, claimed: list[ClaimDelivery] | None, _error: Exception | None) -> None:
         receipts = [one.receipt for one in claimed or ()]
-        # After the claims of both, so each request reads its log anew.
+        # After the claims of both queues, so each request reads its log again.
         web.process.soon(1.2, lambda: acknowledge(queue, receipts))
 
     def acknowledge(queue: Queue, receipts: Sequence[ClaimReceipt]) -> None:

@@ -1,4 +1,4 @@
-"""Ordered queues: what an entry gives to whom, beside a model that knows each message."""
+"""Ordered queues: the deliveries of an entry, compared with a model that knows each message."""
 
 from __future__ import annotations
 
@@ -20,27 +20,24 @@ from queuey.messages import Message, Meta
 
 TIMING = ClaimTiming(margin=1.0)
 NOW = 1_000_000_000_000
-"""Milliseconds since 1970."""
+"""A start time, in milliseconds since 1970."""
 KEYS = "abc"
 
 
 def at(number: int) -> Position:
-    """The position of the message of a number."""
     return number, 0
 
 
 def message(number: int, key: str = "a", expires: int = ids.TICKS_MAX) -> Message:
-    """The message of a number."""
     return Message(number, 0, 1, expires, f"m{number}", Meta(key=key))
 
 
 def numbers(messages: Sequence[Message]) -> list[int]:
-    """The numbers of messages."""
-    return [one.ticks for one in messages]
+    return [message.ticks for message in messages]
 
 
 class Partition:
-    """A log of an ordered queue, and what a process knows of its messages.
+    """The log of an ordered queue, and what a process knows of its messages.
 
     Args:
         keys: The key of each message, by its number from 1 on.
@@ -53,45 +50,41 @@ class Partition:
         self.waiting = self.read()
 
     def read(self) -> Waiting:
-        """What a process that has just started finds out."""
+        """Returns the waiting messages that a new process finds."""
         waiting = Waiting()
-        for one in self.messages:
-            if not self.state.is_known(one.position):
-                waiting.add(one.position, key_of(one))
+        for message in self.messages:
+            if not self.state.is_known(message.position):
+                waiting.add(message.position, key_of(message))
         waiting.front = at(len(self.messages) + 1)
         return waiting
 
     def draft(self) -> EntryDraft:
-        """The next entry."""
         return EntryDraft(self.state, self.now, TIMING, None, self.waiting)
 
     def give(self, draft: EntryDraft, *polls: Poll, among: Sequence[int] | None = None) -> list[list[int]]:
         """Delivers; returns which messages each poll gets."""
-        there = [one for one in self.messages if among is None or one.ticks in among]
-        draft.deliver(polls, there, there)
+        readable = [message for message in self.messages if among is None or message.ticks in among]
+        draft.deliver(polls, readable, readable)
         return [numbers(poll.given) for poll in polls]
 
     def append(self, draft: EntryDraft) -> None:
-        """Appends an entry to the log, and reads it back."""
         self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.entry(7))))
 
     def claim(self, limit: int = 10, ttl: float = 30.0, among: Sequence[int] | None = None) -> list[int]:
-        """Claims messages for one caller."""
         draft = self.draft()
-        [given] = self.give(draft, Poll(limit, ttl, 1 << 20), among=among)
+        [delivered] = self.give(draft, Poll(limit, ttl, 1 << 20), among=among)
         self.append(draft)
-        return given
+        return delivered
 
     def settle(self, what: str, *of: int) -> list[ReceiptStatus]:
-        """Acknowledges or releases messages by their ids."""
         draft = self.draft()
         settled = getattr(draft, what)([ClaimReceipt(1, *at(number)) for number in of])
         self.append(draft)
-        return [one.status for one in settled]
+        return [settlement.status for settlement in settled]
 
 
 def test_what_others_deliver_is_forgotten() -> None:
-    """A process that finds a key busy whenever it looks does not remember what others delivered of it."""
+    """A process that finds a key busy at each poll does not remember what others delivered of it."""
     log = Partition("aaaaab")
     here = log.waiting
     for number in range(1, 5):
@@ -117,42 +110,42 @@ STEPS = st.lists(
 
 @given(st.text(KEYS, min_size=10, max_size=10), STEPS)
 def test_order_holds(keys: str, steps: list[tuple[str, set[int], list[int]]]) -> None:
-    """Whatever is read, acknowledged, released and expires, each key goes in order, one caller at a time."""
+    """In any sequence of reads, acknowledgements, releases and expiries each key is in order, one caller at a time."""
     log = Partition(keys)
     claimed: dict[int, tuple[int, int]] = {}
     done: set[int] = set()
     begun: dict[str, int] = {}
-    for what, some, limits in steps:
+    for what, numbers_of_step, limits in steps:
         if what == "wait":
             log.now += 3000
         elif what == "restart":
             log.waiting = log.read()
         elif what != "claim":
-            log.settle(what, *[number for number in sorted(some) if number in claimed])
-            for number in some & claimed.keys():
+            log.settle(what, *[number for number in sorted(numbers_of_step) if number in claimed])
+            for number in numbers_of_step & claimed.keys():
                 done |= {number} if what == "acknowledge" else set()
                 claimed[number] = (claimed[number][0], 0)
         else:
             draft = log.draft()
-            given_all = log.give(draft, *(Poll(limit, 2.0, 1 << 20) for limit in limits), among=sorted(some))
+            given_all = log.give(draft, *(Poll(limit, 2.0, 1 << 20) for limit in limits), among=sorted(numbers_of_step))
             log.append(draft)
             callers = [(log.state.number, caller) for caller in range(len(limits))]
-            for caller, given in zip(callers, given_all, strict=True):
-                for number in given:
+            for caller, delivered in zip(callers, given_all, strict=True):
+                for number in delivered:
                     key = keys[number - 1]
                     same = [one for one in range(1, 11) if keys[one - 1] == key and one not in done and one != number]
-                    assert all(one in given for one in same if one < number)
-                    assert all(one in given or claimed.get(one, (0, 0))[1] + 1000 < log.now for one in same)
+                    assert all(one in delivered for one in same if one < number)
+                    assert all(one in delivered or claimed.get(one, (0, 0))[1] + 1000 < log.now for one in same)
                     assert number not in done
                     assert number in claimed or number > begun.get(key, 0)
                     begun[key] = max(number, begun.get(key, 0))
-                for number in given:
+                for number in delivered:
                     claimed[number] = (caller[0], log.now + 2000)
     assert State.decode(log.state.encode()).busy == log.state.busy
 
 
 def test_what_expires_soon_is_given_to_nobody() -> None:
-    """Where clocks differ another process may have passed such a message: it is done, and the next one is given."""
+    """A message that expires soon, which another process may have passed, is done; the next one is delivered."""
     log = Partition("aa")
     soon = ids.seconds_to_ticks(NOW / 1000 + 0.9)
     log.messages[0] = message(1, expires=soon)
@@ -162,17 +155,17 @@ def test_what_expires_soon_is_given_to_nobody() -> None:
 
 
 def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
-    """A release after some seconds is a claim until then: not while another caller has an earlier message of the key.
+    """A release with a delay is a claim until its end, but not while another caller has an earlier message of the key.
 
-    One that ends at once, or for as long as the queue says after a failure, gives the message up: that may be done.
+    A release without a delay, or with the queue's backoff, gives the message up, which is allowed.
     """
     log = Partition("aab")
     log.claim(limit=2)
     first = [ClaimReceipt(1, *at(number), 1, 0) for number in (1, 2)]
     log.now += 40_000
     assert log.claim(limit=1) == [1]
-    assert [one.status for one in log.draft().release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
-    assert [one.status for one in log.draft().release(first[1:], 0.0)] == [ReceiptStatus.DONE]
-    assert [one.status for one in log.draft().release(first[1:], lambda *_: 5.0)] == [ReceiptStatus.DONE]
+    assert [settlement.status for settlement in log.draft().release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
+    assert [settlement.status for settlement in log.draft().release(first[1:], 0.0)] == [ReceiptStatus.DONE]
+    assert [settlement.status for settlement in log.draft().release(first[1:], lambda *_: 5.0)] == [ReceiptStatus.DONE]
     log.now += 40_000
-    assert [one.status for one in log.draft().release(first[1:], 30.0)] == [ReceiptStatus.DONE]
+    assert [settlement.status for settlement in log.draft().release(first[1:], 30.0)] == [ReceiptStatus.DONE]

@@ -1,4 +1,4 @@
-"""Limits of claims: what an entry gives, beside the number of live claims that there are."""
+"""Limits of claims: the deliveries of an entry, compared with the number of live claims."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from queuey.messages import Message, Meta, Queue
 
 TIMING = ClaimTiming(margin=1.0)
 NOW = 1_000_000_000_000
-"""Milliseconds since 1970."""
+"""A start time, in milliseconds since 1970."""
 
 
 def at(number: int) -> Position:
-    """The position of the message of a number."""
     return number, 0
 
 
 class Partition:
-    """A log of a queue with limits.
+    """The log of a queue with limits.
 
     Args:
-        keys: The key of each message, by its number from 1 on; a dot stands for none.
+        keys: The key of each message, by its number from 1 on; a dot is a message without a key.
         total, per_key: The limits.
     """
 
@@ -46,13 +45,12 @@ class Partition:
         self.now = NOW
 
     def draft(self) -> EntryDraft:
-        """The next entry."""
         return EntryDraft(self.state, self.now, TIMING, None, None, self.limits)
 
     def give(self, draft: EntryDraft, *polls: Poll) -> list[list[int]]:
-        """Delivers whatever may be; returns which messages each poll gets."""
+        """Delivers all allowed messages; returns which messages each poll gets."""
         draft.deliver(polls, self.messages, self.messages)
-        return [[one.ticks for one in poll.given] for poll in polls]
+        return [[message.ticks for message in poll.given] for poll in polls]
 
     def append(self, draft: EntryDraft) -> None:
         """Appends an entry to the log, and reads it and a snapshot back."""
@@ -61,27 +59,25 @@ class Partition:
         self.state = State.decode(self.state.encode())
 
     def claim(self, limit: int = 100, ttl: float = 30.0) -> list[int]:
-        """Claims messages for one caller."""
         draft = self.draft()
-        [given] = self.give(draft, Poll(limit, ttl, 1 << 20))
+        [delivered] = self.give(draft, Poll(limit, ttl, 1 << 20))
         self.append(draft)
-        return given
+        return delivered
 
     def settle(self, what: str, *of: int, **how: float) -> list[ReceiptStatus]:
-        """Acknowledges, renews or releases messages."""
         draft = self.draft()
         settled = getattr(draft, what)([ClaimReceipt(1, *at(number)) for number in of], **how)
         self.append(draft)
-        return [one.status for one in settled]
+        return [settlement.status for settlement in settled]
 
     def live(self) -> list[int]:
-        """The messages that somebody may be working on."""
+        """Returns the messages that somebody may be working on."""
         expired = TIMING.expired(self.now)
-        return [one.ticks for one in self.messages if self.state.is_live(one.position, expired)]
+        return [message.ticks for message in self.messages if self.state.is_live(message.position, expired)]
 
 
 def test_limits_of_a_partition() -> None:
-    """The claims of a queue are divided; without limits there is nothing to count."""
+    """A queue's claims are divided among its partitions; without limits nothing is counted."""
     queue = Queue(application="acme", name="q", uid=1, qid=1, partitions=3, max_claimed=7)
     assert [limits_of(queue, number) for number in (1, 2, 3)] == [ClaimLimits(share, 0) for share in (3, 2, 2)]
     assert limits_of(Queue(application="acme", name="q", uid=1, qid=1), 1) is None
@@ -98,7 +94,7 @@ STEPS = st.lists(
 
 @given(st.text("ab.", min_size=8, max_size=8), st.integers(0, 4), st.integers(0, 2), STEPS)
 def test_never_more_than_there_are_places(keys: str, total: int, per_key: int, steps: list[tuple[str, int]]) -> None:
-    """Whatever callers do, the log never has more live claims than allowed, and what has a place can be claimed."""
+    """Whatever callers do, the log never exceeds the limit of live claims, and a message with a slot can be claimed."""
     log = Partition(keys, total, per_key)
     for what, number in steps:
         if what == "claim":
@@ -116,15 +112,15 @@ def test_never_more_than_there_are_places(keys: str, total: int, per_key: int, s
         of_keys = Counter(keys[one - 1] for one in live)
         assert not total or len(live) <= total
         assert not per_key or all(of_keys[key] <= per_key for key in "ab")
-        left = [one for one in log.messages if not log.state.is_known(one.position)]
-        free = [one for one in left if one.meta is None or not per_key or of_keys[keys[one.ticks - 1]] < per_key]
+        unclaimed = [message for message in log.messages if not log.state.is_known(message.position)]
+        free = [one for one in unclaimed if one.meta is None or not per_key or of_keys[keys[one.ticks - 1]] < per_key]
         shown = log.give(log.draft(), Poll(100, 0, 1 << 20))[0]
         assert bool(shown) or not free or (total and len(live) >= total)
 
 
 @pytest.mark.parametrize("limits", [{"per_key": 1}, {"total": 1}])
 def test_a_claim_that_is_over_by_another_clock(limits: dict[str, int]) -> None:
-    """Where a process with a fast clock has given a claim's place away, one with a slow clock does not renew it."""
+    """If a process with a fast clock has given a claim's slot away, one with a slow clock does not renew the claim."""
     log = Partition("aa", **limits)
     assert log.claim(ttl=30.0) == [1]
     log.now += 31_001

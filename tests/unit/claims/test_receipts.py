@@ -1,4 +1,4 @@
-"""Receipts as texts."""
+"""Tests of receipts as texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID = "c26ee9a01dd211b2a1b0d6b7c2ea5c4a"
     st.integers(0, 10**18 - 1),
 )
 def test_a_receipt_survives_its_text(partition: int, ticks: int, tail: int, number: int) -> None:
-    """What a caller sends back is what was handed out."""
+    """A receipt is parsed from its text as it was formatted."""
     low = ids.parse_position(f"{'0' * 16}{tail | 1 << 63:016x}")[1]
     receipt = ClaimReceipt(partition, ticks, low, number)
     assert parse_receipt(str(receipt)) == receipt
@@ -46,6 +46,6 @@ def test_a_receipt_survives_its_text(partition: int, ticks: int, tail: int, numb
     ],
 )
 def test_what_is_none(text: str) -> None:
-    """Texts that no receipt has are refused."""
+    """Text that is not a receipt is refused."""
     with pytest.raises(ValueError, match="is not a"):
         parse_receipt(text)

@@ -1,4 +1,4 @@
-"""The requests that wait for one log, and the steps by which they are answered."""
+"""Tests of the requests that wait for one log, and of the steps that answer them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = Queue(application="a", name="q", uid=1, qid=2, partitions=1)
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full"), StoreClosed("closed")])
 async def test_no_error_is_certain_of_what_may_be_done(error: StoreUnavailable | TooManyClaims) -> None:
-    """What another worker may have done is in doubt, whatever the error of doing it again is."""
+    """An entry that another worker may have written is in doubt, whatever the error of writing it again."""
     told: list[Outcome] = []
     for doubtful in (False, True):
         request = SettleRequest(QUEUE, "acknowledge", [ClaimReceipt(1, 1, 1, 1)])
@@ -35,7 +35,7 @@ async def test_no_error_is_certain_of_what_may_be_done(error: StoreUnavailable |
 
 @pytest.mark.parametrize("moment", [EntryDraft.__init__, EntryDraft.acknowledge, EntryDraft.deliver])
 def test_giving_up_while_an_entry_is_decided_on(moment: Callable[..., object]) -> None:
-    """The outcome is none if the entry does not have what was asked for, and unknown if it has."""
+    """A request cancelled during an entry has the outcome "none" if it is not in the entry, otherwise "unknown"."""
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)

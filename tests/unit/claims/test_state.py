@@ -1,4 +1,4 @@
-"""The state that follows from a claim log, beside a model that is as plain as can be."""
+"""The state that follows from a claim log, compared with a model that is as simple as possible."""
 
 from __future__ import annotations
 
@@ -23,52 +23,47 @@ from queuey.messages import Message
 TIMING = ClaimTiming(margin=1.0)
 IDS = st.integers(1, 12)
 NOW = 1_000_000_000_000
-"""Milliseconds since 1970."""
+"""A start time, in milliseconds since 1970."""
 
 
 def at(number: int) -> Position:
-    """The position of the message of a number."""
     return number, 0
 
 
 def message(number: int) -> Message:
-    """The message of a number."""
     return Message(number, 0, 1, 0, f"m{number}")
 
 
 def receipt(number: int, entry: int = 0) -> ClaimReceipt:
-    """A receipt of the message of a number."""
     return ClaimReceipt(1, number, 0, entry)
 
 
 def apply(state: State, draft: EntryDraft) -> Entry:
-    """Appends a draft to the log, and reads it back."""
     entry = decode_entry(encode_entry(draft.entry(7)))
     state.apply(state.number + 1, entry)
     return entry
 
 
 def claim(state: State, *numbers: int, now: int = NOW, ttl: float = 30.0) -> int:
-    """Delivers messages; returns the entry."""
     draft = EntryDraft(state, now, TIMING)
     poll = Poll(1000, ttl, 1 << 20)
     draft.deliver([poll], [message(number) for number in numbers], [message(number) for number in numbers])
-    assert [one.ticks for one in poll.given] == list(numbers)
+    assert [message.ticks for message in poll.given] == list(numbers)
     apply(state, draft)
     return state.number
 
 
 def settle(state: State, what: str, *receipts: ClaimReceipt, now: int = NOW, ttl: float = 30.0) -> list[ReceiptStatus]:
-    """Acknowledges, renews or releases; returns what became of each."""
+    """Acknowledges, renews or releases; returns the status of each."""
     draft = EntryDraft(state, now, TIMING)
-    found = draft.renew(receipts, ttl) if what == "renew" else getattr(draft, what)(receipts)
+    settlements = draft.renew(receipts, ttl) if what == "renew" else getattr(draft, what)(receipts)
     apply(state, draft)
-    return [one.status for one in found]
+    return [settlement.status for settlement in settlements]
 
 
 @dataclass
 class Model:
-    """What holds for each message, kept without any thought of speed."""
+    """The state of each message, kept without regard to speed."""
 
     number: int = 0
     cursor: int = 0
@@ -77,12 +72,11 @@ class Model:
     done: set[int] = field(default_factory=set)
 
     def is_done(self, number: int) -> bool:
-        """Whether it will not be delivered again."""
         return number in self.done or (number <= self.cursor and number not in self.claims)
 
 
 class Run:
-    """A state and the model, driven side by side."""
+    """A state and the model, with the same steps."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -90,7 +84,6 @@ class Run:
         self.now = NOW
 
     def do(self, step: tuple[str, list[int], int]) -> None:
-        """Does one step on both."""
         what, numbers, extra = step
         if what == "wait":
             self.now += extra * 700
@@ -100,8 +93,8 @@ class Run:
             self._claim(draft, sorted(set(numbers)), extra)
         elif what == "release all":
             draft.release_all()
-            for one in self.model.claims.values():
-                one[2] = 0
+            for claim in self.model.claims.values():
+                claim[2] = 0
         else:
             self._settle(draft, what, numbers, extra)
         apply(self.state, draft)
@@ -115,9 +108,9 @@ class Run:
         assert {place[0] for place in self.state.ended(TIMING.expired(self.now), 100)} == set(old)
         poll = Poll(1000, 2.0, 1 << 20)
         draft.deliver([poll], [message(n) for n in sorted(numbers)], [message(n) for n in numbers])
-        given = [n for n in sorted(numbers) if n in old] + new
-        assert [one.ticks for one in poll.given] == given
-        for n in given:
+        delivered = [n for n in sorted(numbers) if n in old] + new
+        assert [message.ticks for message in poll.given] == delivered
+        for n in delivered:
             model.claims[n] = [model.number + 1, model.claims.get(n, [0, 0])[1] + 1, self.now + 2000]
         if extra:
             draft.advance(at(extra), [at(n) for n in numbers])
@@ -127,20 +120,20 @@ class Run:
     def _settle(self, draft: EntryDraft, what: str, numbers: list[int], extra: int) -> None:
         model = self.model
         for n in numbers:
-            there = model.claims.get(n)
-            number = 0 if extra % 3 == 0 else (there[0] if there and extra % 3 == 1 else max(1, model.number - 1))
-            if there is None:
+            claim = model.claims.get(n)
+            number = 0 if extra % 3 == 0 else (claim[0] if claim and extra % 3 == 1 else max(1, model.number - 1))
+            if claim is None:
                 expected = ReceiptStatus.FINAL if number or model.is_done(n) else ReceiptStatus.DONE
             else:
-                expected = ReceiptStatus.DONE if number in {0, there[0]} else ReceiptStatus.SUPERSEDED
+                expected = ReceiptStatus.DONE if number in {0, claim[0]} else ReceiptStatus.SUPERSEDED
             calls: dict[str, Callable[[list[ClaimReceipt]], list[Settlement]]] = {
                 "ack": draft.acknowledge,
                 "release": draft.release,
                 "release later": partial(draft.release, delay=extra),
                 "renew": partial(draft.renew, ttl=extra),
             }
-            [found] = calls[what]([receipt(n, number)])
-            assert found.status is expected, (what, n, number, there)
+            [settlement] = calls[what]([receipt(n, number)])
+            assert settlement.status is expected, (what, n, number, claim)
             if expected is ReceiptStatus.DONE:
                 self._note(what, n, extra)
 
@@ -154,11 +147,10 @@ class Run:
         elif what == "release later" and n in model.claims:
             model.claims[n][2] = self.now + 1000 * extra if extra else 0
         elif what == "renew":
-            one = model.claims.setdefault(n, [0, 0, 0])
-            one[2] = max(one[2], self.now + 1000 * extra)
+            claim = model.claims.setdefault(n, [0, 0, 0])
+            claim[2] = max(claim[2], self.now + 1000 * extra)
 
     def compare(self) -> None:
-        """Both say the same."""
         state, model = self.state, self.model
         assert state.number == model.number
         kept = {place[0]: [one.number, one.deliveries, one.expires] for place, one in state.outstanding.items()}
@@ -181,7 +173,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_it_is_what_the_model_says(steps: list[tuple[str, list[int], int]]) -> None:
-    """Whatever is claimed, acknowledged, renewed and released: it says of each message what a plain model says."""
+    """After any claims, acknowledgements, renewals and releases the state of each message is that of the model."""
     run = Run()
     for step in steps:
         run.do(step)
@@ -191,7 +183,7 @@ def test_it_is_what_the_model_says(steps: list[tuple[str, list[int], int]]) -> N
 def test_a_snapshot_stands_for_all_entries(
     steps: list[tuple[str, list[int], int]], later: list[tuple[str, list[int], int]]
 ) -> None:
-    """Whoever goes on from a snapshot decides and ends as whoever has read every entry."""
+    """A process that starts from a snapshot decides like one that has read every entry."""
     run = Run()
     for step in steps:
         run.do(step)
@@ -201,18 +193,18 @@ def test_a_snapshot_stands_for_all_entries(
 
 
 def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
-    """Each has a secret of its own, also in a snapshot."""
+    """Callers of one entry have different secrets, also in a snapshot, so they cannot settle each other's claims."""
     state = State()
     draft = EntryDraft(state, NOW, TIMING)
     draft.deliver([Poll(1, 30, 1 << 20), Poll(1, 30, 1 << 20)], [], [message(1), message(2)])
     state.apply(1, decode_entry(encode_entry(draft.entry(7, secrets=[5, 6]))))
     first, second = ClaimReceipt(1, 1, 0, 1, 5), ClaimReceipt(1, 2, 0, 1, 6)
     made_up = [ClaimReceipt(1, 2, 0, 1, secret) for secret in (0, 5, 7)]
-    for known in (state, State.decode(state.encode())):
+    for copy in (state, State.decode(state.encode())):
         for what in ("acknowledge", "renew", "release"):
-            settled = [one.status for one in getattr(EntryDraft(known, NOW, TIMING), what)(made_up, *_ttl(what))]
+            settled = [one.status for one in getattr(EntryDraft(copy, NOW, TIMING), what)(made_up, *_ttl(what))]
             assert settled == [ReceiptStatus.SUPERSEDED] * 3
-        settled = [one.status for one in EntryDraft(known, NOW, TIMING).acknowledge([first, second])]
+        settled = [settlement.status for settlement in EntryDraft(copy, NOW, TIMING).acknowledge([first, second])]
         assert settled == [ReceiptStatus.DONE] * 2
 
 
@@ -221,7 +213,7 @@ def _ttl(what: str) -> list[float]:
 
 
 def test_bounds() -> None:
-    """A partition takes so many claims and remembers so many ids that nobody had claimed, and says when that is all."""
+    """A partition has limits of claims and of remembered unclaimed ids, and says when they are reached."""
     state = State()
     for first in range(0, MOST_OUTSTANDING, 1000):
         claim(state, *range(first + 1, first + 1001))
@@ -245,7 +237,7 @@ def test_bounds() -> None:
 
 
 def test_how_long_superseded_ones_are_remembered() -> None:
-    """The newest are kept, as many as can be claimed at once, for a day after that at most."""
+    """The newest superseded ids are kept, as many as can be claimed at once, for a day at most."""
     state = State()
     for first in range(0, MOST_SUPERSEDED + 1000, 1000):
         numbers = range(first + 1, first + 1001)
@@ -276,7 +268,7 @@ def test_only_the_next_entry() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x03", msgspec.msgpack.encode([3, "other", {}])])
 def test_unknown_formats(body: bytes) -> None:
-    """What a later program wrote is refused, and not taken for something else."""
+    """An entry or snapshot of a later version is refused."""
     with pytest.raises(UnknownFormat, match="format"):
         decode_entry(body)
     with pytest.raises(UnknownFormat, match="format"):
@@ -284,7 +276,7 @@ def test_unknown_formats(body: bytes) -> None:
 
 
 def test_the_mark_of_expired_messages() -> None:
-    """Once marked, entries and snapshots have format 2, which 0.1.0 refuses; others have the former one."""
+    """With the mark, entries and snapshots have format 2, which 0.1.0 refuses; without it, the former one."""
     state = State()
     assert decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).entry(1))).format == 1
     assert msgspec.msgpack.decode(state.encode())[0] == 1
@@ -300,7 +292,7 @@ def test_the_mark_of_expired_messages() -> None:
 
 
 def test_how_long_entries_are() -> None:
-    """An entry of a hundred ids is below three kilobytes, and one of nothing takes about thirty bytes."""
+    """An entry of a hundred ids is below three kilobytes, and an empty one about thirty bytes."""
     draft = EntryDraft(State(), NOW, TIMING)
     draft.deliver([Poll(100, 30, 1 << 20)], [], [Message(1 << 57, n << 40, 1, 0, "x") for n in range(100)])
     assert len(encode_entry(draft.entry(1 << 62))) < 3000
@@ -309,12 +301,12 @@ def test_how_long_entries_are() -> None:
 
 @given(st.floats(0.001, 43_200), st.floats(0, 5))
 def test_answers_leave_time(ttl: float, margin: float) -> None:
-    """Whoever is told of a claim in time has some of it left: the margin, or half of a short one."""
+    """A claim that is answered in time has time left: the margin, or half of a short one."""
     assert ttl - ClaimTiming(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2), abs=1e-9)
 
 
 def test_a_clock_that_goes_back() -> None:
-    """What had ended by one clock has not by one that stands lower, and is found again later."""
+    """A claim that has ended by one clock has not ended by a slower one, and is found again later."""
     state = State()
     claim(state, 1, ttl=5)
     assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
@@ -345,7 +337,7 @@ def test_a_claim_from_the_future_is_over(ahead: int, *, read_again: bool) -> Non
 
 
 def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
-    """Its holder, who is still at work, keeps it by a renewal, which ends when a renewal made now does."""
+    """The holder of a claim from the future keeps it by a renewal, which ends when a renewal made now does."""
     state = State()
     number = claim(state, 1, now=NOW + YEAR)
     assert settle(state, "renew", receipt(1, number)) == [ReceiptStatus.DONE]
@@ -367,7 +359,7 @@ def test_a_delay_from_the_future_is_over() -> None:
 
 
 def test_a_clock_that_goes_back_and_forth() -> None:
-    """A claim that was over because it ended too late is one again when the clock says so, and then ends in time."""
+    """A claim that was over because it ended too late is valid again when the clock says so, and then ends in time."""
     state = State()
     claim(state, 1, now=NOW + YEAR)
     assert state.ended(TIMING.expired(NOW), 10) == [at(1)]
@@ -378,7 +370,7 @@ def test_a_clock_that_goes_back_and_forth() -> None:
 
 
 def test_only_cancelled_messages_change_the_form() -> None:
-    """Entries and snapshots of logs in which nothing was cancelled have the form that version 0.1.0 writes."""
+    """Without cancelled messages entries and snapshots of a log have the form of version 0.1.0."""
     state = State()
     claim(state, 1, 2)
     draft = EntryDraft(state, NOW, TIMING)
@@ -387,19 +379,19 @@ def test_only_cancelled_messages_change_the_form() -> None:
     assert [cancel(draft, receipt(1)), cancel(draft, receipt(3))] == ["claimed", "removed"]
     assert [*plain, [[1, 0]]][0::20] == msgspec.msgpack.decode(encode_entry(draft.entry(7)))[0::20]
     apply(state, draft)
-    for known in (state, State.decode(state.encode())):
-        assert known.cancelled == {at(1)}
-        assert [one.cancelled for one in EntryDraft(known, NOW, TIMING).renew([receipt(1), receipt(2)], 9)] == [
+    for copy in (state, State.decode(state.encode())):
+        assert copy.cancelled == {at(1)}
+        assert [one.cancelled for one in EntryDraft(copy, NOW, TIMING).renew([receipt(1), receipt(2)], 9)] == [
             True,
             False,
         ]
-        settle(known, "release", receipt(1), receipt(2))
-        assert (known.cancelled, list(known.outstanding)) == (set(), [at(2)])
-        assert len(msgspec.msgpack.decode(known.encode())) == 15
+        settle(copy, "release", receipt(1), receipt(2))
+        assert (copy.cancelled, list(copy.outstanding)) == (set(), [at(2)])
+        assert len(msgspec.msgpack.decode(copy.encode())) == 15
 
 
 def test_who_does_not_know_the_mark_delivers_again() -> None:
-    """The delivery of version 0.1.0 is a new one, which nobody has cancelled."""
+    """Version 0.1.0, which ignores the mark, delivers the message again; that delivery is not cancelled."""
     state = State()
     claim(state, 1)
     draft = EntryDraft(state, NOW, TIMING)

@@ -1,1 +1,1 @@
-"""What a client decides without a server."""
+"""Tests of decisions of a client, without a server."""

@@ -1,4 +1,4 @@
-"""Claims in the hands of a client: what is sent about them and when, by a clock of one's own."""
+"""Tests of held claims of a client: which requests are sent about them and when, by a test clock."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from queuey.client.errors import ErrorAnswer
 
 
 def holding() -> tuple[HeldClaims, list[float]]:
-    """Gives claims that are held, and the clock: its last number is the time."""
+    """Returns held claims, and the clock, whose last number is the time."""
     times = [100.0]
     return HeldClaims(lambda: times[-1]), times
 
 
 def due(held: HeldClaims) -> Work:
-    """Gives what is to be sent first."""
     work = held.work()
     assert work is not None
     return work
 
 
 def test_claims_are_renewed_at_half_their_time_together() -> None:
-    """One request renews what is due and what is due soon; each queue has its own."""
+    """One request renews the claims of a queue that are due or due soon; each queue has its own request."""
     held, times = holding()
     assert held.pause() is None
-    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
+    first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
     other, later = held.add("p", "r1", 40, 100), held.add("q", "r3", 40, 110)
     assert held.pause() == 20
     assert held.work() is None
@@ -40,35 +39,35 @@ def test_claims_are_renewed_at_half_their_time_together() -> None:
         paths.append(work.calls[0].path)
         held.done(work, 120, [])
     assert sorted(paths) == ["p/claims/renew", "q/claims/renew"]
-    assert [claim.end for claim in (one, two, other, later)] == [160, 160, 160, 150]
+    assert [claim.end for claim in (first, second, other, later)] == [160, 160, 160, 150]
     assert held.pause() == 10
 
 
 def test_a_renewal_that_fails_is_tried_again() -> None:
-    """What fails is tried again soon, whatever an answer says, and given up when the claim's time is over."""
+    """A renewal that fails is tried again soon, whatever the error, and given up when the claim has expired."""
     held, times = holding()
-    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
+    first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
     held.failed(due(held), ConnectionLost("broken"))
     assert held.pause() == 4
     times.append(124.0)
     held.done(due(held), 124, ["r2"])
-    assert (one.state, two.state, one.end) == ("held", "lost", 164)
+    assert (first.state, second.state, first.end) == ("held", "lost", 164)
     times.append(144.0)
     held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
-    assert (one.state, held.pause()) == ("held", 4)
+    assert (first.state, held.pause()) == ("held", 4)
     times.append(164.0)
     held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
-    assert (one.state, held.pause()) == ("lost", None)
+    assert (first.state, held.pause()) == ("lost", None)
 
 
 def test_a_deleted_queue_has_no_claims() -> None:
-    """The service says that a queue is gone: its claims are lost at once."""
+    """If the service says that a queue is gone, its claims are lost at once."""
     held, times = holding()
-    one = held.add("q", "r1", 40, 100)
+    claim = held.add("q", "r1", 40, 100)
     times.append(120.0)
     held.failed(due(held), QueueNotFound(ErrorAnswer(status=404)))
-    assert (one.state, held.pause()) == ("lost", None)
+    assert (claim.state, held.pause()) == ("lost", None)
 
 
 def test_what_fails_waits_for_what_works() -> None:
@@ -92,7 +91,7 @@ def test_what_fails_waits_for_what_works() -> None:
 
 
 def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
-    """With the same delay, since the service may have got the renewal last; nothing else is released with it."""
+    """A claim released during a renewal is released again with the same delay, as the renewal may have come later."""
     held, times = holding()
     held.add("q", "r1", 40, 100)
     refused, now, later, left = (held.add("q", f"r{n}", 40, 100) for n in range(2, 6))
@@ -137,29 +136,29 @@ os._exit(len(left) or not calls)
 
 @pytest.mark.needs_programs
 def test_a_child_leaves_claims_to_its_parent() -> None:
-    """A process that was forked neither renews nor releases what its parent holds, and renews claims of its own."""
+    """A forked process neither renews nor releases its parent's claims, and renews its own."""
     command = [sys.executable, "-W", "ignore", "-c", FORKED]
     subprocess.run(command, check=True, timeout=60)
 
 
 def test_a_finished_claim_is_acknowledged_soon() -> None:
-    """What is done does not wait for a long job; nor is it forgotten when it was finished during a renewal."""
+    """A finished claim is acknowledged soon, without waiting for a long job, also if it finished during a renewal."""
     held, times = holding()
-    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
+    first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
     renewal = due(held)
-    held.finish(one)
+    held.finish(first)
     held.done(renewal, 120, [])
-    assert (one.state, two.state, held.pause()) == ("finished", "held", SOON)
+    assert (first.state, second.state, held.pause()) == ("finished", "held", SOON)
     times.append(120.0 + SOON)
     work = due(held)
     assert work.calls[0].path == "q/claims/ack"
     held.done(work, 120.5, [])
-    assert (one.state, two.state) == ("ended", "held")
+    assert (first.state, second.state) == ("ended", "held")
 
 
 def test_a_refusal_of_some_receipts_spares_the_others() -> None:
-    """Of claims that are renewed together only those of before a purge are lost; the others are renewed again."""
+    """If some receipts of a renewal are refused, claims from before a purge are lost; others are renewed again."""
     held, times = holding()
     one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda claim: claim.receipt)
     times.append(120.0)
@@ -170,7 +169,7 @@ def test_a_refusal_of_some_receipts_spares_the_others() -> None:
 
 
 def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
-    """It is not renewed at once, so that the loop can release it; the others are renewed as usual."""
+    """A claim that came too late is not renewed at once, so that the loop can release it; the others are."""
     held, _ = holding()
     late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
     assert due(held).claims == (last,)

@@ -1,1 +1,1 @@
-"""What starts servers on this machine."""
+"""Tests of the programs that start servers on this machine."""

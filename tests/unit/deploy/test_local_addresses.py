@@ -1,4 +1,4 @@
-"""Clusters on one machine get addresses of their own."""
+"""Each cluster on one machine gets its own addresses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all o
 
 
 def blocks() -> list[tuple[int, int]]:
-    """Two blocks that nobody has."""
-    with claim(WANTED) as one, claim(WANTED) as two:
-        return [(one.number, one.shift), (two.number, two.shift)]
+    with claim(WANTED) as first, claim(WANTED) as second:
+        return [(first.number, first.shift), (second.number, second.shift)]
 
 
 def occupants(block: Block) -> set[tuple[str, int]]:
-    """Where servers of a block may listen."""
     own = {(block.address(index), block.port(port)) for index in range(3) for port in (2181, 7000, 9042)}
     return own | {("127.0.0.1", block.jmx_port(index)) for index in range(3)}
 
@@ -43,14 +41,14 @@ def test_blocks_do_not_meet(first: int, second: int) -> None:
 
 @given(NUMBERS)
 def test_ports_for_jmx_are_not_handed_out_by_the_kernel(number: int) -> None:
-    """No client's port can be in the way: those begin above."""
+    """Ports for JMX are below the kernel's range, so that no client's port conflicts with them."""
     with socket.socket() as guard:
         assert all(1024 < Block(number, 0, guard).jmx_port(index) < 32_768 for index in range(3))
 
 
 @linux
 def test_a_taken_port_leads_to_the_next_block() -> None:
-    """A block on which something listens already is left alone."""
+    """A block on which a server already listens is skipped."""
     first, second = blocks()
     with socket.socket() as busy:
         busy.bind((addresses.addresses(first[0])[1], 9042 + first[1]))
@@ -61,7 +59,7 @@ def test_a_taken_port_leads_to_the_next_block() -> None:
 
 @linux
 def test_a_claimed_block_is_not_claimed_again() -> None:
-    """A block belongs to one cluster until that gives it back, even before its servers listen."""
+    """A block belongs to one cluster until that releases it, even before its servers listen."""
     first, second = blocks()
     with claim(WANTED, [first]):
         with claim(WANTED, [first, second]) as other:
@@ -73,7 +71,7 @@ def test_a_claimed_block_is_not_claimed_again() -> None:
 
 @linux
 def test_a_port_taken_everywhere_leads_to_other_ports() -> None:
-    """Where something listens on a port of all addresses, servers get other ports."""
+    """If a program listens on a port of all addresses, servers get other ports."""
     (number, _), _ = blocks()
     with socket.socket() as busy:
         busy.bind(("0.0.0.0", 0))
@@ -84,6 +82,6 @@ def test_a_port_taken_everywhere_leads_to_other_ports() -> None:
 
 
 def test_an_address_that_is_not_ours() -> None:
-    """Where other addresses of the loopback network are missing, the error says what to do."""
+    """If other loopback addresses are missing, the error says what to do."""
     with pytest.raises(NoFreeAddress, match="ifconfig lo0 alias"):
         addresses.is_free("192.0.2.1", 9042)

@@ -1,4 +1,4 @@
-"""Jars are fetched once, as a whole or not at all."""
+"""Jars are fetched once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ class Maven:
         monkeypatch.setenv("PATH", str(directory), prepend=":")
 
     def count(self) -> int:
-        """How often it ran."""
         return len(self.runs.read_text().splitlines())
 
 
 @pytest.fixture
 def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maven]:
-    """Maven without a network; jgo has nothing."""
+    """Provides Maven without a network, and an empty cache of jgo."""
 
     def nothing(*_: object) -> None:
         raise CannotFetch("no network")
@@ -53,28 +52,28 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maven]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A cache that is not there yet."""
+    """Names a cache that does not exist yet."""
     return tmp_path / "cache"
 
 
 def test_fetched_once(maven: Maven, cache: Path) -> None:
-    """What is in the cache is not fetched again."""
-    there = jars.fetch(BUNDLE, cache)
-    assert [path.name for path in there.iterdir()] == ["things-1.0.jar"]
-    assert jars.fetch(BUNDLE, cache) == there
+    """A cached jar is not fetched again."""
+    fetched = jars.fetch(BUNDLE, cache)
+    assert [path.name for path in fetched.iterdir()] == ["things-1.0.jar"]
+    assert jars.fetch(BUNDLE, cache) == fetched
     assert maven.count() == 1
 
 
 def test_fetched_by_one_of_many(maven: Maven, cache: Path) -> None:
-    """Of those that want the same at the same time one fetches, and all get it."""
+    """One of several simultaneous callers fetches the jar, and all get it."""
     with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: jars.fetch(BUNDLE, cache), range(4)))
-    assert found == {cache / BUNDLE.name}
+        jars_fetched = set(pool.map(lambda _: jars.fetch(BUNDLE, cache), range(4)))
+    assert jars_fetched == {cache / BUNDLE.name}
     assert maven.count() == 1
 
 
 def test_half_a_jar(maven: Maven, cache: Path) -> None:
-    """A jar that was cut off is not put into the cache, and the next attempt starts afresh."""
+    """A truncated jar is not put into the cache, and the next attempt starts again."""
     whole = maven.jar.read_bytes()
     maven.jar.write_bytes(whole[:-10])
     with pytest.raises(CannotFetch, match=r"(?s)things-1.0: no network.*things-1.0.jar was not fetched as a whole"):
@@ -85,16 +84,16 @@ def test_half_a_jar(maven: Maven, cache: Path) -> None:
 
 
 def test_left_by_one_that_was_killed(maven: Maven, cache: Path) -> None:
-    """What an interrupted fetch left is neither used nor kept."""
-    left = cache / f"{BUNDLE.name}-abc" / "lib"
-    left.mkdir(parents=True)
-    there = jars.fetch(BUNDLE, cache)
-    assert not left.exists()
-    assert [path.name for path in there.iterdir()] == ["things-1.0.jar"]
+    """The leftovers of an interrupted fetch are neither used nor kept."""
+    leftover = cache / f"{BUNDLE.name}-abc" / "lib"
+    leftover.mkdir(parents=True)
+    fetched = jars.fetch(BUNDLE, cache)
+    assert not leftover.exists()
+    assert [path.name for path in fetched.iterdir()] == ["things-1.0.jar"]
 
 
 def test_project_names_the_coordinates() -> None:
-    """Maven is asked for exactly what the bundle lists."""
+    """Maven is asked for exactly the jars of the bundle."""
     text = jars.project(BUNDLE)
     one = "<dependency><groupId>org.things</groupId><artifactId>things</artifactId><version>1.0</version></dependency>"
     assert one in text

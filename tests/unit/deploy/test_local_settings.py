@@ -1,4 +1,4 @@
-"""What the servers are told: cassandra.yaml, zoo.cfg, tokens."""
+"""Tests of the servers' settings: cassandra.yaml, zoo.cfg, tokens."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ NODE = cassandra.Place(
 
 
 def rendered(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the options are
-    """The settings of a node."""
     settings: dict[str, Any] = json.loads(cassandra.render(NODE, CassandraOptions(**options)))
     return settings
 
 
 def test_transactions_are_those_of_production() -> None:
-    """A test cluster decides transactions in the way that production is advised to, unless it is told otherwise."""
+    """By default a test cluster has the Paxos variant that is advised for production."""
     sample = Path(__file__).parents[3] / "deploy" / "cassandra" / "queuey.yaml"
     assert rendered()["paxos_variant"] == yaml.safe_load(sample.read_text())["paxos_variant"]
     assert rendered(settings={"paxos_variant": "v1"})["paxos_variant"] == "v1"
 
 
 def test_a_node_of_several_data_centres() -> None:
-    """Nodes of other data centres know it by another address than those of its own, which use where it listens."""
+    """Nodes of other data centres use a node's broadcast address; those of its own use its listen address."""
     assert rendered()["endpoint_snitch"] == "SimpleSnitch"
     assert "broadcast_address" not in rendered()
     sites = (Site("east", "127.9.9.4"), Site("west", "127.9.9.5"), Site("west", "127.9.9.6"))
@@ -58,20 +57,20 @@ def test_a_node_of_several_data_centres() -> None:
     ],
 )
 def test_commitlog_sync(sync: str, lines: dict[str, str]) -> None:
-    """Each way to sync has exactly the lines that Cassandra allows beside it."""
+    """Each way to sync has exactly the lines that Cassandra allows with it."""
     settings = rendered(commitlog_sync=sync)
     assert {name: value for name, value in settings.items() if name.startswith("commitlog_sync")} == lines
 
 
 def test_open_unless_asked_otherwise() -> None:
-    """Passwords and encryption come only when they are asked for."""
+    """Passwords and encryption are off by default."""
     assert rendered().keys().isdisjoint({"authenticator", "client_encryption_options"})
     assert rendered(authentication=True)["authenticator"] == "PasswordAuthenticator"
 
 
 @pytest.mark.parametrize("authority", [None, Path("/ca.pem")])
 def test_encryption(authority: Path | None) -> None:
-    """Clients have to encrypt, and to show a certificate exactly if there is somebody to vouch for it."""
+    """Clients must encrypt, and present a certificate exactly if a CA is given."""
     lines = rendered(tls=Tls(Path("/key.pem"), authority))["client_encryption_options"]
     assert (lines["enabled"], lines["optional"], lines["keystore"]) == (True, False, "/key.pem")
     assert lines["require_client_auth"] == (authority is not None)
@@ -88,19 +87,19 @@ def test_encryption(authority: Path | None) -> None:
     ],
 )
 def test_mode(answer: str, mode: str | None) -> None:
-    """What a server is stands in its answer, and nothing if it does not serve."""
+    """The mode of a server is read from its answer, and is empty if it does not serve."""
     assert zookeeper.mode(answer) == mode
 
 
 def test_log_settings_are_well_formed() -> None:
-    """A directory with characters that mean something in XML does no harm."""
+    """A directory with special characters of XML gives well-formed log settings."""
     text = logback.render(Path("/tmp/a & b/system.log"), ["some.logger"])
     assert "<file>/tmp/a &amp; b/system.log</file>" in text
     assert '<logger name="some.logger" level="WARN"/>' in text
 
 
 def test_what_a_quick_node_does_without() -> None:
-    """A quick node has beans and a schema that outlives a kill where they are asked for; one that is not has both."""
+    """A quick node has JMX and a durable schema only on request; a normal one has both."""
     assert cassandra.WITHOUT_FLUSH not in cassandra.speed(CassandraOptions())
     assert cassandra.WITHOUT_FLUSH in cassandra.speed(CassandraOptions(restarts=False))
     assert cassandra.WITHOUT_BEANS in cassandra.speed(CassandraOptions())

@@ -1,1 +1,1 @@
-"""What is decided on consumer groups."""
+"""Tests of decisions about consumer groups."""

@@ -1,4 +1,4 @@
-"""A group that is driven by its pure functions alone: its state, its sessions, and its clock."""
+"""A group that only its pure functions change: its state, its sessions, and its clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
 
 
 def limited(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> Credential:
-    """Returns a key for some queues."""
     grant = Grant("shop", frozenset(allow), patterns)
     return Credential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
 
@@ -33,11 +32,11 @@ class LivingGroup:
     """A group.
 
     Attributes:
-        state: As it is stored.
+        state: The stored state.
         now: The clock.
         seen: When members were seen.
-        queues: Those that there are.
-        rights: Of credentials.
+        queues: The existing queues.
+        rights: The rights of credentials.
     """
 
     def __init__(self, *queues: Queue) -> None:
@@ -58,21 +57,21 @@ class LivingGroup:
     def enter(
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
-        """Joins with a first heartbeat, and plans when that is due."""
+        """Joins, sends a first heartbeat, and plans when that is due."""
         number = self.add(patterns, credential, instance, grace)
         self.change(lambda draft: draft.be_present(number))
         self.rest()
         return number
 
     def rest(self) -> None:
-        """Waits until a plan is due, and makes it; all members are seen."""
+        """Waits until a plan is due, and makes it, with all members seen."""
         if self.state.head.due is not None:
             self.now = max(self.now, self.state.head.due)
             self.seen = dict.fromkeys(self.state.members, self.now)
             self.change(lambda draft: draft.plan(self.queues, self.rights))
 
     def change(self, act: Callable[[GroupDraft], object]) -> int:
-        """Changes the state, as it would be stored and read again."""
+        """Changes the state, which is stored and read again."""
         draft = self.draft()
         made = act(draft)
         change = draft.change()
@@ -88,7 +87,6 @@ class LivingGroup:
         return GroupDraft(self.state, self.now, SLACK, self.seen)
 
     def targets(self) -> dict[tuple[str, int], int]:
-        """Returns the members of the plan."""
         return {
             (planned.name, partition): target.member
             for planned in self.state.plan.values()

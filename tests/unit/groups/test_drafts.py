@@ -19,7 +19,7 @@ def states(group: LivingGroup) -> dict[int, MemberState]:
 
 
 def test_a_new_member_has_no_targets() -> None:
-    """Its first heartbeat gives it some; nobody waits for one whose answer was lost."""
+    """A new member gets targets after its first heartbeat; others do not wait for one whose answer was lost."""
     group = LivingGroup(queue("orders"))
     lost = group.add()
     assert group.change(lambda draft: draft.plan(group.queues, group.rights)) == 0
@@ -36,7 +36,7 @@ def test_a_new_member_has_no_targets() -> None:
 
 
 def test_numbers_count_up_and_epochs_too() -> None:
-    """A first epoch is 2 S ahead, above all of a group that was removed; later ones are by the clock."""
+    """Numbers and epochs ascend: a first epoch is 2 S ahead of any removed group's; later ones follow the clock."""
     group = LivingGroup(queue("orders"))
     first = group.enter()
     assert group.state.head.born == group.state.head.epoch == NOW + 2 * SLACK
@@ -52,13 +52,13 @@ def test_numbers_count_up_and_epochs_too() -> None:
 
 
 def test_a_session_is_over_when_every_clock_says_so() -> None:
-    """S after its end; seen, joined and a move of the group count."""
+    """A session is over S after its end, so by every clock; being seen, joining and moves of the group count."""
     group = LivingGroup(queue("orders"))
-    one = group.enter()
-    group.seen = {one: NOW + 500}
+    number = group.enter()
+    group.seen = {number: NOW + 500}
     for late, over in ((0, False), (1, True)):
         group.now = NOW + 500 + 10_000 + SLACK + late
-        assert [member.number for member in group.draft().end_sessions()] == [one] * over
+        assert [member.number for member in group.draft().end_sessions()] == [number] * over
     group.seen = {}
     group.now = NOW + 10_000 + SLACK + 1
     assert group.draft().end_sessions() != []
@@ -70,7 +70,7 @@ def test_a_session_is_over_when_every_clock_says_so() -> None:
 
 @pytest.mark.parametrize(("instance", "grace"), [("", 0), ("", 60_000), ("a", 0)])
 def test_who_leaves_is_gone(instance: str, grace: int) -> None:
-    """With a plan for the rest; only an instance that has a grace may come back."""
+    """A member that leaves is removed with a plan for the rest; only an instance with a grace may come back."""
     group = LivingGroup(queue("orders"))
     one, two = group.enter(instance=instance, grace=grace), group.enter()
     group.change(lambda draft: draft.leave(one, returns=True))
@@ -80,7 +80,7 @@ def test_who_leaves_is_gone(instance: str, grace: int) -> None:
 
 
 def test_a_member_that_drains_loses_its_targets_and_stays() -> None:
-    """A heartbeat that comes late does not take that back."""
+    """A draining member loses its targets and stays; a late heartbeat does not undo that."""
     group = LivingGroup(queue("orders"))
     one, two = group.enter(), group.enter()
     group.change(lambda draft: draft.drain(one))
@@ -91,7 +91,7 @@ def test_a_member_that_drains_loses_its_targets_and_stays() -> None:
 
 
 def test_an_instance_that_returns_has_what_it_had() -> None:
-    """In an epoch of its own, at once, and nobody else's targets move; the others got nothing of it meanwhile."""
+    """A returning instance has its targets again at once, in its own epoch, and no other targets move."""
     group = LivingGroup(queue("orders", 6))
     one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
     before = group.targets()
@@ -113,7 +113,7 @@ def test_an_instance_that_returns_has_what_it_had() -> None:
 
 
 def test_an_instance_that_returns_alone_moves_nothing() -> None:
-    """If nobody came meanwhile, no plan follows."""
+    """If no one else has joined meanwhile, no plan follows the return."""
     group = LivingGroup(queue("orders", 6))
     one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
     before = group.targets()
@@ -125,11 +125,11 @@ def test_an_instance_that_returns_alone_moves_nothing() -> None:
 
 
 def test_an_instance_takes_the_place_of_a_living_one() -> None:
-    """It has its targets; of another instance, and of a member that drains, it has none."""
+    """A new instance gets the targets of a living one of its name, but none of another instance or a draining one."""
     group = LivingGroup(queue("orders"))
-    one = group.enter(instance="a")
+    member = group.enter(instance="a")
     two = group.add(instance="a")
-    assert states(group) == {one: "present", two: "new"}
+    assert states(group) == {member: "present", two: "new"}
     group.change(lambda draft: draft.be_present(two))
     assert states(group) == {two: "present"}
     assert set(group.targets().values()) == {two}
@@ -141,7 +141,7 @@ def test_an_instance_takes_the_place_of_a_living_one() -> None:
 
 
 def test_an_instance_with_other_wishes_or_rights() -> None:
-    """It keeps what it asks for; with other rights it has only what a plan gives."""
+    """A returning instance keeps the targets that it asks for; with other rights it waits for the next plan."""
     group = LivingGroup(queue("orders"), queue("reports"))
     group.enter(instance="a")
     two = group.add(("orders",), instance="a")
@@ -157,22 +157,22 @@ def test_an_instance_with_other_wishes_or_rights() -> None:
 
 
 def test_an_instance_belongs_to_its_credential() -> None:
-    """Until the member is gone, its grace included."""
+    """An instance belongs to its credential until the member is gone, including its grace."""
     group = LivingGroup(queue("orders"))
-    one = group.enter(instance="a", grace=5_000)
+    member = group.enter(instance="a", grace=5_000)
     with pytest.raises(InstanceTaken, match="'a'"):
         group.add(credential=limited("*"), instance="a")
-    group.change(lambda draft: draft.leave(one, returns=True))
+    group.change(lambda draft: draft.leave(member, returns=True))
     group.now += 5_000 + SLACK
     with pytest.raises(InstanceTaken):
         group.add(credential=limited("*"), instance="a")
     group.now += 1
-    assert group.add(credential=limited("*"), instance="a") == one + 1
+    assert group.add(credential=limited("*"), instance="a") == member + 1
     assert group.state.head.due is not None
 
 
 def test_a_session_that_is_over_begins_the_grace_of_an_instance() -> None:
-    """Its targets stay meanwhile, and go then."""
+    """The end of an instance's session begins its grace: its targets stay meanwhile, and are removed then."""
     group = LivingGroup(queue("orders"))
     one, two = group.enter(instance="a", grace=5_000), group.enter()
     before = group.targets()
@@ -190,7 +190,7 @@ def test_a_session_that_is_over_begins_the_grace_of_an_instance() -> None:
 
 
 def test_plans_rest() -> None:
-    """The longer, the more there were; after 10 s without any, not at all. What comes meanwhile shares the next."""
+    """After a plan the next one waits, longer with more plans, not at all after 10 s without; changes share it."""
     group = LivingGroup(queue("orders"))
     rests = []
     group.enter()
@@ -210,7 +210,7 @@ def test_plans_rest() -> None:
 
 
 def test_bounds_of_a_group() -> None:
-    """Members, joins within an hour, subscriptions and their bytes: refused with a reason, and nothing is changed."""
+    """Members, joins per hour, subscriptions and their bytes are limited: refused with a reason, without a change."""
     group = LivingGroup(queue("orders"))
     draft = group.draft()
     for _ in range(bounds.MAX_MEMBERS):
@@ -243,7 +243,7 @@ def test_bounds_of_a_group() -> None:
 
 
 def test_slots_are_used_again() -> None:
-    """Members that come and go leave no rows."""
+    """Slots of former members are reused, so that no rows are left."""
     group = LivingGroup(queue("orders"))
     for number in range(1, 6):
         group.enter((f"orders-{number}",))
@@ -255,7 +255,7 @@ def test_slots_are_used_again() -> None:
 
 
 def test_nothing_that_changes_is_nothing_to_write() -> None:
-    """Of members that nobody knows, and of a group that there is not."""
+    """Unknown members, and a missing group, cause no writes."""
     group = LivingGroup(queue("orders"))
     draft = group.draft()
     draft.leave(7)
@@ -270,9 +270,9 @@ def test_nothing_that_changes_is_nothing_to_write() -> None:
 
 
 def test_a_repeated_leave_keeps_the_grace() -> None:
-    """Its answer was lost: the instance stays absent, and what it had is kept."""
+    """A leave repeated after a lost answer keeps the grace: the instance stays absent, and its targets are kept."""
     group = LivingGroup(queue("orders"))
-    one = group.enter(instance="a", grace=60_000)
+    member = group.enter(instance="a", grace=60_000)
     for _ in range(2):
-        group.change(lambda draft: draft.leave(one, returns=True))
-    assert states(group) == {one: "absent"}
+        group.change(lambda draft: draft.leave(member, returns=True))
+    assert states(group) == {member: "absent"}

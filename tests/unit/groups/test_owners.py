@@ -1,4 +1,4 @@
-"""Who becomes owner of a partition, and who stops being that."""
+"""Tests of which member becomes owner of a partition, and when it stops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UID = 7
 
 
 def group(targets: dict[int, int], *, epoch: int = 20, born: int = 10, **members: MemberState) -> GroupState:
-    """Returns a group with members, by ``m`` and number, and targets by partition."""
+    """Returns a group with members, named ``m`` and a number, and targets by partition."""
     made = {
         int(name[1:]): Member(0, int(name[1:]), b"", 0, "", 10_000, 30_000, 0, 1, state)
         for name, state in members.items()
@@ -31,7 +31,7 @@ def changes(made: HandOver) -> list[tuple[int, int, str]]:
 
 
 def test_a_free_partition_goes_to_its_target() -> None:
-    """Whether it has a row or not; nothing but owner, epoch and origin changes."""
+    """A free partition goes to its target, with or without a row; only owner, epoch and origin change."""
     state = group({1: 3, 2: 3}, m3="present")
     rows = {1: OwnedOffset(1, (5, 5), 1.0)}
     made = hand_over(state, UID, rows, {})
@@ -40,7 +40,7 @@ def test_a_free_partition_goes_to_its_target() -> None:
 
 
 def test_only_present_members_take() -> None:
-    """No member that is new, leaving, away or gone, and nobody without a plan."""
+    """New, leaving, absent and removed members get no partitions, and without a plan no member does."""
     states: tuple[MemberState, ...] = ("new", "leaving", "absent")
     for state in states:
         assert hand_over(group({1: 3}, m3=state), UID, {}, {}) == HandOver((), needs_plan=False)
@@ -49,7 +49,7 @@ def test_only_present_members_take() -> None:
 
 
 def test_the_living_keep_what_they_have() -> None:
-    """Until they give it back themselves, under the epoch of their ownership."""
+    """A living member keeps its partitions until it gives them back, under the epoch of its ownership."""
     state = group({1: 3}, m2="present", m3="present")
     assert changes(hand_over(state, UID, owned(2, 15), {})) == []
     assert changes(hand_over(state, UID, owned(2, 15), {1: (2, 14)})) == []
@@ -60,7 +60,7 @@ def test_the_living_keep_what_they_have() -> None:
 
 
 def test_what_the_lost_had_is_told_lost() -> None:
-    """Of members that are gone, away, or of a group of the same name that was removed."""
+    """Partitions of members that are gone, absent, or of a removed group of the same name become lost."""
     for others in ({}, {"m2": "absent"}, {"m2": "new"}):
         state = group({1: 3}, m3="present", **others)  # type: ignore[arg-type]
         assert changes(hand_over(state, UID, owned(2, 15, "given back"), {})) == [(3, 20, "lost")]
@@ -70,7 +70,7 @@ def test_what_the_lost_had_is_told_lost() -> None:
 
 
 def test_it_waits_for_its_next_owner_as_it_was_left() -> None:
-    """Without a target it has no owner, and the next one learns how it came."""
+    """Without a target a partition has no owner, and the next one is told how it came."""
     nobody = group({}, m2="present", m3="present")
     (row,) = hand_over(nobody, UID, owned(2, 15), {1: (2, 15)}).owners
     assert (row.owner, row.epoch, row.came) == (0, 15, "given back")
@@ -80,7 +80,7 @@ def test_it_waits_for_its_next_owner_as_it_was_left() -> None:
 
 
 def test_a_partition_moves_once_in_an_epoch() -> None:
-    """Two ownerships of one epoch could not be told apart; a new plan is due instead."""
+    """A partition moves once per epoch, since two ownerships of one epoch look the same; instead a new plan is due."""
     state = group({1: 3}, m2="present", m3="present")
     made = hand_over(state, UID, owned(2, 20), {1: (2, 20)})
     assert made.needs_plan
@@ -88,5 +88,5 @@ def test_a_partition_moves_once_in_an_epoch() -> None:
 
 
 def test_an_owner_of_a_later_plan_is_none_that_is_gone() -> None:
-    """The state is older than the row: who has joined since is no lost member."""
+    """If the state is older than the row, its owner may have joined since, and does not count as gone."""
     assert hand_over(group({1: 3}, m3="present"), UID, owned(9, 21), {}) == HandOver((), needs_plan=False)

@@ -1,4 +1,4 @@
-"""Plans: even, with the fewest moves, the same in any order, within bounds, and by what members may read."""
+"""Plans are even, with the fewest moves, independent of order, within limits, and follow the members' rights."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ acts = st.lists(st.tuples(st.sampled_from(("enter", "leave", "away", "drain")), 
 def test_all_that_members_may_read_is_shared(
     history: list[tuple[str, tuple[str, ...], int]], order: random.Random
 ) -> None:
-    """Whatever comes and goes. Every process comes to the same plan, and a plan without a cause moves nothing."""
+    """All readable partitions are shared; every process makes the same plan, and without a cause nothing moves."""
     group = LivingGroup(*QUEUES)
     for act, patterns, which in history:
-        there = sorted(group.state.members)
-        number = there[which % len(there)] if there else 0
+        numbers = sorted(group.state.members)
+        number = numbers[which % len(numbers)] if numbers else 0
         if act == "enter":
             group.enter(patterns, instance=f"i{which}", grace=50_000)
             continue
@@ -69,7 +69,7 @@ def test_all_that_members_may_read_is_shared(
 
 
 def test_a_join_moves_its_share_alone() -> None:
-    """Of 12 partitions the third member gets 4, two from each; the epochs of all others stay."""
+    """The third member gets 4 of 12 partitions, two from each; the epochs of all others stay."""
     group = LivingGroup(queue("orders", 12))
     one, two = group.enter(), group.enter()
     before = group.state.plan
@@ -82,11 +82,11 @@ def test_a_join_moves_its_share_alone() -> None:
 
 
 def test_rights_decide() -> None:
-    """A queue needs both read and claim; one that nobody may read has no targets and is counted."""
+    """A member needs rights to read and to claim a queue; one that no member may read has no targets and is counted."""
     closed = replace(queue("orders-x", 3), principals=(Principal("app:other", read=True, delete=True),))
     group = LivingGroup(queue("orders", 2), closed, queue("reports", 2))
-    one = group.enter(credential=limited("orders*"))
-    assert group.targets() == {("orders", 1): one, ("orders", 2): one}
+    member = group.enter(credential=limited("orders*"))
+    assert group.targets() == {("orders", 1): member, ("orders", 2): member}
     draft = group.draft()
     draft.plan(group.queues, group.rights)
     assert draft.unassigned == 5
@@ -94,32 +94,32 @@ def test_rights_decide() -> None:
     for allow in rights:
         group.enter(credential=limited("reports", allow=(allow,)))
     two = group.enter(credential=limited("reports"))
-    assert Counter(group.targets().values()) == {one: 2, two: 2}
+    assert Counter(group.targets().values()) == {member: 2, two: 2}
 
 
 def test_a_member_whose_rights_have_changed_is_removed() -> None:
-    """One that is narrowed, and one that is revoked, with the plan that finds it; the others keep what they have."""
+    """A member with narrowed or revoked rights is removed by the next plan; the others keep their targets."""
     group = LivingGroup(queue("orders", 2), queue("reports", 2))
     both = limited("orders", "reports")
-    one, two = group.enter(credential=both), group.enter()
+    member, two = group.enter(credential=both), group.enter()
     for now in (Credential(both.id, limited("orders").caller), None):
         group.rights = lambda credential, now=now: now if credential == both else credential  # type: ignore[misc]
         group.change(lambda draft: draft.ask_for_plan())
         group.rest()
         assert set(group.targets().values()) == {two}
         group.rights = lambda credential: credential
-        assert one not in group.state.members
-        one = group.enter(credential=both)
+        assert member not in group.state.members
+        member = group.enter(credential=both)
 
 
 def test_queues_that_come_go_and_grow() -> None:
-    """A queue that was deleted and made again is another one; a widened one has targets for what is new."""
+    """A queue that was deleted and made again is another one; a widened one gets targets for its new partitions."""
     group = LivingGroup(queue("orders", 2))
-    one = group.enter()
+    member = group.enter()
     group.queues = [queue("orders", 3)]
     group.change(lambda draft: draft.ask_for_plan())
     group.rest()
-    assert group.targets() == {("orders", partition): one for partition in (1, 2, 3)}
+    assert group.targets() == {("orders", partition): member for partition in (1, 2, 3)}
     group.queues = [queue("orders", 1, uid=99)]
     group.change(lambda draft: draft.ask_for_plan())
     group.rest()
@@ -127,15 +127,15 @@ def test_queues_that_come_go_and_grow() -> None:
 
 
 def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
-    """Also where nobody else reads the queue; if its key or the queue's principals have changed, it has none."""
+    """The targets of an absent member stay, unless its key or the queue's principals no longer let it read them."""
     group = LivingGroup(queue("orders", 2), queue("reports", 2))
     key = limited("orders")
-    one = group.enter(credential=key, instance="a", grace=60_000)
+    member = group.enter(credential=key, instance="a", grace=60_000)
     two = group.enter(("reports",))
-    group.change(lambda draft: draft.leave(one, returns=True))
+    group.change(lambda draft: draft.leave(member, returns=True))
     group.change(lambda draft: draft.ask_for_plan())
     group.rest()
-    assert Counter(group.targets().values()) == {one: 2, two: 2}
+    assert Counter(group.targets().values()) == {member: 2, two: 2}
     closed = [replace(each, principals=(Principal("app:other", read=True, delete=True),)) for each in group.queues]
     draft = group.draft()
     draft.plan(closed, group.rights)
@@ -147,7 +147,7 @@ def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
 
 
 def test_a_group_without_members_keeps_its_queues() -> None:
-    """With no targets, until the next one joins; so offsets of a group that was stopped are shown."""
+    """A group without members keeps its queues, without targets, so that offsets of a stopped group are shown."""
     group = LivingGroup(queue("orders", 2), queue("reports", 2))
     only = group.enter()
     group.change(lambda draft: draft.leave(only))
@@ -165,7 +165,7 @@ def large(queues: int, partitions: int, name: str = "reports-of-customer-{:05}")
 
 @pytest.mark.parametrize(("queues", "partitions"), [(50, 200), (10_000, 1)])
 def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
-    """1,000 members and 10,000 partitions: no row above 64 KiB, 1 MiB in all; a member that leaves changes few rows."""
+    """With 1,000 members and 10,000 partitions no row is above 64 KiB, 1 MiB in all; a leave changes few rows."""
     draft = GroupDraft(GroupState(), NOW, SLACK, {})
     for _ in range(1_000):
         draft.be_present(draft.join(JoinRequest((), ("*",), OWNER, "i" * 100), bytes(32)).number)
@@ -185,20 +185,20 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
 
 
 def test_what_is_beyond_the_bounds_has_no_targets() -> None:
-    """The last queues by name, by partitions and by bytes."""
+    """Beyond the limits of queues, partitions and bytes the last queues by name have no targets."""
     group = LivingGroup(*large(MAX_PARTITIONS // 200 + 1, 200))
     group.enter()
-    assert {name for name, _ in group.targets()} == {each.name for each in group.queues[:-1]}
+    assert {name for name, _ in group.targets()} == {queue.name for queue in group.queues[:-1]}
     long = LivingGroup(*large(6_000, 1, name="{:05}" + 200 * "n"))
     long.enter()
-    there = {name for name, _ in long.targets()}
-    assert there == {each.name for each in long.queues[: len(there)]}
+    names = {name for name, _ in long.targets()}
+    assert names == {queue.name for queue in long.queues[: len(names)]}
     size = sum(len(row.body) for row in changed_rows(GroupState(), long.state) if row.kind == CHUNK)
     assert MAX_PLAN - (200 << 10) < size <= MAX_PLAN
 
 
 def test_a_row_of_the_plan_is_bounded() -> None:
-    """If the uids of queues meet by chance, those that its row has no place for have no targets."""
+    """If uids of queues collide, those that do not fit into the row have no targets."""
     uids = [uid for uid in range(3_000) if chunk_of(uid) == 5][:30]
     group = LivingGroup(*(queue(f"orders-{uid:04}", 200, uid) for uid in uids))
     group.enter()

@@ -1,4 +1,4 @@
-"""Rows of a group's state: read as they were written, and only those that change are written."""
+"""Rows of a group's state are read as they were written, and only changed rows are written."""
 
 from __future__ import annotations
 
@@ -65,13 +65,12 @@ states = st.builds(GroupState, st.just(Head()), members, subscriptions, plans)
 
 
 def put(rows: dict[tuple[int, int], GroupRow], changed: tuple[GroupRow, ...]) -> None:
-    """Writes rows, as a store does."""
     rows.update({(row.kind, row.key): row for row in changed})
 
 
 @given(states, states)
 def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
-    """Each state after the one before; slots that become free are blank, and the same again writes nothing."""
+    """Each state is read after the one before; freed slots are blank, and an equal state writes nothing."""
     rows: dict[tuple[int, int], GroupRow] = {}
     before = GroupState()
     for state in (first, second, GroupState()):
@@ -84,7 +83,7 @@ def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
 
 @given(plans)
 def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQueue]) -> None:
-    """So bounds by bytes hold; 16 bytes are for the row itself."""
+    """A queue takes at most its counted bytes, so that limits by bytes hold; 16 bytes are for the row itself."""
     rows = changed_rows(GroupState(), GroupState(plan=plan))
     counted = sum(size_of(queue.name, max(queue.targets, default=0)) for queue in plan.values())
     assert sum(len(row.body) for row in rows) <= counted + 16 * len(rows)
@@ -92,7 +91,7 @@ def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQue
 
 
 def test_what_a_later_version_wrote_is_refused() -> None:
-    """With what to do; also what is no row at all."""
+    """Rows of a later version, and invalid rows, are refused with what to do."""
     for kind, body in (
         (CHUNK, msgspec.msgpack.encode((2, []))),
         (CHUNK, b"\xc1"),
@@ -103,7 +102,7 @@ def test_what_a_later_version_wrote_is_refused() -> None:
 
 
 def test_rows_that_stand_beside_each_other() -> None:
-    """A partition that moves is one chunk; the order of queues is nothing."""
+    """A moved partition changes one chunk; the order of queues changes nothing."""
     plan = {uid: PlannedQueue(uid, str(uid), {1: Target(1, 5), 2: Target(2, 5)}) for uid in range(100)}
     state = GroupState(plan=plan)
     moved = GroupState(plan=plan | {7: PlannedQueue(7, "7", {1: Target(1, 5), 2: Target(1, 6)})})

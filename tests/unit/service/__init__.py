@@ -1,1 +1,1 @@
-"""The use cases, without a store."""
+"""Tests of the use cases, without a store."""

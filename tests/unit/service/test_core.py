@@ -1,4 +1,4 @@
-"""The loop that use cases run in: how other threads reach it, and what becomes of errors and of who gives up."""
+"""The loop of the use cases: how other threads reach it, and what happens to errors and cancelled calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ atexit.register(lambda: core.tell(print))
 
 
 def test_calls_of_threads_and_their_errors() -> None:
-    """What is started calls back from any thread, at once or later, or fails; what blocks a thread does."""
+    """A call calls back from any thread, at once or later, or fails; blocking work runs in another thread."""
     core, deadline = Core(), Deadline(60)
 
     def elsewhere(done: Done) -> None:
@@ -40,12 +40,12 @@ def test_calls_of_threads_and_their_errors() -> None:
         raise StoreClosed("closed")
 
     async def all_of_them() -> list[object]:
-        found = [await ended(lambda done: done("now", None), deadline), await ended(elsewhere, deadline)]
-        found.append(await core.in_thread(threading.get_ident))
+        results = [await ended(lambda done: done("now", None), deadline), await ended(elsewhere, deadline)]
+        results.append(await core.in_thread(threading.get_ident))
         for start in (failing, lambda done: done(None, StoreClosed("ended"))):
             with pytest.raises(StoreClosed):
                 await ended(start, deadline)
-        return [*found, threading.get_ident()]
+        return [*results, threading.get_ident()]
 
     now, later, other, own = core.run(all_of_them())
     assert (now, later) == ("now", "later")
@@ -53,7 +53,7 @@ def test_calls_of_threads_and_their_errors() -> None:
 
 
 def test_what_ends_twice_has_its_first_end() -> None:
-    """A call that raises after it has called back has ended before."""
+    """A call that raises after it has called back has its first result."""
 
     def both(done: Done) -> None:
         done("there", None)
@@ -63,7 +63,7 @@ def test_what_ends_twice_has_its_first_end() -> None:
 
 
 def test_one_wake_up_serves_a_burst() -> None:
-    """Calls that threads hand over are made in their order, in the loop's thread."""
+    """Calls from threads run in order, in the loop's thread, with one wake-up for many."""
     core = Core()
     made: list[int] = []
     held, ended = threading.Event(), threading.Event()
@@ -91,7 +91,7 @@ def test_one_wake_up_serves_a_burst() -> None:
 
 
 def test_an_interrupted_wake_up_is_repeated() -> None:
-    """A signal's handler that raises while a thread wakes the loop leaves no later call waiting."""
+    """If a signal handler raises while a thread wakes the loop, no later call keeps waiting."""
     core = Core()
     calls = LoopCalls(core.loop)
     ended = threading.Event()
@@ -110,7 +110,7 @@ def test_an_interrupted_wake_up_is_repeated() -> None:
 
 
 def test_who_gives_up_is_told() -> None:
-    """A call that is given up ends with its own error if it has one for that, and leaves what others wait for alone."""
+    """A cancelled call ends with its own error if it has one, and does not affect work that others wait for."""
     core = Core()
     mine: list[asyncio.Future[None]] = []
 
@@ -129,7 +129,7 @@ def test_who_gives_up_is_told() -> None:
         raise StoreClosed("closed")
 
     async def ended() -> list[object]:
-        found: list[object] = []
+        errors: list[object] = []
         for work in (waiting, knowing, failing):
             begun = work()
             call = Call(core, None, begun, begun.send(None), 0.0)
@@ -137,15 +137,15 @@ def test_who_gives_up_is_told() -> None:
             try:
                 await call
             except StoreUnavailable as error:
-                found += [type(error), error.outcome]
-        return found
+                errors += [type(error), error.outcome]
+        return errors
 
     assert core.run(ended()) == [GivenUp, "unknown", GivenUp, "none", StoreClosed, "none"]
     assert all(future.cancelled() for future in mine)
 
 
 def test_what_a_call_has_used() -> None:
-    """The time in which it ran counts, not that in which it waited; who cancels its task is not answered."""
+    """A call's used time is its running time, not its waiting time; a cancelled task gets no answer."""
     core = Core()
 
     async def work() -> str:
@@ -180,7 +180,7 @@ def test_what_a_call_has_used() -> None:
 
 
 def test_the_loop_does_not_wait_for_itself() -> None:
-    """A call that blocks in the loop's own thread is an error, not a standstill."""
+    """A blocking call in the loop's own thread is an error, not a deadlock."""
     core = Core()
 
     async def blocking() -> None:
@@ -191,7 +191,7 @@ def test_the_loop_does_not_wait_for_itself() -> None:
 
 
 def test_the_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever error a task ends with is written to the log."""
+    """Any error that ends a task is logged."""
     core = Core()
 
     async def failing() -> None:
@@ -210,7 +210,7 @@ def test_the_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.needs_programs
 def test_a_forked_process_has_a_loop_of_its_own() -> None:
-    """The thread of the process before is not there; another one is started."""
+    """A forked process starts its own thread, as that of its parent does not exist there."""
     core = Core()
     core.run(asyncio.sleep(0))
     child = os.fork()
@@ -221,7 +221,7 @@ def test_a_forked_process_has_a_loop_of_its_own() -> None:
 
 
 def test_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Work waits for a thread, and the log says so."""
+    """If a thread cannot start, work waits for one, and the log says so."""
     core = Core()
     core.run(asyncio.sleep(0))
     start = threading.Thread.start
@@ -239,40 +239,38 @@ def test_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
     with caplog.at_level(logging.ERROR):
         assert core.run(both()) == [2, 1]
-    assert "no thread could be started" in caplog.text
+    assert "could not start a thread" in caplog.text
 
 
 @pytest.mark.needs_programs
 def test_work_at_the_end_of_the_process_is_dropped() -> None:
-    """When the process ends, work that comes then is no error."""
+    """Work that arrives while the process ends is not an error."""
     ended = subprocess.run([sys.executable, "-c", AT_THE_END], check=True, capture_output=True, text=True, timeout=300)
     assert ended.stderr == ""
 
 
 class ScriptedLoop:
-    """A loop of which a test says when it turns, and how late."""
+    """A loop that turns when the test says so, and as late."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
-        """Makes a call."""
         call()
 
     def call_later(self, delay: float, call: Callable[..., None], *args: object) -> None:
-        """Keeps a timer."""
         self.timers.append((self.now + delay, partial(call, *args)))
 
     def turn(self, late: float = 0.0) -> None:
-        """Makes the call that is due, perhaps late."""
+        """Makes the due call, perhaps late."""
         due, call = self.timers.pop()
         self.now = due + late
         call()
 
 
 def test_the_longest_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is known for at least a minute, and not for longer than two."""
+    """The longest turn of the loop is reported for at least a minute, and for two at most."""
     loop, core = ScriptedLoop(), Core()
     monkeypatch.setattr(time, "monotonic", lambda: loop.now)
     core.adopt(LoopCalls(loop))  # type: ignore[arg-type]
@@ -281,27 +279,27 @@ def test_the_longest_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         loop.turn(late)
         seen[late] = round(core.longest_turn, 6)
     assert seen == {0.0: 0.0, 0.3: 0.3, 0.1: 0.3}
-    known = [loop.now]
+    times = [loop.now]
     while core.longest_turn > TURN_INTERVAL:
-        known.append(loop.now)
+        times.append(loop.now)
         loop.turn()
-    assert TURN_PERIOD - 1 <= known[-1] - known[0] <= 2 * TURN_PERIOD
+    assert TURN_PERIOD - 1 <= times[-1] - times[0] <= 2 * TURN_PERIOD
     core.adopt(None)
     loop.turn()
     assert loop.timers == []
 
 
 async def test_a_loop_that_stands_still() -> None:
-    """The server's loop is measured from when it is named to the end."""
+    """The server's loop is measured from its registration to its end."""
     core = Core()
     core.adopt(LoopCalls(asyncio.get_running_loop()))
     await until_async(lambda: core.longest_turn > 0)
-    time.sleep(0.2)  # noqa: ASYNC251 - it stands still
+    time.sleep(0.2)  # noqa: ASYNC251 - it blocks on purpose
     await until_async(lambda: core.longest_turn > 0.2 - 2 * TURN_INTERVAL)
     core.adopt(None)
     assert core.longest_turn >= 0.1
 
 
 def test_a_loop_that_nobody_has_named() -> None:
-    """Without a server nothing is measured."""
+    """Without a server no loop is measured."""
     assert Core().longest_turn == 0.0

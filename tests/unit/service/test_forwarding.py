@@ -1,4 +1,4 @@
-"""What a worker answers that has claimed messages, or settled receipts, for another one."""
+"""The answers of a worker that has claimed messages, or settled receipts, for another one."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ RECEIPT = ClaimReceipt(1, 1 << 59, -(1 << 63), 7, (1 << 56) - 1)
 
 
 def test_claimed_messages_come_as_they_are() -> None:
-    """Text and bytes, with and without metadata."""
+    """Claimed messages arrive unchanged, text and bytes, with and without metadata."""
     bodies = (("text", None), (b"\xff", Meta("application/json", (("name", "value"),), json=True)))
-    given = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5) for body, meta in bodies]
+    claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5) for body, meta in bodies]
     answers: list[bytes | None] = []
-    CLAIM.handle(lambda _asked, answer: answer(given), CLAIM.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append)
-    found = CLAIM.read(answers[0])
-    assert found is not None
-    assert [(astuple(message), *others) for message, *others in found] == [
-        (astuple(message), *others) for message, *others in given
+    CLAIM.handle(lambda _asked, answer: answer(claimed), CLAIM.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append)
+    received = CLAIM.read(answers[0])
+    assert received is not None
+    assert [(astuple(message), *others) for message, *others in received] == [
+        (astuple(message), *others) for message, *others in claimed
     ]
 
 
 def test_settlements_come_as_they_are() -> None:
-    """With the status and the expiry of each receipt."""
+    """Settlements arrive with the status and the expiry of each receipt."""
     settled = [Settlement(RECEIPT, status, 1.5) for status in ReceiptStatus]
     answers: list[bytes | None] = []
-    asked = _Settle(QUEUE, 1, "renew", (RECEIPT,), 60.0)
-    SETTLE.handle(lambda _asked, answer: answer(settled), SETTLE.write(asked), answers.append)
+    request = _Settle(QUEUE, 1, "renew", (RECEIPT,), 60.0)
+    SETTLE.handle(lambda _asked, answer: answer(settled), SETTLE.write(request), answers.append)
     assert SETTLE.read(answers[0]) == settled

@@ -1,4 +1,4 @@
-"""The rings of the last hour: what is kept, what is forgotten, and how those of several processes are merged."""
+"""The rings of the last hour: which counts are kept and dropped, and how several processes are merged."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ BEGIN = 1_000_000.0
 
 
 class Moving:
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = BEGIN
 
     def __call__(self) -> float:
-        """Returns the time."""
         return self.now
 
 
 def queue(uid: int) -> Queue:
-    """Returns a queue."""
     return Queue(application="a", name=f"q{uid}", uid=uid, qid=uid)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * CELLS), st.integers(0, 5), st.integers(0, 5)), max_size=60))
 def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
-    """Whatever was noted within the last hour is in the cell of its time, and nothing else is in any."""
+    """A ring has each count of the last hour in the cell of its time, and no others."""
     clock = Moving()
     kept = History(Workers(), clock)
     expected: dict[int, list[int]] = {}
@@ -45,16 +43,16 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
         cell = expected.setdefault(int(clock.now) // STEP, [0, 0])
         cell[0] += sent
         cell[1] += taken
-    found = kept.of(queue(1))
+    ring = kept.of(queue(1))
     last = int(clock.now) // STEP
     numbers = range(last - CELLS + 1, last + 1)
-    assert found.last == last
-    assert list(found.sent) == [expected.get(number, [0, 0])[0] for number in numbers]
-    assert list(found.taken) == [expected.get(number, [0, 0])[1] for number in numbers]
+    assert ring.last == last
+    assert list(ring.sent) == [expected.get(number, [0, 0])[0] for number in numbers]
+    assert list(ring.taken) == [expected.get(number, [0, 0])[1] for number in numbers]
 
 
 def test_depths() -> None:
-    """A count stands in the cell of its time; where nobody has counted, none stands."""
+    """A depth is in the cell of its time; a cell without a count is empty."""
     clock = Moving()
     kept = History(Workers(), clock)
     kept.note_depth(queue(1), 7)
@@ -65,7 +63,7 @@ def test_depths() -> None:
 
 
 def test_a_clock_that_is_set_back() -> None:
-    """What is noted by a clock that was set back is not lost, and breaks nothing."""
+    """Counts by a clock that was set back are kept, and break nothing."""
     clock = Moving()
     kept = History(Workers(), clock)
     kept.note(queue(1), 1, 0)
@@ -75,22 +73,22 @@ def test_a_clock_that_is_set_back() -> None:
 
 
 def cells(last: int, sent: int, depth: int = UNKNOWN) -> Cells:
-    """Returns what a process has that noted something in its newest cell alone."""
+    """Returns the cells of a process that has counted something in its newest cell only."""
     return Cells(last, [0] * (CELLS - 1) + [sent], [0] * CELLS, [UNKNOWN] * (CELLS - 1) + [depth])
 
 
 def test_merging() -> None:
-    """Cells of one time are added up, also if one process has a newer cell; of depths the highest stands."""
-    found = merged([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
-    assert found.last == 101
-    assert list(found.sent)[-3:] == [0, 5, 2]
-    assert list(found.depth)[-3:] == [UNKNOWN, 9, 3]
+    """Cells of one time are added up, even if one process has a newer cell; of depths the highest counts."""
+    ring = merged([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
+    assert ring.last == 101
+    assert list(ring.sent)[-3:] == [0, 5, 2]
+    assert list(ring.depth)[-3:] == [UNKNOWN, 9, 3]
     assert sum(merged([cells(5, 1), cells(5 + CELLS, 2)]).sent) == 2
     assert merged([]).sent == [0] * CELLS
 
 
 def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
-    """A process keeps so many rings, of the queues that were used last."""
+    """A process keeps a limited number of rings, of the queues that were used last."""
     clock = Moving()
     kept = History(Workers(), clock)
     with replace_in(history, history.MAX_QUEUES, 8):
@@ -104,7 +102,7 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
 
 
 def test_one_application_pushes_out_no_other() -> None:
-    """Beyond the limit the application with the most rings loses some: those that it used longest ago."""
+    """Beyond the limit the application with the most rings loses those that it used longest ago."""
     clock = Moving()
     kept = History(Workers(), clock)
     with replace_in(history, history.MAX_QUEUES, 8):
@@ -118,7 +116,7 @@ def test_one_application_pushes_out_no_other() -> None:
 
 
 def test_applications_take_turns_at_being_counted() -> None:
-    """However many busy queues one application has, those of others are counted too: the ones used last."""
+    """However many busy queues one application has, the last used ones of other applications are counted too."""
     clock = Moving()
     kept = History(Workers(), clock)
     for number in range(3):
@@ -133,7 +131,7 @@ def test_applications_take_turns_at_being_counted() -> None:
 
 
 def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
-    """Queues are ordered by when they were used; a queue that nobody has used has a ring only where there is room."""
+    """Counting the messages of a queue does not count as using it; an unused queue has a ring only if there is room."""
     clock = Moving()
     kept = History(Workers(), clock)
     with replace_in(history, history.MAX_QUEUES, 4):
@@ -152,14 +150,14 @@ def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
 
 
 def test_processes_are_merged() -> None:
-    """Each worker shows what all of them have counted, and one alone when the other has left."""
+    """Each worker shows the sum of all workers, and its own counts when the other has left."""
     clock, service = Moving(), WorkerIdentity.of_service(2)
     workers = {number: Workers() for number in (1, 2)}
     kept = {number: History(each, clock) for number, each in workers.items()}
     with ExitStack() as leaving:
-        for number, each in workers.items():
-            each.join(service._replace(number=number))
-            leaving.callback(each.leave, 1)
+        for number, worker in workers.items():
+            worker.join(service._replace(number=number))
+            leaving.callback(worker.leave, 1)
             kept[number].note(queue(1), number, 10 * number)
         assert eventually(lambda: [sum(each.of(queue(1)).sent) for each in kept.values()] == [3, 3], 60)
         assert [sum(each.of(queue(1)).taken) for each in kept.values()] == [30, 30]
@@ -171,7 +169,7 @@ def test_processes_are_merged() -> None:
 
 
 def test_activity_of_an_application() -> None:
-    """The queues of one application that match are there, the one used last first, none after an hour without use."""
+    """The matching queues of one application are listed, the last used one first, none after an hour without use."""
     clock = Moving()
     kept = History(Workers(), clock)
     kept.note(Queue(application="b", name="q9", uid=9, qid=9), 5, 0)

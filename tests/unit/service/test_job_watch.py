@@ -1,4 +1,4 @@
-"""What wakes requests that wait for jobs."""
+"""Tests of the events that wake requests waiting for jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queuey.service.core import Core
 
 
 class Log:
-    """Counts how often its rounds look for a job."""
+    """Counts how often its rounds look up a job."""
 
     key = (1, 1)
 
@@ -23,32 +23,28 @@ class Log:
         self.state = self
 
     def is_done(self, _position: Position) -> bool:
-        """No job is."""
         self.looks += 1
         return False
 
 
 class Loop:
-    """A loop that does nothing, and its time."""
+    """A loop that does nothing, with a fixed time."""
 
     now = 1.0
 
     def boottime(self) -> float:
-        """The time."""
         return self.now
 
     def spawn(self, task: Any) -> object:  # noqa: ANN401 - a coroutine
-        """Never ends a task."""
         task.close()
         return SimpleNamespace(done=lambda: False)
 
     def tell(self, call: Any, *arguments: object) -> None:  # noqa: ANN401 - a function
-        """Calls at once."""
         call(*arguments)
 
 
 def test_rounds_look_for_few_jobs() -> None:
-    """However many rounds a log has, and however many jobs are waited for; the next read looks for the others."""
+    """A round looks up few jobs, however many are waited for; the next read looks up the others."""
     loop, log, jobs = Loop(), Log(), 100
     watch = JobWatch(cast("LogCache", None), cast("Core", loop))
     queue = cast("Queue", SimpleNamespace(qid=1))

@@ -1,4 +1,4 @@
-"""Posts that the store has undone: which are repeated, how often, and what the caller gets."""
+"""Posts that the store has undone: which are repeated, how often, and the caller's answer."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ Post = tuple[list[NewMessage], PostKey | None, ids.Position | None]
 
 
 class FakeCore(Core):
-    """A core whose time is moved by hand."""
+    """A core whose time the test moves."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
 
     def boottime(self) -> float:
-        """See the base class."""
         return self.now
 
 
 class ScriptedStore:
-    """Ends each post as a script says, and with success after its end.
+    """Ends each post as a script says, and with success after the end of the script.
 
     Args:
-        core: Its clock, which each failure moves.
+        core: Its clock, which each failure advances.
         script: Errors; None: the post is never answered.
     """
 
@@ -61,19 +60,16 @@ class ScriptedStore:
         self._script = list(script)
 
     def write_within(self, queue: Queue) -> float:
-        """See the contract."""
         return WITHIN
 
     async def append(
         self, queue: Queue, items: Sequence[NewMessage], *, after: ids.Position | None = None
     ) -> list[ids.Position]:
-        """See the contract."""
         return await self._post(items, None, after)
 
     async def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: ids.Position | None = None
     ) -> PostResult:
-        """See the contract."""
         positions = await self._post(items, key, after)
         places = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
         return PostResult(places, replayed=False)
@@ -95,8 +91,7 @@ class ScriptedStore:
 
 
 def undone() -> WriteUndone:
-    """The error of messages that were undone."""
-    return WriteUndone("Cassandra took too long; the message is taken back")
+    return WriteUndone("Cassandra wrote the message too late; the write is undone")
 
 
 class Posting:
@@ -108,18 +103,15 @@ class Posting:
         self.use_cases = MessageUseCases(cast("Store", self.store), Limits(deadline=deadline), Metrics(), self.core)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a call to its end."""
         return self.core.run(work)
 
     def post(
         self, *drafts: AnyDraft, queue: Queue = QUEUE, after: ids.Position | None = None, key: str | None = None
     ) -> PostResult:
-        """Posts."""
         return self.run(self.use_cases.post(queue, drafts or (Draft("x"),), after=after, key=key))
 
     @property
     def repeated(self) -> float:
-        """How many posts were repeated."""
         return self.use_cases.statistics()["posts_repeated_total"]
 
 
@@ -136,7 +128,7 @@ def test_under_its_key() -> None:
 
 @pytest.mark.parametrize("drafts", [(PlainDraft("a"), PlainDraft("b", 9, 2)), (Draft("a"), Draft("b", 9, 2))])
 def test_what_a_key_stands_for(drafts: tuple[AnyDraft, ...]) -> None:
-    """The content of a keyed post is what its caller says, however that was decoded, and not what the service adds."""
+    """The content of a keyed post is the caller's message, however it was decoded, without additions of the service."""
     posting = Posting()
     posting.post(*drafts, key="mine")
     [(items, key, _)] = posting.store.posts
@@ -147,7 +139,7 @@ def test_what_a_key_stands_for(drafts: tuple[AnyDraft, ...]) -> None:
 
 
 def test_plain_drafts_are_stored_as_they_are() -> None:
-    """No other object is made of a message that is text alone, unless it is to be kept or its queue keeps keys."""
+    """A text message is stored as the same object, unless it is to be kept or its queue keeps keys."""
     posting = Posting()
     drafts = [PlainDraft(str(number)) for number in range(8)]
     posting.post(*drafts)
@@ -155,8 +147,8 @@ def test_plain_drafts_are_stored_as_they_are() -> None:
     assert list(map(id, items)) == list(map(id, drafts))
     assert sorted({item.partition for item in items}) == [1, 2, 3, 4]
     kept = msgspec.structs.replace(QUEUE, on_expiry="dead-letter")
-    [one] = posting.use_cases._addressed(kept, [PlainDraft("a")])
-    assert (one.kept, one.ttl) == (True, 60)
+    [message] = posting.use_cases._addressed(kept, [PlainDraft("a")])
+    assert (message.kept, message.ttl) == (True, 60)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +164,7 @@ def test_plain_drafts_are_stored_as_they_are() -> None:
     ids=lambda error: f"{type(error).__name__}-{getattr(error, 'outcome', '')}",
 )
 def test_other_failures(error: Exception) -> None:
-    """What is in doubt, was refused, or was given up is not repeated."""
+    """A post that is in doubt, was refused, or was cancelled is not repeated."""
     posting = Posting(error)
     with pytest.raises(type(error)):
         posting.post()
@@ -181,7 +173,7 @@ def test_other_failures(error: Exception) -> None:
 
 @pytest.mark.parametrize("left", [WITHIN, WITHIN - 0.001])
 def test_within_the_time_of_a_request(left: float) -> None:
-    """A post is repeated only if a second attempt, with its undo, can end in the time that a request has."""
+    """A post is repeated only if a second attempt, with its undo, fits into the time of a request."""
     posting = Posting(undone(), deadline=15.0)
     posting.store.took = 15.0 - left
     if left >= WITHIN:
@@ -194,7 +186,7 @@ def test_within_the_time_of_a_request(left: float) -> None:
 
 @pytest.mark.parametrize("first", [(), (undone(),)], ids=["at first", "repeated"])
 def test_given_up(first: tuple[WriteUndone, ...]) -> None:
-    """A caller that has gone is the end, in the first attempt as in the second."""
+    """A cancelled post ends, in the first attempt as in the second."""
     posting = Posting(*first, None)
     posting.store.given_up = "none"
 
@@ -211,7 +203,7 @@ def test_given_up(first: tuple[WriteUndone, ...]) -> None:
 
 
 def test_ordered_queues_wait_for_the_second_attempt() -> None:
-    """In an ordered queue the post returns when all clocks are past the ids that its messages have."""
+    """In an ordered queue the post returns when all clocks are past the ids of its messages."""
     posting = Posting(undone())
     settled: list[Placed] = []
 
@@ -225,7 +217,7 @@ def test_ordered_queues_wait_for_the_second_attempt() -> None:
 
 
 def test_kept_messages() -> None:
-    """In a queue that does not drop what expires, messages without a TTL of their own are kept, and so is their key."""
+    """In a queue that keeps expired messages, messages without their own TTL are kept, and so is their key."""
     posting, drafts = Posting(), (Draft("a"), Draft("b", ttl=70))
     for on_expiry in ("drop", "dead-letter"):
         posting.post(*drafts, queue=msgspec.structs.replace(QUEUE, on_expiry=on_expiry), key="mine")
@@ -234,7 +226,7 @@ def test_kept_messages() -> None:
 
 
 def test_order_is_settled_by_the_clock_of_ids() -> None:
-    """It waits until the clock of ids is past, wherever the machine's stands."""
+    """A post to an ordered queue waits for the clock of ids, whatever the machine's clock says."""
     now = ids.now_ticks() + 100 * ids.TICKS_PER_SECOND
     claim_logs = SimpleNamespace(claim_time=lambda: now)
     store = SimpleNamespace(ids_follow_clocks=True, clock_difference=0.05, claim_logs=claim_logs)
@@ -247,7 +239,7 @@ def test_order_is_settled_by_the_clock_of_ids() -> None:
 
 
 def test_without_budget() -> None:
-    """A second post of the same second that is undone is told so, as posts were before any was repeated."""
+    """A second undone post in the same second is not repeated: its caller gets the error."""
     posting = Posting(undone(), undone(), undone(), undone())
     posting.store.took = 0.4
     for tried, repeats in ((2, 1), (3, 1)):
@@ -260,7 +252,7 @@ def test_without_budget() -> None:
 
 
 def test_budget() -> None:
-    """One repeat in a second, or as many as a tenth of the posts of that second; what is older counts for nothing."""
+    """One post is repeated per second, or a tenth of that second's posts; earlier seconds do not count."""
     budget = RepeatBudget()
     assert [budget.take(10.0) for _ in range(3)] == [True, False, False]
     assert not budget.take(10.999)

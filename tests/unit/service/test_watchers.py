@@ -1,4 +1,4 @@
-"""Those who wait on the same partition share one watch of the store."""
+"""Waiters on the same partition share one watch of the store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from queuey.service.watching import FEW, WakeSource
 
 
 class Watched:
-    """A kind of trigger. Notes who watches what."""
+    """A trigger of some kind, which records the watches."""
 
     def __init__(self) -> None:
         self.watched: dict[tuple[int, int], Callable[[], None]] = {}
         self.trigger = WakeSource(self.watch, for_all=True)
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
-        """Refuses to be asked twice."""
+        """Refuses a second watch of the same partition."""
         key = (queue.qid, partition)
         assert key not in self.watched
         self.watched[key] = wake
@@ -33,17 +33,15 @@ class Counting(Waiter):
         self.woken = 0
 
     def wake(self, qid: int | None = None) -> None:
-        """Is told."""
         self.woken += 1
 
 
 def queue_of(partitions: int = 1) -> Queue:
-    """Some queue."""
     return Queue(application="a", name="q", uid=1, qid=7, partitions=partitions)
 
 
 def test_one_watch_for_all() -> None:
-    """A thousand who wait on a partition are one watch of the store; with the last of them it ends."""
+    """A thousand waiters on a partition are one watch of the store, which ends with the last of them."""
     store, queue = Watched(), queue_of()
     watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(1000)]
@@ -60,7 +58,7 @@ def test_one_watch_for_all() -> None:
 
 
 def test_many_partitions_are_one_watch_each() -> None:
-    """Those who wait on more than a few partitions are woken by any of them, and there is no watch for each of them."""
+    """Waiters on many partitions are woken by any of them, without a watch for each."""
     store, queue = Watched(), queue_of(255)
     watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(10)]
@@ -73,7 +71,7 @@ def test_many_partitions_are_one_watch_each() -> None:
 
 
 def test_expecting_something_else() -> None:
-    """A waiter is woken by what it expects now, not by what it expected before; what stays is not watched anew."""
+    """A waiter is woken by what it expects now, not by what it expected before; unchanged watches stay."""
     store, queue = Watched(), queue_of(3)
     watchers = Watchers()
     waiter = Counting(watchers)
@@ -85,7 +83,7 @@ def test_expecting_something_else() -> None:
 
 
 def test_a_thread_that_writes_makes_one_call() -> None:
-    """However many wait and however often there is trigger, the loop is asked once until it has woken them."""
+    """However many wait and however often the trigger fires, the loop is called once until it has woken them."""
     store, queue = Watched(), queue_of()
     watchers = Watchers()
     calls: list[Callable[[], Any]] = []
@@ -103,7 +101,7 @@ def test_a_thread_that_writes_makes_one_call() -> None:
 
 
 def test_a_try_that_ends_after_its_waiter_waits_for_nothing() -> None:
-    """A thread may still be trying when the request is over: what it subscribes to then would never be given back."""
+    """An attempt that ends after its request subscribes to nothing, since the subscription would never be released."""
     store, queue = Watched(), queue_of(3)
     watchers = Watchers()
     waiter = Counting(watchers)

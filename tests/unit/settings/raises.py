@@ -1,4 +1,4 @@
-"""Cannot be imported."""
+"""Raises an error when it is imported."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_spellings_of_the_console(text: str | None, value: str) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("true", "on"), ("false", "off"), ('"on"', "on"), ('"auto"', "auto")])
 def test_the_console_in_a_file(tmp_path: Path, text: str, value: str) -> None:
-    """A file may have booleans for it, as before."""
+    """A settings file may use booleans, as before."""
     path = tmp_path / "queuey.toml"
     path.write_text(f"console = {text}\n")
     assert settings.load({}, {}, config=path).settings.of(ConsoleRoom).console == value
@@ -34,7 +34,7 @@ def test_the_console_in_a_file(tmp_path: Path, text: str, value: str) -> None:
 
 @pytest.mark.parametrize("text", ["automatic", "", "2", "none"])
 def test_other_values_of_the_console(tmp_path: Path, text: str) -> None:
-    """Anything else refuses to start, and the error names the choices."""
+    """Any other value is refused at the start, and the error names the choices."""
     path = tmp_path / "queuey.toml"
     path.write_text(f'console = "{text}"\n')
     with pytest.raises(SettingsError, match="auto, on or off"):
@@ -59,20 +59,20 @@ def test_other_values_of_the_console(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_where_auto_serves_the_console(options: dict[str, str], address: str, terminal: bool, served: bool) -> None:  # noqa: FBT001
-    """The process that starts decides: on loopback alone, at a terminal, and if no facade has all paths."""
+    """With ``auto`` the console is served on loopback alone, at a terminal, and if no facade has all paths."""
     loaded = settings.load(options, {}).settings
     room = loaded.of(ConsoleRoom).resolved(loaded, address, terminal=terminal)
     assert isinstance(room, LocalConsoleRoom) is served
 
 
 def test_auto_is_off_unless_a_start_has_decided() -> None:
-    """Whatever else opens a service, such as a test or another server, has no console by the default."""
+    """Without a decision by a start, as in tests and other servers, there is no console by default."""
     loaded = settings.load({}, {}).settings
     assert loaded.of(ConsoleRoom).include(loaded, []) is None
 
 
 def test_what_a_terminal_shows() -> None:
-    """It is a link with a new token, or the address alone where there is no profile."""
+    """A terminal shows a link with a new token, or the address alone without a profile."""
     room = LocalConsoleRoom()
     first, _ = room.welcome("http://localhost:5", lambda: "token")
     assert first == "Console: http://localhost:5/console/login/once/token"

@@ -1,4 +1,4 @@
-"""Rooms: parts of the service that are entry points, with settings of their own."""
+"""Rooms: parts of the service that are entry points with their own settings."""
 
 from __future__ import annotations
 
@@ -23,25 +23,22 @@ Installing = Callable[..., AbstractContextManager[None]]
 
 
 class Gallery(Room, frozen=True, kw_only=True):
-    """A room of somebody else's."""
+    """A room of another package."""
 
     group = "Service"
     pictures: Annotated[int, Meta(description="Number of pictures.", ge=0)] = 3
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
-        """Adds a page."""
         return None if self.pictures == 0 else lambda config: config.add_resource("gallery", "/gallery", {})
 
 
 def forget() -> None:
-    """Has the rooms looked up again."""
     rooms.installed.cache_clear()
     settings.table.cache_clear()
 
 
 @contextmanager
 def installing(**found: str) -> Iterator[None]:
-    """Has these rooms installed and no others."""
     entries = [EntryPoint(name, place, rooms.ENTRY_POINTS) for name, place in found.items()]
     with replace_in(rooms, entry_points, lambda group: entries):
         forget()
@@ -52,7 +49,7 @@ def installing(**found: str) -> Iterator[None]:
 
 
 def test_a_room_has_settings() -> None:
-    """They stand in the table and come from where others do; a part of the service asks for them by their type."""
+    """A room's settings are in the table and come from the usual sources; a part of the service finds them by type."""
     with installing(gallery=f"{__name__}:Gallery"):
         lines = [line for line in settings.table() if line.name == "pictures"]
         assert [(line.group, line.option, line.default) for line in lines] == [("Service", "--pictures", "`3`")]
@@ -67,7 +64,7 @@ def test_a_room_has_settings() -> None:
 
 @pytest.mark.parametrize(("pictures", "served"), [(0, False), (3, True)])
 def test_a_room_is_served(tmp_path: Path, pictures: int, served: bool) -> None:  # noqa: FBT001 - a column of the table
-    """The application has what the rooms of its settings add."""
+    """The application has the pages that its rooms add."""
     app = open_service(Settings(data=tmp_path, rooms=(Gallery(pictures=pictures),)))
     app.service.store.close()
     assert ("gallery" in app.endpoints) == served
@@ -93,27 +90,27 @@ NO_ROOM = 7
     ],
 )
 def test_what_is_no_room_of_this_service(place: str, text: str) -> None:
-    """It is named, in one sentence."""
+    """An invalid room is named, in one sentence."""
     with installing(strange=place), pytest.raises(SettingsError, match=text):
         settings.table()
 
 
 def test_a_service_without_rooms() -> None:
-    """What only rooms know is no setting."""
+    """Without its room a room's setting is unknown."""
     with installing():
         assert not {"console", "facades"} & {line.name for line in settings.table()}
         assert settings.load({}, {}).settings.rooms == ()
         missing = r"of the service, which is not installed\. Install queuey-store again, or remove it\."
         for name, value in (("console", "on"), ("facades", "only=mq")):
-            for given, environ in (({name: value}, {}), ({}, {f"QUEUEY_{name.upper()}": value})):
-                known = rf"Unknown setting (QUEUEY_)?{name} in .*: it belongs to the part '{name}' {missing}"
-                with pytest.raises(SettingsError, match=f"(?i){known}"):
-                    settings.load(given, environ)
+            for options, environ in (({name: value}, {}), ({}, {f"QUEUEY_{name.upper()}": value})):
+                message = rf"Unknown setting (QUEUEY_)?{name} in .*: it belongs to the part '{name}' {missing}"
+                with pytest.raises(SettingsError, match=f"(?i){message}"):
+                    settings.load(options, environ)
 
 
 @pytest.mark.parametrize("place", ["queuey.no_gallery:Gallery", f"{__name__}:NoGallery"])
 def test_a_room_that_cannot_be_imported(place: str) -> None:
-    """An entry point without its module or class is named, with what to install."""
+    """An entry point whose module or class is missing is named, with the package to install."""
     name = re.escape(place.partition(":")[0])
     with installing(gallery=place), pytest.raises(SettingsError, match=rf"The part 'gallery' .*{name}.* Install"):
         settings.table()

@@ -1,4 +1,4 @@
-"""Settings: where values come from, and what refuses to start."""
+"""Settings: the sources of values, and the values that prevent a start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ CASSANDRA = {"QUEUEY_STORE": "cassandra://host/space"}
 
 
 def write(path: Path, text: str) -> Path:
-    """Writes a settings file."""
     path.write_text(text)
     return path
 
@@ -44,7 +43,7 @@ def test_nearest_source_wins(tmp_path: Path) -> None:
 
 
 def test_fields_of_a_table_come_from_the_nearest_place_that_names_them(tmp_path: Path) -> None:
-    """A place that names one field of a table leaves the other fields to places further away."""
+    """A source that names one field of a table leaves the other fields to lower sources."""
     file = write(
         tmp_path / "queuey.toml",
         'store = "cassandra://h/k"\n[consistency.strong]\nwrite = "ALL"\nread = "ONE"\ndelay = 8\n',
@@ -70,11 +69,11 @@ def test_a_table_is_shown_as_it_may_be_given() -> None:
 
 
 def test_lengths_of_time_have_units(tmp_path: Path) -> None:
-    """Everywhere a length of time may be a text with units, and a bad one is answered with the type."""
+    """Every duration may be text with units, and a bad one gets an error with the type."""
     file = write(tmp_path / "queuey.toml", 'deadline = "1m"\nidempotency_ttl = 3600\n')
     environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_MAX_WAIT": "500ms"}
-    given = {"store": "cassandra://h/k", "default_ttl": "7d", "consistency.strong": "delay=1m30s"}
-    loaded = settings.load(given, environ).settings
+    options = {"store": "cassandra://h/k", "default_ttl": "7d", "consistency.strong": "delay=1m30s"}
+    loaded = settings.load(options, environ).settings
     assert (loaded.deadline, loaded.idempotency_ttl, loaded.max_wait) == (60.0, 3600, 0.5)
     assert (loaded.default_ttl, loaded.consistency_strong.delay) == (604_800, 90.0)
     for text in ("7y", "500d", "1.5", "-1"):
@@ -90,7 +89,7 @@ def test_config_option_beats_its_variable(tmp_path: Path) -> None:
 
 
 def test_variables_of_the_client_are_no_settings() -> None:
-    """What says which service to speak to, foreign variables and empty ones are left alone."""
+    """Variables of the client, foreign variables and empty ones are ignored."""
     environ = {"QUEUEY_URL": "http://x", "QUEUEY_KEY": "k", "QUEUEY_APP": "a", "QUEUEY_CA": "ca.pem"}
     assert settings.load({}, environ | {"PORT": "1", "QUEUEY_PORT": ""}).settings.port == 5000
 
@@ -134,7 +133,7 @@ def test_variables_of_the_client_are_no_settings() -> None:
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str]) -> None:
-    """Whatever refuses to start says which key is wrong and where it came from."""
+    """Each error names the key and the source of the bad value."""
     with pytest.raises(SettingsError) as caught:
         settings.load({}, environ)
     assert [word for word in words if word not in str(caught.value)] == []
@@ -182,21 +181,21 @@ def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
     ],
 )
 def test_passwords_are_not_printed(environ: dict[str, str]) -> None:
-    """A password that was put where only its place's name belongs is refused and not repeated."""
+    """A password given instead of the name of its place is refused and not repeated in the error."""
     with pytest.raises(SettingsError) as caught:
         settings.load({}, environ)
     assert "hunter2" not in str(caught.value)
 
 
 def test_lists_of_settings_show_no_password() -> None:
-    """Neither a store's URL nor a text given as the password is listed as it is; the name of its place is."""
+    """Neither a store's URL nor a password given as text is listed as it is; the name of its place is."""
     assert settings.shown("store", "cassandra://me:hunter2@host/space") == "cassandra://me:***@host/space"
     assert settings.shown("cassandra_password", "hunter2") == "***"
     assert settings.shown("cassandra_password", SecretName("env", "P")) == "env:P"
 
 
 def test_a_secret_is_read_from_its_place(tmp_path: Path) -> None:
-    """A variable gives its value, a file its first line; the file is found beside the settings that name it."""
+    """A secret comes from a variable's value or a file's first line; the file is relative to the settings file."""
     (tmp_path / "password").write_text("from file\r\nand more\n")
     file = write(
         tmp_path / "q.toml", 'store = "cassandra://h/k"\ncassandra_user = "u"\ncassandra_password = "file:password"'
@@ -209,20 +208,20 @@ def test_a_secret_is_read_from_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["env:P", "file:/nowhere/password"])
 def test_a_missing_secret_is_named(text: str) -> None:
-    """A place with no secret in it is an error that names the place."""
+    """If a place has no secret the error names the place."""
     with pytest.raises(SettingsError, match=text):
         SecretName.parse(text).read({})
 
 
 def test_a_secret_may_be_in_a_variable_of_our_prefix() -> None:
-    """A variable that only holds the named secret is no unknown setting."""
+    """A variable with our prefix that only holds a named secret is not an unknown setting."""
     environ = CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u", "QUEUEY_CASSANDRA_PASSWORD": "env:QUEUEY_DB_SECRET"}
-    found = settings.load({}, environ | {"QUEUEY_DB_SECRET": "s"}).settings.cassandra_password
-    assert found == SecretName("env", "QUEUEY_DB_SECRET")
+    password = settings.load({}, environ | {"QUEUEY_DB_SECRET": "s"}).settings.cassandra_password
+    assert password == SecretName("env", "QUEUEY_DB_SECRET")
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
-    """A settings file works from whatever directory the service is started in."""
+    """Paths in a settings file are relative to it, in whatever directory the service is started."""
     file = write(tmp_path / "q.toml", 'data = "here"')
     assert settings.load({}, {}, config=file).settings.data == tmp_path / "here"
     assert settings.load({"data": "here"}, {}).settings.data == Path("here")
@@ -238,9 +237,9 @@ def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: 
 
 @pytest.mark.parametrize("name", ["backlog", "lag"])
 def test_queues_in_metrics(name: str) -> None:
-    """Operators name queues by application and pattern; a text that is none is refused with its form."""
-    found = settings.load({"metrics": f"{name}=acme/mail* acme/jobs"}, {}).settings.metrics
-    assert patterns_of(getattr(found, name)) == [("acme", "mail*"), ("acme", "jobs")]
+    """Operators name queues by application and pattern; invalid text is refused with the right form."""
+    metrics = settings.load({"metrics": f"{name}=acme/mail* acme/jobs"}, {}).settings.metrics
+    assert patterns_of(getattr(metrics, name)) == [("acme", "mail*"), ("acme", "jobs")]
     for wrong in ("acme", "/jobs", "acme/", "a*/jobs"):
         with pytest.raises(SettingsError, match=f"{name}={re.escape(wrong)}: a pattern is application/queue"):
             settings.load({"metrics": f"{name}={wrong}"}, {})
@@ -265,18 +264,18 @@ def test_store_defaults_agree() -> None:
 
 
 def test_waiting_for_a_lock_leaves_room_below_the_deadline() -> None:
-    """A call waits for another process's lock for a third of the time that it may take."""
+    """A call waits for another process's lock for at most a third of its deadline."""
     options = opening.sqlite_options(settings.load({"deadline": "1.5"}, {}).settings)
     assert (options.busy_timeout, options.deadline) == (0.5, 1.5)
 
 
 def test_there_are_no_more_than_45() -> None:
-    """A new setting beyond 45 takes the place of another one: see the decision about settings."""
+    """A new setting beyond 45 must replace another one: see the decision about settings."""
     assert len(settings.table()) <= 45
 
 
 def test_every_setting_is_in_one_group() -> None:
-    """Whatever can be set is shown, once."""
+    """Every setting is listed, once."""
     parts: list[type[msgspec.Struct]] = [settings.Settings, *installed()]
     fields = [field.encode_name for part in parts for field in msgspec.structs.fields(part)]
     assert sorted([*(line.name for line in settings.table()), "rooms"]) == sorted(fields)
@@ -290,22 +289,22 @@ def test_every_setting_is_explained() -> None:
 
 
 def variables_of(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:
-    """The variables that Kubernetes sets in each container beside a Service with named ports."""
+    """Returns the variables that Kubernetes sets in each container for a Service with named ports."""
     name = service.upper().replace("-", "_")
     _, first, kind = ports[0]
-    found = {f"{name}_SERVICE_HOST": "10.0.0.7", f"{name}_SERVICE_PORT": str(first)}
-    found |= {f"{name}_PORT": f"{kind}://10.0.0.7:{first}"}
+    variables = {f"{name}_SERVICE_HOST": "10.0.0.7", f"{name}_SERVICE_PORT": str(first)}
+    variables |= {f"{name}_PORT": f"{kind}://10.0.0.7:{first}"}
     for port, number, kind in ports:
-        at = f"{name}_PORT_{number}_{kind.upper()}"
-        found |= {f"{name}_SERVICE_PORT_{port.upper()}": str(number)} if port else {}
-        found |= {at: f"{kind}://10.0.0.7:{number}", f"{at}_PROTO": kind}
-        found |= {f"{at}_PORT": str(number), f"{at}_ADDR": "10.0.0.7"}
-    return found
+        prefix = f"{name}_PORT_{number}_{kind.upper()}"
+        variables |= {f"{name}_SERVICE_PORT_{port.upper()}": str(number)} if port else {}
+        variables |= {prefix: f"{kind}://10.0.0.7:{number}", f"{prefix}_PROTO": kind}
+        variables |= {f"{prefix}_PORT": str(number), f"{prefix}_ADDR": "10.0.0.7"}
+    return variables
 
 
 @pytest.mark.parametrize("service", ["queuey", "queuey-metrics", "qdo", "qdo-metrics"])
 def test_variables_of_kubernetes(service: str) -> None:
-    """A Service with our name changes no setting, of the service and of workers; settings beside it count."""
+    """A Service with our name changes no setting of the service or of workers; settings beside it count."""
     beside = variables_of(service, ("http", 5000, "tcp"), ("", 5001, "udp"), ("x_y", 5002, "sctp"))
     assert settings.load({}, beside) == settings.load({}, {})
     assert load_work({}, beside) == load_work({}, {})

@@ -1,4 +1,4 @@
-"""docs/settings.md: its tables are those of the program."""
+"""The tables of docs/settings.md are those of the program."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ FACADES = [line for line in LINES["facades"].fields if line.fields]
 
 def tables(heading: str) -> list[str]:
     """Returns the tables in the part of the page below a heading."""
-    part = re.split(r"\n##+ ", PAGE.partition(f"# {heading}\n")[2])[0]
-    return [block for block in part.strip().split("\n\n") if block.startswith("| ")]
+    section = re.split(r"\n##+ ", PAGE.partition(f"# {heading}\n")[2])[0]
+    return [block for block in section.strip().split("\n\n") if block.startswith("| ")]
 
 
 def drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table of Markdown."""
     head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
     return "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def of_settings(names: Iterable[str]) -> str:
-    """Returns the table of these settings."""
     lines = [LINES[name] for name in names]
     return drawn(
         ["name", "type", "default", "meaning"],
@@ -42,14 +40,12 @@ def of_settings(names: Iterable[str]) -> str:
 
 
 def of_fields(line: Setting) -> str:
-    """Returns the table of the fields of a setting."""
     names = (field.name.removeprefix(f"{line.name}.") for field in line.fields)
     rows = ([f"`{name}`", field.type, field.help] for name, field in zip(names, line.fields, strict=True))
     return drawn(["field", "type", "meaning"], rows)
 
 
 def of_users() -> str:
-    """Returns the table of the fields of an issuer of users."""
     hints = typing.get_type_hints(UserIssuer, include_extras=True)
 
     def default(field: msgspec.structs.FieldInfo) -> str:
@@ -69,7 +65,7 @@ def test_every_setting_stands_in_its_group(group: str) -> None:
 
 
 def test_ten_settings_come_first() -> None:
-    """The settings that people change stand at the top as they stand in their groups."""
+    """The most common settings are at the top, as in their groups."""
     (table,) = tables("Settings")
     names = re.findall(r"^\| `(.+?)` ", table, re.MULTILINE)
     assert len(names) == 10

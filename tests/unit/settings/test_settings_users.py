@@ -1,4 +1,4 @@
-"""The setting ``users``: where it can be given, and what refuses to start."""
+"""The setting ``users``: where it can be given, and the values that prevent a start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ MAIL: dict[str, Any] = {
 
 
 def load(users: object) -> settings.Users:
-    """Gives the setting as an option."""
     return settings.load({"users": users if isinstance(users, str) else json.dumps(users)}, {}).settings.users
 
 
@@ -64,13 +63,13 @@ def test_what_is_shown_can_be_given() -> None:
 
 
 def test_places_of_keys_on_this_machine() -> None:
-    """Plain HTTP is for servers on this machine, whichever way it is called."""
+    """Plain HTTP is allowed for servers on this machine, under each of its names."""
     for url in ("http://127.0.0.1:80/k", "http://[::1]/k", "http://localhost/k", "https://a.example.org:444/k?x=y"):
         assert load({"shop": SHOP | {"keys": url}})["shop"][0].keys == url
 
 
 def test_logins(tmp_path: Path) -> None:
-    """A path of a secret is relative to the settings file, as one of keys is; two applications may have one client."""
+    """A path of a secret is relative to the settings file, like one of keys; two applications may have one client."""
     file = tmp_path / "queuey.toml"
     lines = [f"{name} = {json.dumps(value)}" for name, value in (LOGIN | {"secret": "file:client-secret"}).items()]
     lines.append('roles = {"queue admins" = ["admin"]}')
@@ -141,12 +140,12 @@ BAD: list[tuple[object, list[str]]] = [
         {"shop": [SHOP | {"queues": {"i-{user}": ["read"]}}, MAIL | {"queues": {"i{user}": ["read"]}}]},
         ["users.shop", "i-{user}", "i{user}"],
     ),
-    ({"shop": [SHOP, SHOP | {"user": "email"}]}, ["users.shop", SHOP["issuer"], "stands twice"]),
+    ({"shop": [SHOP, SHOP | {"user": "email"}]}, ["users.shop", SHOP["issuer"], "is given twice"]),
     ({"shop": SHOP, "blog": SHOP | {"keys": "k"}}, [SHOP["issuer"], SHOP["keys"], "'k'", "one place"]),
     ({"shop": SHOP | {"domains": ["example.org"]}}, ["users.shop", "domains", "BrowserID"]),
     ({"shop": MAIL | {"user": "email"}}, ["users.shop", "user", "Bearer"]),
     ({"shop": MAIL | {"issuer": "https://login.example.org"}}, ["users.shop", "https://login.example.org", "host"]),
-    ({"shop": MAIL | {"domains": ["Example.org"]}}, ["users.shop", "Example.org", "small letters"]),
+    ({"shop": MAIL | {"domains": ["Example.org"]}}, ["users.shop", "Example.org", "lower case"]),
     ({"shop": MAIL | {"domains": ["*"]}}, ["users.shop", "'*'"]),
     *(
         ({"shop": MAIL | {"audience": audience}}, ["users.shop", audience, "origin"])
@@ -157,7 +156,7 @@ BAD: list[tuple[object, list[str]]] = [
 
 @pytest.mark.parametrize(("users", "words"), BAD, ids=map(str, range(len(BAD))))
 def test_what_refuses_to_start(users: object, words: list[str]) -> None:
-    """The message names the application, the part of the table and its value, and where the setting came from."""
+    """The error names the application, the field and its value, and the source of the setting."""
     with pytest.raises(SettingsError) as caught:
         load(users)
     assert [word for word in ["--users", *words] if word not in str(caught.value)] == [], str(caught.value)

@@ -1,1 +1,1 @@
-"""The checks of a soak run, by themselves."""
+"""Tests of the checks of a soak run."""

@@ -1,4 +1,4 @@
-"""The ledger of a soak run: what is lost, shown twice or never stored is told."""
+"""The ledger of a soak run reports messages that are lost, shown twice or never stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.soak.ledger import Lag, Ledger
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """One consumer of each kind; a second passes between two looks at the clock."""
+    """A ledger with one consumer of each kind; a second passes between two reads of the clock."""
     seconds = itertools.count()
     return Ledger(["reader"], ["claims"], lambda: next(seconds))
 
 
 def test_nothing_is_told_when_all_was_seen(ledger: Ledger) -> None:
-    """Also if a message was shown before its acknowledgement, or to a consumer that may see it again."""
+    """Nothing is reported if all messages were seen, even before their acknowledgement, or twice by some consumers."""
     ledger.see("reader", [1])
     ledger.acknowledge([1, 2])
     ledger.see("reader", [2])
@@ -28,7 +28,7 @@ def test_nothing_is_told_when_all_was_seen(ledger: Ledger) -> None:
 
 
 def test_a_lost_message_is_told(ledger: Ledger) -> None:
-    """Each consumer has to see it."""
+    """Each consumer has to see each message."""
     ledger.acknowledge([1, 2])
     ledger.see("reader", [1, 2])
     ledger.see("claims", [2])
@@ -37,7 +37,7 @@ def test_a_lost_message_is_told(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("shown", [[1, 1], [1, 9]])
 def test_what_must_not_be_shown_is_told(ledger: Ledger, shown: list[int]) -> None:
-    """A message that was shown twice, and one that the service refused."""
+    """A message shown twice, and a shown message that the service refused, are reported."""
     ledger.acknowledge([1])
     ledger.see("reader", shown)
     ledger.see("claims", [1])
@@ -45,14 +45,14 @@ def test_what_must_not_be_shown_is_told(ledger: Ledger, shown: list[int]) -> Non
 
 
 def test_a_message_of_unknown_outcome_may_be_shown_or_not(ledger: Ledger) -> None:
-    """It is the writer who got no answer."""
+    """A message whose writer got no answer may be shown or not."""
     ledger.leave_open([1, 2])
     ledger.see("reader", [2])
     assert ledger.violations() == []
 
 
 def test_lag_is_what_was_acknowledged_and_not_seen(ledger: Ledger) -> None:
-    """In messages, and in seconds since the oldest of them was acknowledged."""
+    """The lag is counted in messages, and in seconds since the oldest of them was acknowledged."""
     ledger.acknowledge([1])
     ledger.acknowledge([2])
     ledger.see("claims", [1, 2])

@@ -1,4 +1,4 @@
-"""The usage of processes in a soak run: growth is told, and a level is not."""
+"""The usage of processes in a soak run: growth is reported, and a constant level is not."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ from tests.soak.usage import ALLOWANCES, MEGABYTE, Sample, Usage, growth, trend,
 
 
 def samples(*usages: Usage) -> list[Sample]:
-    """One a second."""
     return [Sample(at, each) for at, each in enumerate(usages)]
 
 
 def test_the_warm_up_does_not_count() -> None:
-    """The medians are those of the first and the last third after it, and so is the most."""
+    """The medians are those of the first and the last third after the warm-up, and so is the maximum."""
     usages = [Usage(900, 9, 9), *(Usage(size, 5, size) for size in range(10))]
-    found = trend(samples(*usages), warm=1)
-    assert found is not None
-    assert found.first == Usage(1, 5, 1)
-    assert found.last == Usage(7, 5, 7)
-    assert found.most == Usage(9, 5, 9)
+    trends = trend(samples(*usages), warm=1)
+    assert trends is not None
+    assert trends.first == Usage(1, 5, 1)
+    assert trends.last == Usage(7, 5, 7)
+    assert trends.most == Usage(9, 5, 9)
     assert trend(samples(*usages), warm=9) is None
 
 
 @pytest.mark.parametrize("what", ALLOWANCES)
 def test_growth_beyond_the_allowance_is_told(what: str) -> None:
-    """A process that has twice as much and more at the end."""
+    """A process that has more than twice its usage at the end is reported."""
     level = Usage(400 * MEGABYTE, 200, 100)
     grown = level._replace(**{what: 2 * getattr(level, what)})
-    found = trend(samples(*[level] * 5, *[grown] * 5), warm=0)
-    assert found is not None
-    (told,) = growth("a service", found, ALLOWANCES)
+    trends = trend(samples(*[level] * 5, *[grown] * 5), warm=0)
+    assert trends is not None
+    (told,) = growth("a service", trends, ALLOWANCES)
     assert told.startswith(f"a service: {what} grew from")
 
 
 def test_a_level_is_not_told() -> None:
-    """Nor is a change within the allowance, or a peak in between."""
+    """A constant level, a change within the allowance, or a peak in between is not reported."""
     level = Usage(400 * MEGABYTE, 200, 100)
     more, peak = Usage(440 * MEGABYTE, 230, 110), Usage(4000 * MEGABYTE, 2000, 1000)
-    found = trend(samples(*[level] * 4, peak, *[more] * 4), warm=0)
-    assert found is not None
-    assert growth("a service", found, ALLOWANCES) == []
+    trends = trend(samples(*[level] * 4, peak, *[more] * 4), warm=0)
+    assert trends is not None
+    assert growth("a service", trends, ALLOWANCES) == []
 
 
 PARENT = """
@@ -57,7 +56,7 @@ child.communicate(b"\\n")
 
 @pytest.mark.needs_programs
 def test_usage_includes_children() -> None:
-    """A child's memory, handles and threads are its parent's as well; a process that has ended has none."""
+    """A child's memory, handles and threads count for its parent; a process that has ended has none."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -66,6 +65,6 @@ def test_usage_includes_children() -> None:
     assert alone is not None
     assert together is not None
     assert all(more > part > 0 for more, part in zip(together, alone, strict=True))
-    assert together.threads == 1 + alone.threads  # Of this process others begin and end meanwhile.
+    assert together.threads == 1 + alone.threads  # Threads of this process may start and end meanwhile.
     assert usage(child) is None
     assert usage(parent.pid) is None

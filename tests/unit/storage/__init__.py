@@ -1,1 +1,1 @@
-"""What both stores use."""
+"""Tests of parts that both stores use."""

@@ -1,4 +1,4 @@
-"""The bridge from code that blocks to calls of a store."""
+"""The bridge from blocking code to calls of a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
-    """A store."""
     store = sqlite.open_store(tmp_path)
     yield store
     store.close()
@@ -28,18 +27,16 @@ def store(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
 
 @pytest.fixture
 def queue(store: SqliteStore) -> Queue:
-    """A queue of it."""
     bridge.run(store.applications.create_application("acme"))
     return bridge.run(store.catalogue.create_queue("acme", "orders", QueueSpec()))[0]
 
 
 async def number(value: int) -> int:
-    """Awaits nothing."""
     return value
 
 
 def test_runs_in_this_thread() -> None:
-    """A call is run to its end where it is made."""
+    """A call runs to its end in the calling thread."""
 
     async def where() -> threading.Thread:
         return await in_thread(threading.current_thread)
@@ -49,7 +46,7 @@ def test_runs_in_this_thread() -> None:
 
 
 def test_awaited_on_a_loop_it_is_in_another_thread() -> None:
-    """What blocks does not hold up a loop."""
+    """On a loop a blocking call runs in another thread, and does not block the loop."""
 
     async def where() -> threading.Thread:
         return await in_thread(threading.current_thread)
@@ -58,7 +55,7 @@ def test_awaited_on_a_loop_it_is_in_another_thread() -> None:
 
 
 def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
-    """As in a notebook, whose cells run in the thread of a loop."""
+    """A call works beside a running loop, as in a notebook, whose cells run in the thread of a loop."""
 
     async def cell() -> list[Any]:
         bridge.run(store.messages.append(queue, [NewMessage("a", 1, 60)]))
@@ -69,7 +66,7 @@ def test_beside_a_running_loop(store: SqliteStore, queue: Queue) -> None:
 
 
 def test_the_loop_of_the_thread_is_adopted(store: SqliteStore, queue: Queue) -> None:
-    """What its loop has begun in this turn does not keep a call waiting that blocks the loop."""
+    """A call that blocks the loop is not held up by work that the loop has begun in this turn."""
 
     async def cell() -> int:
         store.adopt(asyncio.get_running_loop())
@@ -84,14 +81,14 @@ def test_the_loop_of_the_thread_is_adopted(store: SqliteStore, queue: Queue) -> 
 
 
 def test_what_awaits_something_else_is_refused() -> None:
-    """Nobody would ever go on with it; the error says what to do."""
+    """A call that awaits something else would never end, and is refused with what to do."""
     with pytest.raises(RuntimeError, match="await it on an event loop"):
         bridge.run(asyncio.sleep(0))
     assert not blocks()
 
 
 def test_errors_and_calls_within_calls() -> None:
-    """An error comes out as it is, and a call may run another one."""
+    """An error is raised unchanged, and a call may run another one."""
 
     async def outer() -> int:
         return bridge.run(number(1)) + await number(2)
@@ -125,7 +122,7 @@ def test_items_come_one_by_one() -> None:
 
 
 def test_steps_of_what_blocks() -> None:
-    """An iterator that blocks gives the same on a loop, each step in another thread, and ends with its reader."""
+    """A blocking iterator gives the same on a loop, each step in another thread, and ends with its reader."""
     threads: set[threading.Thread] = set()
 
     def items() -> Any:  # noqa: ANN401 - a generator
@@ -141,7 +138,7 @@ def test_steps_of_what_blocks() -> None:
 
 
 def waiting_call(deadline: Deadline) -> Any:  # noqa: ANN401 - a coroutine
-    """A call that waits for as long as it may."""
+    """Waits until its deadline."""
 
     def begin(_done: Done) -> Any:  # noqa: ANN401 - what gives up
         return lambda: "none"
@@ -150,7 +147,7 @@ def waiting_call(deadline: Deadline) -> Any:  # noqa: ANN401 - a coroutine
 
 
 def test_the_time_of_one_call() -> None:
-    """All calls of a run that counts as one end by the same time; else each has its own."""
+    """All calls of a run that counts as one share a deadline; otherwise each has its own."""
     now = [0.0]
 
     def clock() -> float:
@@ -173,14 +170,14 @@ def test_the_time_of_one_call() -> None:
 
 
 def test_a_thread_waits_no_longer_than_a_call_may() -> None:
-    """When its time is over, the work is given up, and the error has its outcome."""
+    """At its deadline the work is cancelled, and the error has its outcome."""
     with pytest.raises(StoreUnavailable) as caught:
         bridge.run(waiting_call(Deadline(0.01)))
     assert caught.value.outcome == "none"
 
 
 def test_threads_do_not_know_of_each_other() -> None:
-    """That one thread waits says nothing to another, whose loop it may be waiting for."""
+    """A wait in one thread does not affect another, whose loop it may be waiting for."""
     seen: list[bool] = []
 
     async def ask() -> None:

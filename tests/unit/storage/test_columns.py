@@ -1,4 +1,4 @@
-"""Messages as columns."""
+"""Tests of messages as columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ MESSAGES = st.lists(
 
 
 def made(rows: list[tuple[Position, int, int, str | bytes, Meta | None]]) -> list[Message]:
-    """Messages."""
     return [Message(*position, partition, expires, body, meta) for position, partition, expires, body, meta in rows]
 
 
@@ -31,22 +30,22 @@ def made(rows: list[tuple[Position, int, int, str | bytes, Meta | None]]) -> lis
 def test_columns_are_a_sequence_of_the_messages(
     rows: list[tuple[Position, int, int, str | bytes, Meta | None]], most: int
 ) -> None:
-    """Whatever is asked of the columns, whole, in pieces, one by one or by a mask, is what the messages give."""
+    """Columns, whole, in slices, one by one or by a mask, give the same as the messages."""
     messages = made(rows)
     columns = columns_of(messages)
     assert list(columns) == messages
     assert [columns[place] for place in range(len(messages))] == messages
     assert list(columns[1::2]) == messages[1::2]
-    assert columns.places == [(one.partition, one.position) for one in messages]
-    wanted = np.arange(len(messages)) % 3 > 0
-    assert list(columns.where(wanted)) == [one for place, one in enumerate(messages) if place % 3]
-    for some in (messages, columns):
-        pieces = list(in_pieces(some, most))
+    assert columns.places == [(message.partition, message.position) for message in messages]
+    mask = np.arange(len(messages)) % 3 > 0
+    assert list(columns.where(mask)) == [one for place, one in enumerate(messages) if place % 3]
+    for sequence in (messages, columns):
+        pieces = list(in_pieces(sequence, most))
         assert [one for piece in pieces for one in piece] == messages
         assert all(0 < len(piece) <= most for piece in pieces)
 
 
 def test_text_that_has_no_bytes_is_refused() -> None:
-    """A lone surrogate, which JSON can write and UTF-8 cannot, is refused as other stores' loads refuse it."""
+    """A lone surrogate, which JSON can write and UTF-8 cannot, is refused as in loads of other stores."""
     with pytest.raises(InvalidRequest):
         columns_of([Message(0, 0, 1, 1, "\ud800")])

@@ -1,4 +1,4 @@
-"""One deadline for all that a call waits for."""
+"""One deadline for all waits of a call."""
 
 from __future__ import annotations
 
@@ -13,30 +13,27 @@ from tests.waiting import call_until
 
 
 class Hand:
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
 
     def __call__(self) -> float:
-        """Gives the time."""
         return self.seconds
 
 
 @pytest.fixture
 def clock() -> Hand:
-    """A clock."""
     return Hand()
 
 
 @pytest.fixture
 def deadline(clock: Hand) -> Deadline:
-    """Fifteen seconds for each call."""
     return Deadline(15, clock)
 
 
 def test_a_call_has_what_is_left(clock: Hand, deadline: Deadline) -> None:
-    """Whatever waits is given the rest of the call's time, or less if it wants less."""
+    """Each wait gets the rest of the call's time, or less if it needs less."""
     with deadline.running():
         assert deadline.left() == 15
         clock.seconds += 10
@@ -48,7 +45,7 @@ def test_a_call_has_what_is_left(clock: Hand, deadline: Deadline) -> None:
 
 
 def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: Hand, deadline: Deadline) -> None:
-    """What becomes of a change is unknown when the call's time is over; the next call knows nothing of it."""
+    """A change is unknown when the call's time is over after it was sent; the next call is not affected."""
     for sent in (True, False):
         with deadline.running():
             if sent:
@@ -61,7 +58,7 @@ def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: Hand, deadline: Dead
 
 
 def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadline) -> None:
-    """Nothing is written when the time is over in a preparation or after it, unless something was sent before."""
+    """If the time is over in a preparation or after it, nothing is written, unless something was sent before."""
 
     def prepare_late() -> None:
         with deadline.preparing():
@@ -83,7 +80,7 @@ def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadli
 
 
 def test_a_call_within_another_has_no_more_time(clock: Hand, deadline: Deadline) -> None:
-    """A call that another makes ends with it, whatever it may have by itself."""
+    """A call made by another call ends with it, whatever its own time."""
     with deadline.running():
         clock.seconds += 10
         with deadline.running():
@@ -94,18 +91,18 @@ def test_a_call_within_another_has_no_more_time(clock: Hand, deadline: Deadline)
 
 
 def test_outside_of_calls_nothing_ends(deadline: Deadline) -> None:
-    """What no call waits for, and what other threads do meanwhile, has no deadline."""
+    """Work outside of calls, and of other threads, has no deadline."""
     assert deadline.left(7) == 7
-    found: list[float] = []
+    remaining: list[float] = []
     with deadline.running():
-        thread = threading.Thread(target=lambda: found.append(deadline.left(99)))
+        thread = threading.Thread(target=lambda: remaining.append(deadline.left(99)))
         thread.start()
         thread.join(60)
-    assert found == [99]
+    assert remaining == [99]
 
 
 def test_waiting_ends_with_the_call() -> None:
-    """Who waits for something that never comes is told when the call's time is over."""
+    """A wait for something that never happens fails when the call's time is over."""
     lock = threading.Lock()
     assert lock.acquire(timeout=60)
     deadline = Deadline(0.05)

@@ -1,4 +1,4 @@
-"""Changes of one call, decided together."""
+"""Tests of several offset changes in one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANGES = st.lists(
 
 @given(st.dictionaries(st.integers(1, 3), PLACES), CHANGES)
 def test_decided_one_after_another(recorded: dict[int, Position], changes: list[OffsetChange]) -> None:
-    """A call decides as if each of its changes were a call of its own; what is not changed stays, with its age."""
+    """A call decides as if each change was its own call; unchanged offsets stay, with their age."""
     present = {number: OwnedOffset(number, position, 1.0) for number, position in recorded.items()}
     together = decide(present, changes, 2.0)
     rows, applied, kept = present, [], []
@@ -36,7 +36,7 @@ def test_decided_one_after_another(recorded: dict[int, Position], changes: list[
 
 @given(st.permutations([(ids.EPOCH_TICKS + n, 0) for n in range(4)]))
 def test_forward(order: list[Position]) -> None:
-    """Changes that only go forward end at the highest position, in whatever order they come."""
+    """Forward changes end at the highest position, in any order."""
     changes = [OffsetChange(1, position, forward=True) for position in order]
     decision = decide({}, changes, 1.0)
     assert decision.rows[1].position == max(order)

@@ -1,4 +1,4 @@
-"""From settings to the options of a store, and what only the store can refuse."""
+"""From settings to the options of a store, and errors that only the store can find."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TLS = Path(__file__).parents[2] / "acceptance" / "tls"
 
 
 def test_defaults_are_those_of_the_store() -> None:
-    """A store opened by settings that choose nothing is the one that its own options describe."""
+    """A store opened with empty settings has its default options."""
     loaded = settings.load({}, CASSANDRA)
     opening.check(loaded)
     assert opening.cassandra_options(loaded.settings) == CassandraOptions(follow=True)
@@ -31,7 +31,7 @@ def test_defaults_are_those_of_the_store() -> None:
 
 
 def test_every_choice_reaches_the_store() -> None:
-    """What is set is what the store is opened with, the password read from where it is."""
+    """Every setting reaches the store's options, with the password read from its place."""
     environ = CASSANDRA | {
         "QUEUEY_CASSANDRA_USER": "me",
         "QUEUEY_CASSANDRA_PASSWORD": "env:PW",
@@ -62,7 +62,7 @@ def test_every_choice_reaches_the_store() -> None:
 
 
 def test_every_option_of_a_deployment_is_a_setting() -> None:
-    """An option of the store is a setting, or known to be none."""
+    """Each option of the store is a setting, or listed as an exception."""
     internal = {
         "follow",
         "row_age",
@@ -76,13 +76,13 @@ def test_every_option_of_a_deployment_is_a_setting() -> None:
     }
     elsewhere = {"levels", "deadline", "default_ttl"}
     elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
-    known = {line.name for line in settings.table()}
+    names = {line.name for line in settings.table()}
     missing = {field.name for field in fields(CassandraOptions)} - internal - elsewhere
-    assert {name for name in missing if f"cassandra_{name}" not in known} == set()
+    assert {name for name in missing if f"cassandra_{name}" not in names} == set()
 
 
 def test_consistency_levels_are_those_of_the_store() -> None:
-    """The levels that a setting may name are those that the store knows, and ``auto``."""
+    """The levels of the setting are those of the store, and ``auto``."""
     assert get_args(WriteLevel) == ("auto", *WRITE_LEVELS)
     assert get_args(ReadLevel) == ("auto", *READ_LEVELS)
 
@@ -103,19 +103,19 @@ def test_consistency_levels_are_those_of_the_store() -> None:
     ids=lambda value: " ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else "",
 )
 def test_what_the_store_refuses_names_where_it_came_from(environ: dict[str, str], words: list[str]) -> None:
-    """Values that the store cannot work with refuse to start, with the reason and the source."""
+    """Values that the store refuses prevent a start, with the reason and the source."""
     with pytest.raises(SettingsError) as caught:
         opening.check(settings.load({}, environ))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_sqlite_is_left_alone() -> None:
-    """What is a limit of Cassandra is none of the embedded store."""
+    """A limit of Cassandra does not apply to the embedded store."""
     opening.check(settings.load({"max_body": "8000000"}, {}))
 
 
 def test_patience_ends() -> None:
-    """A read is repeated until the store answers, and its last refusal is raised when time is over."""
+    """A read is repeated until the store answers, and its last error is raised when time is over."""
     answers = [StoreUnavailable("not yet"), StoreUnavailable("not yet"), "here"]
 
     def call() -> object:
@@ -139,7 +139,7 @@ def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.needs_programs
 def test_the_embedded_store_needs_no_cassandra_driver(tmp_path: Path) -> None:
-    """Without cassandra-driver the SQLite store works as ever."""
+    """Without cassandra-driver the SQLite store works."""
     from queuey.storage.sqlite import open_store  # noqa: PLC0415 - only this test needs a store
 
     open_store(tmp_path / "data").close()
@@ -159,6 +159,6 @@ def test_a_missing_driver_names_the_extra(command: list[str]) -> None:
 
 @pytest.mark.needs_programs
 def test_the_cassandra_store_needs_no_sqlite_driver() -> None:
-    """Without apsw a Cassandra store is looked at as ever; here nobody answers at the address."""
+    """Without apsw a Cassandra store can be opened; here no node answers at the address."""
     ended = run_without("apsw", "app", "list", "--store", "cassandra://127.0.0.1:1/k")
     assert (ended.returncode, "refused" in ended.stderr) == (1, True), ended.stderr

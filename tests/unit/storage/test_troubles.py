@@ -1,4 +1,4 @@
-"""What is wrong is told once, and once that it is over."""
+"""A trouble is logged once, and once more when it is over."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ STEPS = st.lists(st.tuples(st.sampled_from(["full", "busy", ""]), st.floats(0, 2
 
 
 class Kept(logging.Handler):
-    """Keeps what is logged."""
+    """Keeps log records."""
 
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a record."""
         self.texts.append(f"{record.levelname} {record.getMessage()}")
 
 
 @given(STEPS)
 def test_told_once_and_once_more(steps: list[tuple[str, float]]) -> None:
-    """Each reason is told when it begins; the end is told after a success with no failure for a while before it."""
+    """Each reason is logged when it begins; the end is logged after a success without failures for a while before."""
     log, kept, now = logging.getLogger("test of troubles"), Kept(), [0.0]
     log.handlers = [kept]
     trouble = Trouble(log, "It", clock=lambda: now[0])
@@ -51,7 +50,7 @@ def test_told_once_and_once_more(steps: list[tuple[str, float]]) -> None:
 
 
 def test_nodes(caplog: pytest.LogCaptureFixture) -> None:
-    """A node that is lost is told of once, and once when it is back; one that left the cluster is forgotten."""
+    """A lost node is logged once, and once when it is back; one that left the cluster is forgotten."""
     watchman = Watchman()
     here, there = (SimpleNamespace(address=address, datacenter="dc1") for address in ("10.0.0.1", "10.0.0.2"))
     watchman.on_add(here)
@@ -62,7 +61,7 @@ def test_nodes(caplog: pytest.LogCaptureFixture) -> None:
     for host in (here, here, there):
         watchman.on_up(host)
     assert [record.getMessage().partition(" after")[0] for record in caplog.records] == [
-        "Cassandra node 10.0.0.1: lost (data centre dc1); it is tried again until it answers",
-        "Cassandra node 10.0.0.2: lost (data centre dc1); it is tried again until it answers",
+        "Cassandra node 10.0.0.1: lost (data centre dc1); retrying until it answers",
+        "Cassandra node 10.0.0.2: lost (data centre dc1); retrying until it answers",
         "Cassandra node 10.0.0.1: works again",
     ]

@@ -1,1 +1,1 @@
-"""Command lines."""
+"""Tests of command lines."""

@@ -1,4 +1,4 @@
-"""What may reach a terminal, and how commands end."""
+"""Tests of what may reach a terminal, and how commands end."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 class Tty(io.TextIOWrapper):
-    """A stream that says it is a terminal."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Says so."""
         return True
 
 
 def left(text: str, *kept: str) -> set[str]:
-    """The characters of a text that could steer a terminal or turn the order of what stands in it."""
+    """Returns the characters of a text that could control a terminal or reorder its text."""
     bad = {"Cc", "Cs", "Zl", "Zp"}
     marks = "\u061c\u200e\u200f"
     found = {c for c in text if unicodedata.category(c) in bad or unicodedata.bidirectional(c) in TURNING or c in marks}
@@ -41,7 +40,7 @@ def left(text: str, *kept: str) -> set[str]:
 
 
 def test_no_character_steers_a_terminal() -> None:
-    """Of all characters there are, none that steers or turns is left; ordinary text stays as it is."""
+    """No control or reordering character is left; ordinary text is unchanged."""
     assert left(texts.printable(EVERYTHING)) == set()
     fine = "Grüße, 日本語 עברית عربى नमस्ते \u200d👩\u200d👧"
     assert texts.printable(fine) == fine
@@ -49,7 +48,7 @@ def test_no_character_steers_a_terminal() -> None:
 
 
 def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON on a terminal is still the same JSON, and bodies keep their lines; neither has what steers."""
+    """JSON on a terminal is still the same JSON, and bodies keep their lines, without control characters."""
     text = EVERYTHING.encode("utf-8", "replace").decode()
     for data, as_json in ((json.dumps(text, ensure_ascii=False), True), (text, False)):
         out = io.BytesIO()
@@ -64,7 +63,7 @@ def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe gets every byte as it is."""
+    """A pipe gets every byte unchanged."""
     out = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
     output.write(b"\x1b[2J\xff\n")
@@ -72,14 +71,13 @@ def test_results_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Thing(msgspec.Struct):
-    """Something to show."""
+    """A struct to show."""
 
     name: str
     count: int = 0
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, as_json: bool) -> tuple[str, str]:
-    """What an act prints on both outputs."""
     out, err = io.BytesIO(), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", write_through=True))
@@ -110,13 +108,13 @@ def test_a_result_is_shown_for_people_or_for_programs(monkeypatch: pytest.Monkey
 
 
 def test_a_result_without_a_text_is_shown_by_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its fields, or the one sentence that is given."""
+    """A result without a text shows all its fields, or the one given sentence."""
     assert printed(monkeypatch, lambda: output.show(Thing("a")), as_json=False)[0] == "name   a\ncount  0\n"
     assert printed(monkeypatch, lambda: output.show(Thing("a"), "Done."), as_json=False)[0] == "Done.\n"
 
 
 def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are one table, which has a head also without rows, or a document a line."""
+    """A list of results is one table, which has a header even without rows, or one JSON document per line."""
 
     def things() -> Iterator[Thing]:
         yield from map(Thing, "ab")
@@ -140,13 +138,13 @@ def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plural() -> None:
-    """One is one; all other counts are several."""
+    """One is singular; all other counts are plural."""
     assert [texts.plural(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
     assert texts.plural(1, "message was", "messages were") == "1 message was"
 
 
 class Oops(Exception):
-    """An error that says all there is to say."""
+    """An error with a complete message."""
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ class Oops(Exception):
 def test_how_a_command_ends(
     raised: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What can happen to anybody ends with an exit code and a line at most."""
+    """Common errors end with an exit code and a line at most."""
 
     def command() -> None:
         raise raised
@@ -176,7 +174,7 @@ def test_how_a_command_ends(
 
 
 def test_a_signal_is_heard_in_a_system_call() -> None:
-    """Another thread gets it: the main thread is not interrupted, as if it had come just before the call."""
+    """A signal that another thread receives is handled even while the main thread is in a system call."""
     heard, (read, write) = [], os.pipe()
 
     def stop(number: int, _frame: object) -> None:
@@ -185,7 +183,7 @@ def test_a_signal_is_heard_in_a_system_call() -> None:
 
     def signalled() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        ended.wait(60)  # the signal is this thread's
+        ended.wait(60)  # this thread gets the signal
         os.write(write, b"late")
 
     ended, before = threading.Event(), signal.getsignal(signal.SIGURG)

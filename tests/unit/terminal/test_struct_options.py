@@ -1,4 +1,4 @@
-"""Options of commands that stand with a struct."""
+"""Options of commands that are declared by a struct."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ Ask = Callable[..., Options]
 
 @pytest.fixture
 def ask() -> Ask:
-    """Gives the struct that arguments of a command line make."""
-
     @with_fields(Options)
     def command(prefix: str, fields: dict[str, Any]) -> None:
         made.append(Options(**fields))
@@ -60,12 +58,12 @@ def ask() -> Ask:
 
 
 def test_what_is_not_given_is_the_default_of_the_field(ask: Ask) -> None:
-    """A field without an option keeps its default, too."""
+    """A missing option, or a field without one, has the default of the field."""
     assert ask("here") == Options(place="here")
 
 
 def test_values_have_the_type_of_the_field(ask: Ask) -> None:
-    """Lengths of time have units, lists become tuples, switches work in both directions."""
+    """Durations have units, lists become tuples, switches work in both directions."""
     arguments = [
         "--for",
         "90m",
@@ -87,7 +85,7 @@ def test_values_have_the_type_of_the_field(ask: Ask) -> None:
 
 @pytest.mark.parametrize("arguments", [["--for", "3h"], ["--whole", "1.5s"], ["--most", "6"], ["--most", "0"], []])
 def test_bounds_are_those_of_the_field(ask: Ask, arguments: list[str]) -> None:
-    """What lies beyond, and a required value that is missing, is wrong usage."""
+    """A value out of bounds, and a missing required value, are wrong usage."""
     with pytest.raises(typer.TyperException):
         ask(*(["here", *arguments] if arguments else []))
 

@@ -1,4 +1,4 @@
-"""The short form of a task's call."""
+"""Tests of the short form of a task's call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON = some.recursive(
 
 @given(some.text(min_size=1), some.lists(JSON, max_size=5), some.dictionaries(some.text(), JSON, max_size=5))
 def test_a_call_is_short_and_printable(task: str, args: list[object], kwargs: dict[str, object]) -> None:
-    """Whatever a message says, its call is one short line in which nothing steers a terminal."""
+    """The call of any message is one short line without control characters."""
     call = shown_call(msgspec.json.encode({"task": task, "args": args, "kwargs": kwargs}))
     assert call is not None
     assert (0 < len(call.task) <= MAX_NAME, len(call.arguments) <= MAX_ARGUMENTS) == (True, True)

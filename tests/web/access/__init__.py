@@ -1,1 +1,1 @@
-"""Credentials, principals, keys that are limited, and rate limits."""
+"""Credentials, principals, limited keys and rate limits."""

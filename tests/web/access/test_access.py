@@ -27,7 +27,7 @@ def test_an_owner_that_is_a_principal(owner: Caller, guest: Caller) -> None:
 
 
 def test_refusals_name_the_scheme(owner: Caller, anonymous: Caller) -> None:
-    """401 says in its header how to be known, whether a wrong credential was given or none."""
+    """401 names the accepted schemes in its header, after a wrong credential and without one."""
     owner.create("q")
     wrong = Caller(owner.app, "Application x")
     for reply, name in ((wrong.get("q"), "InvalidApplicationKey"), (anonymous.get("q/info"), "NoCredential")):
@@ -60,7 +60,7 @@ def test_a_header_without_a_known_scheme_is_named(owner: Caller, header: str) ->
 
 
 def test_a_request_without_a_header_is_told_which_to_send(owner: Caller, anonymous: Caller, guest: Caller) -> None:
-    """Who sends no credential learns the form of the header; who sends a valid one of another application does not."""
+    """A caller without a credential learns the form of the header; one with a key of another application does not."""
     owner.create("q")
     for reply in (anonymous.get("q"), anonymous.get("q/info")):
         assert "This needs a credential. Send the header Authorization: Application KEY" in reply.text
@@ -111,7 +111,7 @@ def test_authorization_header(app: App, owner: Caller, header: str, status: int)
 
 
 def test_a_bad_key_is_refused_even_where_none_is_needed(owner: Caller, app: App) -> None:
-    """A public queue is open to nobody with a wrong key."""
+    """A public queue refuses a caller with a wrong key."""
     owner.create("q", type="public")
     assert Caller(app, "Application x").get("q").status == 401
 
@@ -166,7 +166,7 @@ def test_revocation_and_expiry_hold_after_the_cache(
 
 
 def test_permission_is_decided_on_the_row_that_is_used(owner: Caller, guest: Caller, other: Store) -> None:
-    """When another process changes who may read, a cached row lets nobody in any more."""
+    """When another process changes who may read, a cached row no longer lets the old readers in."""
     owner.create("q", principles="app:guest")
     owner.post("q", "secret")
     assert guest.get("q").bodies == ["secret"]

@@ -1,4 +1,4 @@
-"""The table of docs/access.md: every request, made by every kind of caller, is answered as the page says."""
+"""The table of docs/access.md: every request by every kind of caller is answered as the page says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "access.md"
 ID = "0123456789ab11e88000000000000001"
 SECRET = "only for those who may read"
 KINDS = {"n": ("user", False), "p": ("public", False), "s": ("user", True), "ps": ("public", True)}
-"""Type, and whether there are principals."""
+"""Type of each kind of queue, and whether the queue has principals."""
 READING = {
     "GET /v1/{app}/{queue}",
     "POST /v1/{app}/_read",
@@ -49,16 +49,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/{app}/{queue}/lag": {"partitions": {"1": None}},
     **{f"POST /v1/{{app}}/{{queue}}/claims/{what}": {"receipts": []} for what in ("ack", "renew", "release")},
     "POST /v1/{app}/{queue}/claims/state": {"states": {}},
-    "POST /v1/{app}/_groups/{group}/members/{id}": {},
+    "POST /v1/{app}/_groups/{group}/members/{member}": {},
 }
 QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims": {"ttl": 0}}
-"""What makes requests give what is there now, and change nothing for the next caller."""
+"""Queries that make requests answer at once and change nothing for the next caller."""
 
 Row = dict[str, str]
 
 
 def rows(first: str = "route") -> list[Row]:
-    """Reads the tables of which the first column has this name: by row, what stands in each column."""
+    """Returns the rows of the tables whose first column has this name, as values by column."""
     found: list[Row] = []
     for text in PAGE.read_text().split(f"\n| {first} | ")[1:]:
         lines = [line.strip("| \n").split(" | ") for line in text.splitlines()]
@@ -74,11 +74,11 @@ def rows(first: str = "route") -> list[Row]:
 ROWS = rows()
 COLUMNS = [column for column in ROWS[0] if column not in {"route", "compat"}]
 EXAMPLES = max(1, settings().max_examples // 20 - 2)
-"""Names that are drawn for each kind of queue."""
+"""Names drawn for each kind of queue."""
 
 
 class Tokens:
-    """Reads credentials of users that a test has made up."""
+    """Reads the credentials of the test's users."""
 
     scheme = "Token"
     believed = 60.0
@@ -87,14 +87,13 @@ class Tokens:
         self.known: dict[str, Identity] = {}
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds a token."""
         if credential not in self.known:
             raise NotAuthenticated("No such token")
         return self.known[credential]
 
 
 class Names(NamedTuple):
-    """Of two applications, two users and two queues; no two are alike."""
+    """Names of two applications, two users and two queues, all different."""
 
     owner: str
     other: str
@@ -113,7 +112,7 @@ QUEUES = st.text("aAb*,.=é ?%-", min_size=1, max_size=6).filter(lambda name: na
 
 @st.composite
 def names(draw: st.DrawFn) -> Names:
-    """Draws names that are nearly the same, or one the beginning of the other."""
+    """Draws similar names, such as a name and its prefix."""
     applications = draw(st.lists(LETTERS, min_size=2, max_size=2, unique=True))
     users = draw(st.lists(LETTERS, min_size=2, max_size=2, unique=True))
     queues = draw(st.lists(QUEUES, min_size=2, max_size=2, unique=True))
@@ -127,8 +126,8 @@ class Scene:
         app: Serves the store and knows the tokens.
         store: Has the queue and the keys.
         tokens: Has the users.
-        drawn: Names to be made unique.
-        kind: Of the queue.
+        drawn: Names, which a suffix makes unique.
+        kind: Kind of the queue.
     """
 
     def __init__(self, app: App, store: Store, tokens: Tokens, drawn: Names, kind: str) -> None:
@@ -155,7 +154,7 @@ class Scene:
         owner, other, queue = self.names.owner, self.names.other, self.names.queue
         verbs = tuple(verb for verb in VERBS if verb in column.split(", "))
         if verbs:
-            # A pattern that begins like the name, which is how keys are limited, and reaches this queue alone.
+            # A pattern with the prefix of the name, as limited keys have it, which matches only this queue.
             return self._key(owner, scope=Scope(verbs, ("-nothing-*", queue)))
         kinds: dict[str, Callable[[], str]] = {
             "owner": lambda: self._key(owner),
@@ -185,7 +184,7 @@ class Scene:
         return f"Token {token}"
 
     def made_ready(self) -> Queue:
-        """Returns the queue, made anew if a request has deleted it, with a message and a group."""
+        """Returns the queue with a message and a group. Creates it again if a request has deleted it."""
         with suppress(QueueNotFound):
             return bridge.run(self._store.catalogue.queue(self.names.owner, self.names.queue, fresh=True))
         spec = QueueSpec(type=self._type, principals=self._principals)
@@ -196,7 +195,6 @@ class Scene:
         return queue
 
     def _consume(self, queue: str) -> None:
-        """Joins a new group for the queue, and gets its partition."""
         self._group = f"group{next(NUMBERS)}"
         consumer = self.callers["`app:`" if self._principals else "owner"]
         path = f"/v1/{quote(self.names.owner, safe='')}/_groups/{self._group}/members"
@@ -204,7 +202,6 @@ class Scene:
         assert consumer.send_json("POST", f"{path}/{joined}", {"wait": 1}).json["take"].keys() == {queue}
 
     def request(self, route: str, caller: Caller) -> Reply:
-        """Makes a request as a row names it."""
         method, path = route.split(" ")
         group = self._group if "_groups" in route else "g"
         parts = {"app": self.names.owner, "queue": self.names.queue, "group": group, "ids": ID, "name": "n"}
@@ -213,7 +210,7 @@ class Scene:
         if route.endswith("/_read"):
             return caller.send_json(method, path, {"queues": [{"queue_name": self.names.queue, "delay": 0}]})
         if route == "POST /v1/{app}/_moves":
-            # To itself, which is refused only after the caller was let in.
+            # A move of a queue to itself is refused only after authorization.
             return caller.send_json(method, path, {"from": self.names.queue, "to": self.names.queue})
         named = {
             f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]}
@@ -236,7 +233,6 @@ class Scene:
 
 
 def is_allowed(row: Row, column: str, kind: str) -> bool:
-    """Tells what the page says."""
     if kind == "ps":
         kind = "p" if "p" in row["anonymous"].split() or row["route"] in OF_READ_MARKS else "s"
     cell = row[column].split()
@@ -272,7 +268,7 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
 
 
 def test_the_table_has_every_route(app: App) -> None:
-    """Each operation of the API and each resource for monitors stands in the table once."""
+    """The table has each operation of the API and each resource for monitors once."""
     operations = [f"{operation.method} {operation.path}" for operation in OPERATIONS]
     monitors = {f"GET {path}" for path in operations_of(app)}
     assert sorted(row["route"] for row in ROWS) == sorted([*operations, *monitors])
@@ -280,7 +276,6 @@ def test_the_table_has_every_route(app: App) -> None:
 
 @pytest.fixture
 def tokens() -> Tokens:
-    """Users that the application knows."""
     return Tokens()
 
 
@@ -289,7 +284,7 @@ def tokens() -> Tokens:
 @given(drawn=names())
 @example(drawn=ALIKE)
 def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, drawn: Names) -> None:
-    """Whoever makes a request is let in exactly where the page says so, whatever the names are."""
+    """Every caller is let in exactly where the page says so, whatever the names are."""
     scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
     for column in COLUMNS:
         bridge.run(store.catalogue.delete_queue(scene.made_ready()))
@@ -298,9 +293,9 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
 
 
 def rows_played(kind: str, drawn: Names) -> list[Row]:
-    """Returns the whole table for names that are alike, and in a run with many examples.
+    """Plays the whole table for similar names, and in a run with many examples.
 
-    Other names are played with each row and with each kind, but not with each row in each kind.
+    Other names are played with each row and with each kind of queue, but not with each row for each kind.
     """
     whole = drawn == ALIKE or EXAMPLES > 1
     return ROWS if whole else ROWS[list(KINDS).index(kind) :: len(KINDS)]

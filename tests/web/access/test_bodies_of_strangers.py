@@ -1,4 +1,4 @@
-"""Who makes the service read a body: of strangers, only requests that may be answered for public queues."""
+"""Bodies of requests without a credential are read only if they may be about public queues."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SIGNATURE = (
     f"Signature={'0' * 64}"
 )
 FOR_STRANGERS = {"POST /v1/{app}/_rights{_:/?}", "POST /v1/{app}/_read{_:/?}", "POST /v1/{app}/_stream{_:/?}"}
-"""Requests about several queues, whose names are in the body and which may be public."""
+"""Requests about several queues, which may be public and whose names are in the body."""
 OPEN = re.compile(r"\w+ /(?:mq|rqms)/")
-"""Requests of facades that have no credentials: an operator lets only those reach them who may use them."""
+"""Requests of facades that have no credentials: the operator restricts who can reach them."""
 FORMS = {"POST /console/login", "POST /console/logout"}
-"""Forms of the console of some bytes, which have the credential, or the proof that this browser was shown them."""
+"""Small forms of the console, which contain the credential or a token of this browser."""
 VALUES = {"app": "a", "queue": "q", "account": "1", "base": "queue"}
 
 
 def _targets(app: App) -> Iterator[str]:
-    """Yields methods and patterns of all that may come with a body."""
+    """Yields method and path pattern of every request that may have a body."""
     for route, endpoint in app.resources.routes:
         yield from (f"{method} {route.pattern}" for method in endpoint._views if method in {"POST", "PUT", "DELETE"})
 
@@ -46,7 +46,7 @@ def _path(pattern: str) -> str:
 
 @pytest.mark.parametrize("credential", [None, "Application wrong", "Nothing known", SIGNATURE])
 def test_bodies_that_are_read(store: Store, credential: str | None) -> None:
-    """Who has no valid credential is refused before its body is read, by every route but those for public queues."""
+    """A caller without a valid credential is refused before its body is read, except by routes for public queues."""
     bridge.run(store.applications.create_application("a"))
     bridge.run(store.catalogue.create_queue("a", "q", QueueSpec(partitions=1)))
     mq, rqms, sqs = MqFacade(prefix="/mq"), RqmsFacade(prefix="/rqms"), SqsFacade(prefix="/sqs")

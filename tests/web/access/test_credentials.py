@@ -1,4 +1,4 @@
-"""The Authenticator: credentials of several schemes in one header, and for how long it is remembered."""
+"""The Authenticator: credentials of several schemes in one header, and how long their identities are cached."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from queuey.web.credentials import Identity
 
 
 class Clock:
-    """The time, moved by hand; the wall's is ahead."""
+    """A clock moved by hand; its wall time is ahead."""
 
     def __init__(self) -> None:
         self.now = 100.0
 
     def __call__(self) -> float:
-        """Returns seconds."""
         return self.now
 
     def wall(self) -> float:
@@ -26,13 +25,13 @@ class Clock:
 
 
 class Letters:
-    """Reads credentials that it was told of; every look takes the time given.
+    """Reads known credentials; every read takes a fixed time.
 
     Args:
         scheme: See the protocol.
-        clock: Moved on by each look.
+        clock: Advanced by each read.
         believed: See the protocol.
-        seconds: Of a look.
+        seconds: Duration of a read.
     """
 
     def __init__(self, scheme: str, clock: Clock, *, believed: float = 60.0, seconds: float = 0.0) -> None:
@@ -42,7 +41,6 @@ class Letters:
         self._clock, self._seconds = clock, seconds
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds a credential."""
         self.looks += 1
         self._clock.now += self._seconds
         if credential not in self.known:
@@ -51,13 +49,11 @@ class Letters:
 
 
 def somebody(name: str, *grants: Grant, expires: float | None = None) -> Identity:
-    """An identity of one name."""
     return Identity(frozenset({name}), grants, name, expires)
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time."""
     return Clock()
 
 
@@ -73,23 +69,23 @@ def test_credentials_add_up(clock: Clock) -> None:
 
 
 def test_what_no_reader_reads_is_nobody(clock: Clock) -> None:
-    """Without a credential that somebody reads the caller is anonymous, and nothing is remembered of its header."""
-    one = Letters("One", clock)
-    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    """Without a credential of a known scheme the caller is anonymous, and its header is not cached."""
+    reader = Letters("One", clock)
+    authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     for header in ("", "One", "One ", "one x", "OneTwo x", "Two x; Three", ";;"):
         assert authenticate(header) is ANYBODY
         assert authenticate.seen(header) is None
-    assert one.looks == 0
+    assert reader.looks == 0
 
 
 def test_too_many_are_not_looked_at(clock: Clock) -> None:
-    """A header with more credentials than are allowed costs no look at any."""
-    one = Letters("One", clock)
-    one.known["x"] = somebody("app:a")
-    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    """A header with too many credentials is refused before any of them is read."""
+    reader = Letters("One", clock)
+    reader.known["x"] = somebody("app:a")
+    authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     with pytest.raises(NotAuthenticated, match="17, at most 16"):
         authenticate(";".join(["One x"] * (MAX_CREDENTIALS + 1)))
-    assert one.looks == 0
+    assert reader.looks == 0
     assert authenticate(";".join(["One x"] * MAX_CREDENTIALS)).names == {"app:a"}
     for header in (";".join(["One x"] * (MAX_CREDENTIALS + 1)), "One x" + ";" * MAX_PARTS):
         assert authenticate.seen(header) is None
@@ -99,10 +95,10 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
 
 
 def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
-    """A header may have 20 KiB, credentials of other schemes included; a longer one is refused, and says so."""
-    one = Letters("One", clock)
-    one.known["x"] = somebody("app:a")
-    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    """A header may have 20 KiB, credentials of other schemes included; a longer one is refused with the reason."""
+    reader = Letters("One", clock)
+    reader.known["x"] = somebody("app:a")
+    authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     longest = "One x; Other " + "y" * (MAX_HEADER - 13)
     assert authenticate(longest).names == {"app:a"}
     assert authenticate.seen(longest) == "app:a"
@@ -113,7 +109,7 @@ def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
 
 @pytest.mark.parametrize("x", ["x", "x" * 1000], ids=["short", "long"])
 def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
-    """However its credentials are written they are remembered once, and nobody else is forgotten for it."""
+    """A caller's credentials are cached once however they are written, and evict no other caller's."""
     one, two = Letters("One", clock), Letters("Two", clock)
     one.known |= {x: somebody("app:a"), "victim": somebody("app:v")}
     two.known["y"] = somebody("app:b")
@@ -152,10 +148,10 @@ def test_how_long_it_is_remembered(
 
 
 def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
-    """At its end a credential is refused, whatever its reader says; nobody is known by the header any more."""
-    one = Letters("One", clock)
-    one.known["x"] = somebody("a", expires=clock.wall() + 5)
-    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    """An expired credential is refused, whatever its reader says, and its header is dropped from the cache."""
+    reader = Letters("One", clock)
+    reader.known["x"] = somebody("a", expires=clock.wall() + 5)
+    authenticate = Authenticator([reader], clock=clock, wall=clock.wall)
     authenticate("One x")
     clock.now += 5
     with pytest.raises(NotAuthenticated, match="expired"):
@@ -164,7 +160,7 @@ def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
 
 
 def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
-    """Without room the caller with most headers loses its oldest, whoever needs the room."""
+    """When the cache is full, the caller with the most headers loses its oldest, whichever caller needs the room."""
     one = Letters("One", clock)
     one.known |= {f"x{number}": somebody("greedy") for number in range(20)} | {name: somebody(name) for name in "abc"}
     authenticate = Authenticator([one], clock=clock, wall=clock.wall, most=4)
@@ -178,10 +174,10 @@ def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
 
 
 def test_the_oldest_are_forgotten_first(clock: Clock) -> None:
-    """A header that was just looked at again outlives those of before."""
-    one = Letters("One", clock, believed=10)
-    one.known |= {name: somebody(name) for name in "abcd"}
-    authenticate = Authenticator([one], clock=clock, wall=clock.wall, most=3)
+    """A header that was just used again outlives older ones."""
+    reader = Letters("One", clock, believed=10)
+    reader.known |= {name: somebody(name) for name in "abcd"}
+    authenticate = Authenticator([reader], clock=clock, wall=clock.wall, most=3)
     for name in "abc":
         authenticate(f"One {name}")
     clock.now += 11

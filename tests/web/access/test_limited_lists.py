@@ -25,7 +25,7 @@ NUMBERS = itertools.count()
 
 
 def limited(app: App, store: Store, *patterns: str) -> Caller:
-    """A caller whose key may measure the queues that match."""
+    """A caller with a key for the sizes of matching queues only."""
     secret = f"limited{next(NUMBERS)}"
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns)))
     return Caller(app, f"Application {secret}")
@@ -33,7 +33,6 @@ def limited(app: App, store: Store, *patterns: str) -> Caller:
 
 @pytest.fixture
 def many(app: App, store: Store) -> App:
-    """The application, with queues of many similar names."""
     for name in NAMES:
         bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
     return app
@@ -47,7 +46,7 @@ def many(app: App, store: Store) -> App:
 def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], start: str, limit: int) -> None:  # noqa: ANN401
     """Page after page shows each queue that matches once, by name, and names no other, also not as the next."""
     caller = limited(many, store, *patterns)
-    found: list[str] = []
+    listed: list[str] = []
     following: str | None = start
     while following is not None:
         page = caller.get("", offset=following, limit=limit).json
@@ -55,9 +54,9 @@ def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], s
         following = page["next"]
         assert page["patterns"] == (["*"] if "*" in patterns else list(dict.fromkeys(patterns)))
         assert len(names) == limit or following is None
-        found += names
+        listed += names
     expected = [name for name in NAMES if name >= start and any(matches(pattern, name) for pattern in patterns)]
-    assert found == sorted(expected)
+    assert listed == sorted(expected)
 
 
 def test_a_list_looks_at_so_many_queues(store: Store, app: App) -> None:
@@ -67,20 +66,20 @@ def test_a_list_looks_at_so_many_queues(store: Store, app: App) -> None:
     queues = Queues(store, Limits(), Core(), max_filtered=1500)
     with pytest.raises(InvalidRequest, match="patterns begin with text"):
         queues.list("queuey", start="", limit=1, patterns=["*-z"])
-    found, following = queues.list("queuey", start="", limit=2, patterns=["*-z", "a0000"])
-    assert ([queue.name for queue in found], following) == (["a0000"], "a0000\0")
+    page, following = queues.list("queuey", start="", limit=2, patterns=["*-z", "a0000"])
+    assert ([queue.name for queue in page], following) == (["a0000"], "a0000\0")
     for start, pattern in (("", "b*z"), ("a2000", "*-z")):
-        found, following = queues.list("queuey", start=start, limit=1, patterns=[pattern])
-        assert ([queue.name for queue in found], following) == (["b-z"], None)
+        page, following = queues.list("queuey", start=start, limit=1, patterns=[pattern])
+        assert ([queue.name for queue in page], following) == (["b-z"], None)
 
 
 def test_created_within_the_patterns(app: App, store: Store) -> None:
     """A limited key creates what its patterns match, by name; only one for all queues has names made up."""
     bridge.run(store.applications.add_key("queuey", digest_of("some"), scope=Scope(("admin",), ("a*",))))
     bridge.run(store.applications.add_key("queuey", digest_of("all"), scope=Scope(("admin",), ("a*", "*"))))
-    some, everything = (Caller(app, f"Application {key}") for key in ("some", "all"))
-    assert some.send_form("POST", queue_name="ab").status == 201
+    partial, everything = (Caller(app, f"Application {key}") for key in ("some", "all"))
+    assert partial.send_form("POST", queue_name="ab").status == 201
     for fields in ({"queue_name": "b"}, {}, {"queue_name": ""}):
-        reply = some.send_form("POST", **fields)
+        reply = partial.send_form("POST", **fields)
         assert (reply.status, "creates only queues that match a*." in reply.text) == (403, True)
     assert everything.send_form("POST").status == 201

@@ -1,4 +1,4 @@
-"""Who may begin, see and cancel a move, by the API and by SQS: a key with one verb for one of its two queues."""
+"""Rights to begin, see and cancel a move, by the API and by SQS, with a key for one verb on one of the two queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARN = "arn:aws:sqs:eu-west-1:000000000000:"
 
 
 class Move(NamedTuple):
-    """A move that is over, and what serves it."""
+    """A finished move, and the application that serves it."""
 
     app: App
     store: Store
@@ -31,18 +31,18 @@ class Move(NamedTuple):
     handle: str
 
     def caller(self, verbs: tuple[Verb, ...], queue: str) -> Caller:
-        """A caller with a key of these verbs for a queue."""
+        """Returns a caller whose key has these verbs for a queue."""
         bridge.run(self.store.applications.add_key("queuey", digest_of("limited"), scope=Scope(verbs, (queue,))))
         return Caller(self.app, "Application limited")
 
     def sqs(self, verbs: tuple[Verb, ...], queue: str) -> Sqs:
-        """A client of SQS with such a key."""
+        """Returns an SQS client whose key has these verbs for a queue."""
         return Sqs(self.app, new_key(self.store, "queuey", ",".join(verbs), queue), "/sqs")
 
 
 @pytest.fixture
 def move(store: Store) -> Move:
-    """A move of no message from ``source`` to ``target``."""
+    """A finished move without messages from ``source`` to ``target``."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     app = facade_app(store, Facades(sqs=SqsFacade(prefix="/sqs")), secret=DEPLOYMENT)
@@ -50,14 +50,14 @@ def move(store: Store) -> Move:
     for name in ("source", "target"):
         owner.create(name)
     handle = sqs("StartMessageMoveTask", SourceArn=f"{ARN}source", DestinationArn=f"{ARN}target")["TaskHandle"]
-    [found] = owner.get("_moves").json["moves"]
-    return Move(app, store, found["move"], handle)
+    [moved] = owner.get("_moves").json["moves"]
+    return Move(app, store, moved["move"], handle)
 
 
 @pytest.mark.parametrize("queue", ["source", "target"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_one_verb_for_one_queue(move: Move, verb: Verb, queue: str) -> None:
-    """To cancel a move a key deletes in the source, to see it a key measures either queue; one verb begins none."""
+    """A key needs delete on the source to cancel a move, and measure on either queue to see it; one begins none."""
     caller, sqs = move.caller((verb,), queue), move.sqs((verb,), queue)
     cancels = verb == "delete" and queue == "source"
     seen, cancelled = (caller(method, f"_moves/{quote(move.id)}").status == 200 for method in ("GET", "DELETE"))

@@ -1,4 +1,4 @@
-"""A queue that an option names is used by the caller's own rights there, and what goes there harms nothing."""
+"""Queues named by an option are written by the caller's own rights, and their own data stays intact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = itertools.count()
 
 
 def limited(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
-    """A caller with a limited key of the application, as ``queuey app key-add`` makes it."""
+    """Returns a caller with a limited key of the application, as ``queuey app key-add`` makes it."""
     secret = f"limited{next(NUMBERS)}"
     scope = parse_scope(allow.split(","), queues.split(","))
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=scope))
@@ -35,38 +35,37 @@ def limited(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
 
 @pytest.fixture
 def tenant(owner: Caller, store: Store) -> Caller:
-    """A caller that may do everything, with the queues of its own name."""
+    """Returns a caller that may do everything with the queues of its own name."""
     owner.create("payroll")
     owner.post("payroll", "wages")
     return limited(owner, store, "admin,send,read,claim,delete", "orders-*")
 
 
 def names(owner: Caller) -> list[str]:
-    """All queues."""
     return [queue["queue_name"] for queue in owner.get().json["queues"]]
 
 
 def fail(caller: Caller, queue: str) -> None:
-    """Has all messages of a queue delivered as often as they may be, and asks for more."""
+    """Has all messages of a queue delivered as often as allowed, and claims again."""
     while claims := caller("POST", f"{queue}/claims", b"", headers=None, limit=9).messages:
         caller.send_json("POST", f"{queue}/claims/release", {"receipts": [claim["receipt"] for claim in claims]})
 
 
 def bodies(caller: Caller, queue: str) -> list[Any]:
-    """What a queue holds; nothing if it is not there."""
+    """Returns the bodies in a queue; empty if the queue does not exist."""
     reply = caller.get(queue, partitions="*", delay=0)
     return [] if reply.status == 404 else sorted(reply.bodies)
 
 
 def holds(caller: Caller, queue: str, partitions: int, *expected: str) -> bool:
-    """Returns whether a queue comes to hold just this, and how large it is then."""
+    """Waits until a queue holds these bodies; returns whether it does, and its size."""
     eventually(lambda: len(bodies(caller, queue)) >= len(expected))
     return bodies(caller, queue) == sorted(expected) and caller.get(f"{queue}/info").json["partitions"] == partitions
 
 
 @pytest.mark.parametrize("named", ["payroll", "payroll.dead", "invented", "orders", "orders.dead"])
 def test_a_limited_key_names_no_queue_of_others(owner: Caller, tenant: Caller, named: str) -> None:
-    """Neither when a queue is made nor later nor after it was deleted; and nothing comes of having tried."""
+    """A limited key cannot name a queue outside its limits: at creation, later, or after a deletion."""
     create = {"queue_name": "orders-w", "partitions": 200, "max_deliveries": 1, "dead_letter": named}
     before = names(owner)
     refused = tenant.send_form("POST", "", **create)
@@ -103,7 +102,7 @@ def test_letters_of_ones_own(tenant: Caller, owner: Caller) -> None:
 
 
 def test_the_default_is_always_allowed(owner: Caller, store: Store) -> None:
-    """A key for one queue alone may have dead letters, though it may not even look at them."""
+    """A key for a single queue may have dead letters, even if it may not read them."""
     alone = limited(owner, store, "admin,send,read,claim", "orders-w")
     alone.create("orders-w", max_deliveries=1, dead_letter="orders-w.dead")
     alone.post("orders-w", "job")
@@ -113,7 +112,7 @@ def test_the_default_is_always_allowed(owner: Caller, store: Store) -> None:
 
 
 def test_what_was_set_before_stays(owner: Caller, tenant: Caller) -> None:
-    """What somebody with more rights has set holds and may be set again, and once it is reset no more."""
+    """An option set with more rights stays and may be set again; once it is reset it may not."""
     owner.create("orders-w", max_deliveries=1, dead_letter="payroll")
     assert tenant.send_form("PUT", "orders-w", ttl=60, dead_letter="payroll").status == 200
     tenant.post("orders-w", "job")
@@ -126,7 +125,7 @@ def test_what_was_set_before_stays(owner: Caller, tenant: Caller) -> None:
 
 
 def test_a_user_names_no_other_queue(store: Store, owner: Caller) -> None:
-    """Who has a single queue by name may change it, and may not name another one, its own dead letters but for."""
+    """A user with a single queue by name may change it, and may name no other one but its own dead letters."""
     tokens = Tokens()
     verbs: frozenset[Verb] = frozenset(VERBS)
     tokens.known["ann"] = Identity(frozenset({"user:ann"}), (Grant("queuey", verbs, "inbox-ann"),), "user:ann")
@@ -140,7 +139,7 @@ def test_a_user_names_no_other_queue(store: Store, owner: Caller) -> None:
 
 
 def test_the_right_to_send_is_enough(owner: Caller, store: Store) -> None:
-    """Who may only send to a queue may name it."""
+    """A caller that may only send to a queue may name it."""
     keys = limited(owner, store, "admin", "orders-*"), limited(owner, store, "send", "failed")
     sender = Caller(owner.app, "; ".join(str(each.authorization) for each in keys))
     assert sender.send_form("POST", "", queue_name="orders-w", dead_letter="failed").status == 201
@@ -149,7 +148,7 @@ def test_the_right_to_send_is_enough(owner: Caller, store: Store) -> None:
 
 @pytest.mark.parametrize("deleted", [True, False])
 def test_a_named_queue_that_is_not_there(owner: Caller, deleted: bool) -> None:  # noqa: FBT001 - a table
-    """Letters go to the source's own dead letters, whether it is gone or never was: nobody makes it."""
+    """If the named queue is missing, letters go to the source's own dead letters, and it is not created."""
     if deleted:
         owner.create("failed")
     owner.create("orders-w", max_deliveries=1, dead_letter="failed")
@@ -244,7 +243,7 @@ NO_QUEUES = {
         "worker",
     ),
 }
-"""Fields of requests that name no other queue."""
+"""Fields of requests that do not name another queue."""
 
 
 def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
@@ -288,39 +287,38 @@ def test_the_table_of_options(owner: Caller, store: Store, row: Row) -> None:
             limited(owner, store, ",".join(VERBS), f"{first}*"),
             limited(owner, store, allow, "elsewhere" if column == "other queues" else named),
         ]
-        both = Caller(owner.app, "; ".join(str(caller.authorization) for caller in keys))
-        assert is_let_in(both, row, first, named) == (row[column] == "yes"), (row["option"], column)
+        combined = Caller(owner.app, "; ".join(str(caller.authorization) for caller in keys))
+        assert is_let_in(combined, row, first, named) == (row[column] == "yes"), (row["option"], column)
 
 
 def fields(schema: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
-    """Gives the names of all fields of a body."""
     schema = known[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
-    for part in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]:
-        yield from fields(part, known)
-    for name, part in schema.get("properties", {}).items():
+    for subschema in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]:
+        yield from fields(subschema, known)
+    for name, subschema in schema.get("properties", {}).items():
         yield name
-        yield from fields(part, known)
+        yield from fields(subschema, known)
 
 
 def test_the_table_has_every_option_of_the_api() -> None:
-    """Each field of each request is in the table of options, names the queue of the request, or names none."""
+    """Each field of each request is in the table of options, names the queue of the request, or names no queue."""
     published: dict[str, Any] = document()
-    found = set()
+    tabled = set()
     for operation in OPERATIONS:
         body = published["paths"][operation.path][operation.method.lower()].get("requestBody", {})
         for content in body.get("content", {}).values():
             for name in fields(content["schema"], published["components"]["schemas"]):
-                found.add((name, f"{operation.method} {operation.path}"))
-    found.remove(("queues", "POST /v1/{app}/_rights"))  # it uses none of them, and answers every caller
-    found.remove(
+                tabled.add((name, f"{operation.method} {operation.path}"))
+    tabled.remove(("queues", "POST /v1/{app}/_rights"))  # the route uses no rights and answers every caller
+    tabled.remove(
         ("last_event_id", "POST /v1/{app}/_stream")
-    )  # it says how far queues were read that are named elsewhere
-    naming = {(name, route) for name, route in found if name not in NO_QUEUES | {"queue_name"}}
+    )  # the answer has offsets of queues that are named elsewhere
+    naming = {(name, route) for name, route in tabled if name not in NO_QUEUES | {"queue_name"}}
     assert naming == {(row["option"], row["of"]) for row in ROWS}
 
 
 def commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - of click
-    """Gives the single commands below one, by what one types."""
+    """Yields all leaf commands below a command, as they are typed."""
     if not getattr(command, "commands", None):
         yield path, command
     else:
@@ -330,18 +328,18 @@ def commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN
 
 def test_the_table_has_every_option_of_the_commands() -> None:
     """Each command with an option that names another queue is in the table of programs, with that option."""
-    found = set()
+    options = set()
     for name, program in (("queuey", queuey.cli), ("qdo", qdo.cli)):
-        for each in program.COMMANDS:
-            for path, command in commands(f"{name} {each}", program.load(each)):
+        for subcommand in program.COMMANDS:
+            for path, command in commands(f"{name} {subcommand}", program.load(subcommand)):
                 words = {option for option in options_of(command) if re.search(r"-(queue|letter)\b", option)}
-                found |= {(path, option) for option in words - {"--queue", "--max-queue-name", "--wait-for-queue"}}
-    said = [(row["program"], row["names another queue"]) for row in PROGRAMS]
+                options |= {(path, option) for option in words - {"--queue", "--max-queue-name", "--wait-for-queue"}}
+    documented = [(row["program"], row["names another queue"]) for row in PROGRAMS]
     missing = {
         (path, option)
-        for path, option in found
-        if not any(path in program and option in named for program, named in said)
+        for path, option in options
+        if not any(path in program and option in named for program, named in documented)
         and not path.startswith("queuey pipeline ")
     }
-    assert {option for _, option in found} >= {"--dead-letter", "--dead-queue", "--queue-field"}
+    assert {option for _, option in options} >= {"--dead-letter", "--dead-queue", "--queue-field"}
     assert missing == set()

@@ -1,4 +1,4 @@
-"""Pages of other origins: a browser lets them speak with an application where that allows them, by name."""
+"""CORS: pages of other origins may call an application that allows their origin by name."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ FOR_BROWSERS = {
     "content-length",
     "cache-control",
 }
-"""Headers that are meant for a browser itself, and those that it shows without being asked."""
+"""Response headers for the browser itself, and those that it exposes by default."""
 ROUTES = sorted({operation.path for operation in OPERATIONS if "{app}" in operation.path})
 
 
 def ask(app: App, *requests: Request) -> list[Reply]:
-    """Asks an application that allows one origin."""
+    """Sends a request to an application that allows one origin."""
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await request.to(gateway) for request in requests]
 
-    found: list[Reply] = running(app, origins={"queuey": (HERE,)})(work)
-    return found
+    replies: list[Reply] = running(app, origins={"queuey": (HERE,)})(work)
+    return replies
 
 
 def preflight(path: str, origin: str = HERE, headers: str = "authorization") -> Request:
-    """What a browser asks before it sends a request for a page; it sends no credential."""
     named = [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", headers)]
     request = Request("OPTIONS", path, headers=named)
     request.headers = request.headers[1:]
@@ -47,22 +46,22 @@ def preflight(path: str, origin: str = HERE, headers: str = "authorization") -> 
 def test_each_route_has_preflights(app: App, route: str) -> None:
     """The origin that is allowed is answered by name, and any other not at all; no credential is ever allowed."""
     path = route.replace("{app}", "queuey").replace("{ids}", "0" * 32).replace("{", "").replace("}", "")
-    here, there, elsewhere = ask(
+    allowed, refused, elsewhere = ask(
         app, preflight(path), preflight(path, THERE), preflight(path.replace("/queuey", "/guest", 1))
     )
-    assert (here.status, here.body) == (204, b"")
-    assert here.headers["Access-Control-Allow-Origin"] == HERE
-    assert here.headers["Vary"] == "Origin"
-    assert "Last-Event-ID" in here.headers["Access-Control-Allow-Headers"]
-    for reply in (there, elsewhere):
+    assert (allowed.status, allowed.body) == (204, b"")
+    assert allowed.headers["Access-Control-Allow-Origin"] == HERE
+    assert allowed.headers["Vary"] == "Origin"
+    assert "Last-Event-ID" in allowed.headers["Access-Control-Allow-Headers"]
+    for reply in (refused, elsewhere):
         assert not [name for name in reply.headers if name.startswith("access-control-")]
-    assert "access-control-allow-credentials" not in here.headers
+    assert "access-control-allow-credentials" not in allowed.headers
 
 
 def test_answers_may_be_read(owner: Caller, app: App) -> None:
-    """Successes, errors and streams; without an origin, or for another one, there is no word of it."""
+    """Successes, errors and streams have CORS headers for an allowed origin, and none otherwise."""
     owner.create("q")
-    found = ask(
+    replies = ask(
         app,
         *(
             Request("GET", path, headers=[("origin", HERE)])
@@ -73,10 +72,10 @@ def test_answers_may_be_read(owner: Caller, app: App) -> None:
         Request("GET", "/v1/queuey/q"),
         Request("GET", "/v1/", headers=[("origin", HERE)]),
     )
-    assert [reply.status for reply in found] == [200, 404, 200, 201, 200, 200, 200]
-    allowed = [reply.headers.get("Access-Control-Allow-Origin") for reply in found]
+    assert [reply.status for reply in replies] == [200, 404, 200, 201, 200, 200, 200]
+    allowed = [reply.headers.get("Access-Control-Allow-Origin") for reply in replies]
     assert allowed == [HERE] * 4 + [None] * 3
-    assert [reply.headers.get("Vary") for reply in found] == ["Origin"] * 6 + [None]
+    assert [reply.headers.get("Vary") for reply in replies] == ["Origin"] * 6 + [None]
 
 
 def test_every_header_of_an_answer_is_shown(owner: Caller, app: App) -> None:
@@ -106,7 +105,7 @@ def test_every_header_of_an_answer_is_shown(owner: Caller, app: App) -> None:
 
 
 def test_own_headers_are_named(app: App) -> None:
-    """Those that are kept with a message may be sent, a few of them; what is no such header is not allowed by it."""
+    """Headers that are stored with a message may be sent if they are few; other headers are not allowed by them."""
     names = ",".join(["x-header-colour", "x-evil", *(f"x-header-{n}" for n in range(50))])
     [reply] = ask(app, preflight("/v1/queuey/q", headers=names))
     allowed = reply.headers["Access-Control-Allow-Headers"]

@@ -1,4 +1,4 @@
-"""Rate limits, asked as the server asks: who is counted, and what a refused request costs."""
+"""Rate limits, called as the server calls them: who is counted, and what a refused request costs."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "i
 
 
 def limited(app: App, **rates: Any) -> Run:  # noqa: ANN401 - fields
-    """Returns what runs a coroutine with a gateway that has these limits, whose clock stands still."""
+    """Returns a runner of coroutines with a gateway that has these limits and a clock that stands still."""
     return running(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
 
 
 def test_one_too_many_is_refused_before_its_body_is_read(app: App, owner: Client) -> None:
-    """The first answers say what is left; the next is 429 with when to come again, and nothing of it was taken in."""
+    """The first answers say what is left; the next is 429 with the time to retry, and its body is not read."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> None:
-        for left in (1, 0):
+        for remaining in (1, 0):
             reply = await Request(body=b"hello").to(gateway)
             assert reply.status == 201
             assert reply.headers["RateLimit-Policy"] == '"application";q=2;w=4'
-            assert reply.headers["RateLimit"].startswith(f'"application";r={left};t=')
+            assert reply.headers["RateLimit"].startswith(f'"application";r={remaining};t=')
         request = Request(body=[b"never read"])
         reply = await request.to(gateway)
         assert request.pieces == [b"never read"]
@@ -77,7 +77,7 @@ def test_others_and_monitors_are_not_disturbed(app: App, owner: Client) -> None:
 
 
 def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
-    """Each user of an application has a limit of the own, also with a new token each time; the owner has none."""
+    """Each user of an application has a limit of their own, also with a new token each time; the owner has none."""
     issuer = Issuer()
     with serving(issuer.published()) as keys:
         own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url, queues={"inbox-{user}": ("read",)})
@@ -132,7 +132,7 @@ def test_a_credential_more_evades_no_limit(also: Caller, path: str, counted: set
 
 
 def test_the_limit_that_is_reached_is_told() -> None:
-    """Of several buckets of one kind the headers have the one with least left; what is refused takes from none."""
+    """Of several buckets of one kind the headers have the one with least left; a refused request takes from none."""
     own = {"shop": OwnRates(application=1), "alpha": OwnRates(application=0.5)}
     limits = RateLimits(Rates(application=100, applications=own), clock=lambda: 1000.0)
     both = Caller(frozenset({"app:shop", "app:alpha", "app:more"}))
@@ -184,7 +184,7 @@ def test_facades(store: Store, path: str, first: int, retry_after: str) -> None:
         headers = [("x-bv-api-key", "key")]
         return [await Request("GET", path, headers=headers).to(gateway) for _ in range(2)]
 
-    found, refused = limited(facade_app(store, served), application=0.5, application_burst=1)(work)
-    assert found.status == first
+    allowed, refused = limited(facade_app(store, served), application=0.5, application_burst=1)(work)
+    assert allowed.status == first
     assert (refused.status, refused.headers["Retry-After"]) == (503, retry_after)
     assert (refused.headers.get("X-BV-Exception", "").endswith("ServiceUnavailableException")) == ("queue" in path)

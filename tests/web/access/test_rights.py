@@ -1,4 +1,4 @@
-"""A caller asks what it may do: the answer is what the requests themselves would say, and reveals no queue."""
+"""Callers ask for their rights: the answer agrees with the requests themselves and does not reveal queues."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ ROUTES = {
     "admin": "PUT /v1/{app}/{queue}",
     "measure": "GET /v1/{app}/{queue}/info",
 }
-"""A request that needs the action."""
+"""A request for each action that needs it."""
 
 
 def rights(caller: Caller, application: str, *queues: str) -> list[set[str]]:
-    """What a caller may do with queues."""
     reply = caller.send_json("POST", f"/v1/{application}/_rights", {"queues": list(queues)})
     assert [one["queue_name"] for one in reply.json["queues"]] == list(queues)
     return [set(one["actions"]) for one in reply.json["queues"]]
 
 
 class Everything:
-    """Contains every application."""
+    """A container of every application."""
 
     def __contains__(self, _: object) -> bool:
         return True
@@ -44,7 +43,6 @@ class Everything:
 
 @pytest.fixture
 def tokens() -> Tokens:
-    """Users that the application knows."""
     return Tokens()
 
 
@@ -53,7 +51,7 @@ def tokens() -> Tokens:
 @given(drawn=drawn_names())
 @example(drawn=ALIKE)
 def test_the_answer_is_what_requests_say(store: Store, tokens: Tokens, kind: str, drawn: Names) -> None:
-    """Each caller is told the very actions whose requests the page's table allows it."""
+    """Each caller is told exactly the actions whose requests the page's table allows."""
     scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
     scene.made_ready()
     rows = {row["route"]: row for row in ROWS}
@@ -65,15 +63,15 @@ def test_the_answer_is_what_requests_say(store: Store, tokens: Tokens, kind: str
 
 @pytest.mark.parametrize("private", [True, False])
 def test_it_reveals_no_queue(store: Store, tokens: Tokens, *, private: bool) -> None:
-    """Who has nothing to do with a queue is told the same whether it exists or not; so is who may use it as any."""
+    """A caller without rights on a queue gets the same answer if it does not exist; so does one with rights on all."""
     app = make_app(store, readers=[tokens], private=Everything() if private else ())
     scene = Scene(app, store, tokens, ALIKE, "n")
     scene.made_ready()
     hidden = bridge.run(store.catalogue.create_queue(scene.names.owner, "hidden", QueueSpec()))[0]
     for column in COLUMNS:
         if column != "expired":
-            there, absent = rights(scene.callers[column], scene.names.owner, hidden.name, "absent")
-            assert there == absent, column
+            present, absent = rights(scene.callers[column], scene.names.owner, hidden.name, "absent")
+            assert present == absent, column
 
 
 def test_a_queue_need_not_exist(app: App, store: Store, owner: Caller) -> None:
@@ -84,7 +82,7 @@ def test_a_queue_need_not_exist(app: App, store: Store, owner: Caller) -> None:
 
 @pytest.mark.parametrize("queues", [None, "orders", [1], ["x" * 256], ["x"] * 101, [["x"]], {"x": 1}])
 def test_bad_questions(owner: Caller, queues: object) -> None:
-    """What is no list of so many names is refused by the field's name."""
+    """A body that is not a list of at most the allowed names is refused with the field's name."""
     assert list(owner.send_json("POST", "_rights", {"queues": queues}).errors) == ["queues"]
     assert owner.send_json("POST", "_rights", {"queues": ["x" * 255] * 100}).status == 200
 

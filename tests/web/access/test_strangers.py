@@ -1,4 +1,4 @@
-"""Who only claims to be somebody: it uses up nothing of the caller that it names, nor of other addresses."""
+"""Requests with a false identity use up no quota of the caller that they name, nor of other addresses."""
 
 from __future__ import annotations
 
@@ -45,12 +45,11 @@ class From(Request):
 
     @property
     def scope(self) -> dict[str, Any]:
-        """The request with its sender."""
         return super().scope | {"client": (self.address, 1234)}
 
 
 class Scene:
-    """An application with an owner's key, an access key and a user, each of which has been let in."""
+    """An application with a valid owner's key, access key and user, each of which has been used."""
 
     def __init__(self, store: Store, issuer: Issuer, keys: str) -> None:
         bridge.run(store.applications.create_application("queuey"))
@@ -70,38 +69,32 @@ class Scene:
         self.forger = Sqs(self.app, Credentials(self.sqs.key.access_key, "a guess"), "/sqs")
 
     def owner(self) -> From:
-        """A request of the owner."""
         return From("GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}")])
 
     def signed(self, by: Sqs, body: bytes = b"{}") -> From:
-        """A request that somebody has signed."""
         return _sent(by.signed(body, LISTING))
 
     def link(self, by: Sqs, seconds: int = 60) -> From:
-        """A request that somebody has signed in its address."""
-
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
             return SigV4QueryAuth(*known, expires=seconds)
 
         return _sent(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
 
     def revoke(self) -> From:
-        """A request with a key that was let in, and then revoked; nothing but its path is read any more."""
+        """A request with a key that was valid and is now revoked; only its path is read."""
         if (key := bridge.run(self.store.applications.find_key(digest_of("lost")))) is not None:
             bridge.run(self.store.applications.revoke_key("queuey", key.id))
             self.later += 60.0
         return self.lost()
 
     def lost(self) -> From:
-        """A request for what is not there, with a key that somebody has found."""
+        """A request for a missing resource with an invalid key."""
         return From("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
 
     def token(self, token: str) -> From:
-        """A request with a token."""
         return From("GET", "/v1/queuey/inbox", headers=[("authorization", f"Bearer {token}")])
 
     def session(self) -> From:
-        """A request with an invented session of the console."""
         return From("GET", "/console/a/queuey", headers=[("host", "localhost"), ("cookie", f"session={'a' * 43}")])
 
 
@@ -115,7 +108,6 @@ def _sent(request: AWSRequest) -> From:
 
 @pytest.fixture
 def scene(store: Store) -> Iterator[Scene]:
-    """The application."""
     issuer = Issuer()
     with serving(issuer.published()) as keys:
         yield Scene(store, issuer, keys.url)
@@ -150,13 +142,13 @@ def _altered(request: From) -> From:
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
-    """However often somebody claims to be a caller, its rates, memory, places and turns are as they were."""
+    """However many unverified requests claim to be a caller, its rates, memory, places and turns stay as they were."""
     bridge.run(scene.store.applications.add_key("queuey", digest_of("lost")))
     limits = RateLimits(Rates(application=100, application_burst=100, user=100, user_burst=100), clock=lambda: 1000.0)
 
     async def work(gateway: Gateway) -> None:
-        known = [scene.owner(), scene.signed(scene.sqs), scene.token(scene.issuer.token("ann")), scene.lost()]
-        assert [(await request.to(gateway)).status for request in known] == [200, 200, 404, 404]
+        verified = [scene.owner(), scene.signed(scene.sqs), scene.token(scene.issuer.token("ann")), scene.lost()]
+        assert [(await request.to(gateway)).status for request in verified] == [200, 200, 404, 404]
         before = _buckets(limits)
         replies = [await CLAIMS[claim](scene).to(gateway) for _ in range(FORGED)]
         assert all(400 <= reply.status < 500 or reply.status == 303 for reply in replies), replies
@@ -174,7 +166,7 @@ def _buckets(limits: RateLimits) -> dict[str, dict[str, float]]:
 
 
 def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene) -> None:
-    """What a forged request has sent of its body is no part of the memory of the application that it names."""
+    """The body of a forged request does not count against the memory of the application that it names."""
     body = json.dumps({"QueueNamePrefix": "a" * 200_000}).encode()
 
     async def work(gateway: Gateway) -> Reply:
@@ -212,16 +204,16 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
 
         held = [asyncio.create_task(gateway._threads.run("another", hold)) for _ in range(3)]
         await asyncio.sleep(0)
-        asked = [asyncio.create_task(CLAIMS["unknown key"](scene).to(gateway)) for _ in range(20)]
+        waiting = [asyncio.create_task(CLAIMS["unknown key"](scene).to(gateway)) for _ in range(20)]
         await until(lambda: len(gateway._threads._turns) >= 15)
         mine = scene.owner()
         mine.address = "203.0.113.9"
-        asked.append(asyncio.create_task(mine.to(gateway)))
+        waiting.append(asyncio.create_task(mine.to(gateway)))
         threads, tenant = gateway._threads, stranger(mine.address)
-        # It is in line, or in hand, or a spare thread has read it already.
+        # The request waits, runs, or was already read by a spare thread.
         await until(lambda: tenant in threads._turns._jobs or threads._hand.held(tenant) > 0 or digest_of(KEY) in read)
         release.set()
-        await asyncio.gather(*held, *asked)
+        await asyncio.gather(*held, *waiting)
 
     with replace(ApplicationKeys.find, note):
         running(scene.app)(work)

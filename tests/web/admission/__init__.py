@@ -1,1 +1,1 @@
-"""Tests of what divides the service between its applications."""
+"""Tests of how the service is shared between applications."""

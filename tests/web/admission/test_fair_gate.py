@@ -1,4 +1,4 @@
-"""The gate: whatever becomes of what waits, everything taken is given back, and nothing waits for ever."""
+"""The gate: all quota that work has taken is returned, however the work ends, and no work waits for ever."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ STEPS = st.lists(
 
 
 def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a scenario in a loop of its own."""
-
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario()
@@ -44,7 +42,7 @@ def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Scene:
-    """Work that passes a gate, and what it takes of three quotas."""
+    """Work that passes a gate, with the shares of three quotas that it takes."""
 
     def __init__(self, *, most: int | None) -> None:
         self.quotas = SharedQuota(PLACES, alpha=1), SharedQuota(BYTES, alpha=2), TenantQuota(lambda: OWN)
@@ -71,7 +69,7 @@ class Scene:
             for taken, weight in zip(self.taken, weights, strict=True):
                 taken[turn.tenant] -= weight
             self.gate.leave(turn, sum(weights))
-            self.gate.leave(turn)  # It is over already.
+            self.gate.leave(turn)  # The work has already ended.
 
     def leave(self, number: int) -> None:
         ends = list(self.under_way.values())
@@ -84,7 +82,7 @@ class Scene:
             open_tasks[number % len(open_tasks)].cancel()
 
     async def end(self) -> None:
-        """Ends all work; what waits gets its turn by that."""
+        """Ends all work; waiting work gets its turn by that."""
         for _ in range(10 + 10 * len(self.tasks)):
             for ended in self.under_way.values():
                 ended.set()
@@ -92,7 +90,7 @@ class Scene:
         assert all(task.done() for task in self.tasks)
 
     def check(self) -> None:
-        """What is under way holds what it has taken; one that begins in this turn of the loop has just taken it."""
+        """Checks that running work holds what it took. Work that begins in this turn of the loop has just taken it."""
         for quota, taken in zip(self.quotas, self.taken, strict=True):
             assert quota.free >= 0
             assert quota.total - quota.free == sum(quota.held(tenant) for tenant in TENANTS)
@@ -134,7 +132,7 @@ def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["wake", "give up", "leave"])), max_size=40))
 @settings(deadline=None)
 def test_work_that_waits_again_and_again(steps: list[tuple[str, str]]) -> None:
-    """It is in line once, however often it is lined up; its turn ends its present wait or none, and it can leave."""
+    """Work is in line once, however often it is queued; its turn ends its present wait only, and it can leave."""
 
     async def scenario() -> None:
         quota = SharedQuota(1, alpha=1)
@@ -166,7 +164,7 @@ def test_work_that_waits_again_and_again(steps: list[tuple[str, str]]) -> None:
 
 
 def test_no_tenant_is_looked_at_while_nothing_is_free() -> None:
-    """Thousands of tenants that wait for what is used up cost nothing when something else becomes free."""
+    """Thousands of tenants that wait for an exhausted quota cost nothing when another quota becomes free."""
     looked: list[str] = []
     fits = Turn.fits
 
@@ -184,7 +182,7 @@ def test_no_tenant_is_looked_at_while_nothing_is_free() -> None:
         gate.dispatch()
         assert not looked
         gate.leave(first)
-    assert len(looked) == 1000  # Nobody waits for them, so none of them begins.
+    assert len(looked) == 1000  # Their callers have gone, so none of them begins.
 
 
 def test_who_is_to_blame_for_a_wait() -> None:
@@ -207,8 +205,8 @@ def test_who_is_to_blame_for_a_wait() -> None:
         gate.give_up_late(-1)
         errors = dict(zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True))
         assert {name: type(error) for name, error in errors.items()} == {
-            "many": TooManyRequests,  # It has most of the places.
-            "large": TooManyRequests,  # It has most of the memory.
+            "many": TooManyRequests,  # It holds most of the places.
+            "large": TooManyRequests,  # It holds most of the memory.
             "small": StoreUnavailable,
         }
 
@@ -229,7 +227,7 @@ JOBS = st.lists(
 @given(JOBS)
 @settings(deadline=None, max_examples=40)
 def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool]]) -> None:
-    """Whoever gets a result holds its memory; nothing else is held after all jobs have ended, in whatever way."""
+    """The receiver of a result holds its memory; nothing else is held after all jobs have ended, in whatever way."""
 
     async def scenario() -> None:
         memory = SharedQuota(100, alpha=2)

@@ -1,4 +1,4 @@
-"""Shares: one alone gets nearly all, something is always left for another, and nobody is put off for ever."""
+"""Fair shares: a single tenant gets nearly all, some is always left for another, and none starves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(HOLDERS, st.integers(-1, 40)), max_size=200)
 
 @given(st.integers(1, 200), st.integers(1, 16), STEPS)
 def test_a_room_never_gives_more_than_it_has(total: int, alpha: int, steps: list[tuple[str, int]]) -> None:
-    """What is held and what is free is all there is, and whoever holds something stays within its share."""
+    """Held and free add up to the total, and every holder stays within its share."""
     room = SharedQuota(total, alpha)
     held: Counter[str] = Counter()
     for tenant, weight in steps:
@@ -44,19 +44,19 @@ def test_one_alone_gets_nearly_all(total: int, alpha: int, weight: int) -> None:
 
 @given(st.integers(100, 10_000), st.integers(1, 16), st.integers(1, 5))
 def test_something_is_left_for_another(total: int, alpha: int, greedy: int) -> None:
-    """However much some tenants take, piece by piece, another one gets its part of what they leave."""
+    """However much some tenants take, piece by piece, another one gets its part of the rest."""
     room = SharedQuota(total, alpha)
     for _ in range(2):
         for number in range(greedy):
             while room.take(f"greedy {number}", 1):
                 pass
-    left = room.free
-    assert left >= total // (1 + alpha) ** greedy
-    assert not left or room.take("another", left)
+    free = room.free
+    assert free >= total // (1 + alpha) ** greedy
+    assert not free or room.take("another", free)
 
 
 def test_why_it_did_not_fit() -> None:
-    """Beyond its own share a tenant is told so; when all is taken, that is nobody's fault alone."""
+    """A refusal is the tenant's fault beyond its own share, and no tenant's fault when everything is taken."""
     room = SharedQuota(90, 8)
     assert room.take("a", 80)
     assert not room.take("a", 5)
@@ -99,7 +99,7 @@ def test_time_is_shared_not_requests(costs: tuple[float, float]) -> None:
 
 
 def test_idling_saves_nothing_up() -> None:
-    """Whoever comes back after a while is next once, and not until it has caught up with all that it did not use."""
+    """A tenant that comes back after a while is next once, and does not catch up on what it did not use."""
     turns: FairQueue[str] = FairQueue()
     turns.put("late", "late")
     turns.take(lambda _: True)
@@ -122,7 +122,7 @@ def test_idling_saves_nothing_up() -> None:
 
 
 def test_a_job_is_found_at_once_among_thousands_of_tenants() -> None:
-    """However many tenants wait, to take a job looks at one of them, and at those whose jobs do not fit."""
+    """However many tenants wait, taking a job examines one of them, and those whose jobs do not fit."""
     turns: FairQueue[int] = FairQueue()
     for number in range(4000):
         turns.put(str(number), number)
@@ -135,10 +135,10 @@ def test_a_job_is_found_at_once_among_thousands_of_tenants() -> None:
 
     taken = []
     for _ in range(8000 - 6):
-        found = turns.take(fits)
-        assert found is not None
-        taken.append(found)
-        turns.charge(str(found), 1.0)
+        taken_job = turns.take(fits)
+        assert taken_job is not None
+        taken.append(taken_job)
+        turns.charge(str(taken_job), 1.0)
     assert Counter(taken) == dict.fromkeys(range(3, 4000), 2)
     assert taken[:3997] == list(range(3, 4000))
     assert len(looked) == 8000 - 6 + 3 * (8000 - 6)
@@ -146,7 +146,7 @@ def test_a_job_is_found_at_once_among_thousands_of_tenants() -> None:
 
 
 def test_jobs_that_do_not_fit_hold_up_nobody_else() -> None:
-    """A tenant whose next job has no room waits; the others go on. What nobody wants any more is taken out."""
+    """A tenant whose next job does not fit waits; the others go on. Abandoned jobs are removed."""
     turns: FairQueue[str] = FairQueue()
     turns.put("a", "large")
     turns.put("b", "small")

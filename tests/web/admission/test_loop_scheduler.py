@@ -1,4 +1,4 @@
-"""The event loop's time: one tenant alone has all of it; of several, none waits behind another's backlog."""
+"""The event loop's time: a single tenant has all of it; of several, none waits behind another's backlog."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ Scenario = Callable[[LoopScheduler], Coroutine[Any, Any, None]]
 
 
 def play(scenario: Scenario) -> None:
-    """Runs a scenario in a loop of its own."""
-
     async def main() -> None:
         await scenario(LoopScheduler())
 
@@ -27,7 +25,6 @@ def play(scenario: Scenario) -> None:
 
 
 async def turns(count: int = 5) -> None:
-    """Lets the loop go round."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -80,7 +77,6 @@ def test_a_tenant_is_present_while_a_request_of_it_runs() -> None:
 
 @pytest.fixture(autouse=True)
 def _same_interval() -> Iterator[None]:
-    """Leaves the interpreter as it was."""
     before = sys.getswitchinterval()
     yield
     sys.setswitchinterval(before)
@@ -124,20 +120,20 @@ def test_a_turn_is_short(seconds: float, most: int) -> None:
 
         await request()
         requests = [asyncio.create_task(request()) for _ in range(100)]
-        seen = {0}
+        turns_seen = {0}
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(task.done() for task in requests):
                 before = begun
                 await asyncio.sleep(0)
-                seen.add(begun - before)
-        assert max(seen) == most
+                turns_seen.add(begun - before)
+        assert max(turns_seen) == most
 
     play(scenario)
 
 
 @pytest.mark.parametrize(("size", "most"), [(0, 32), (60_000, 4), (1 << 20, 1)])
 def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> None:
-    """Of one of several tenants so many are under way as its part allows, long ones fewer; each end begins another."""
+    """A tenant among several has as many running as its part allows, and fewer long ones; each end begins another."""
 
     async def scenario(time: LoopScheduler) -> None:
         entering = [asyncio.create_task(time.enter("a", size)) for _ in range(100)]
@@ -188,7 +184,7 @@ def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa:
 
 
 def test_pieces_of_answers_wait_behind_pieces_only() -> None:
-    """However many requests of their tenant wait, and may not begin, pieces of answers go on; none is refused."""
+    """Pieces of answers go on however many requests of their tenant wait and may not begin; none is refused."""
 
     async def scenario(time: LoopScheduler) -> None:
         await time.enter("a", 1 << 20)

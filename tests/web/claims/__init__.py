@@ -1,1 +1,1 @@
-"""Claims over HTTP: the routes, bad input, and what is handled at once."""
+"""Claims over HTTP: routes, bad input, and what is handled in the loop."""

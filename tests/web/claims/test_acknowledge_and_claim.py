@@ -1,4 +1,4 @@
-"""One request that acknowledges what was done and claims what is next."""
+"""Requests that acknowledge messages and claim the next ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUERY = "limit=1&ttl=60&partitions="
 
 @pytest.fixture
 def limits() -> Limits:
-    """Long polls that no busy machine ends, and bodies short enough to be too long."""
+    """Long polls that outlast a busy machine, and a low bound of bodies."""
     return Limits(max_wait=ALWAYS, max_body=200_000)
 
 
@@ -45,7 +45,6 @@ def q(owner: Caller) -> str:
 
 
 def written(acknowledge: object) -> bytes:
-    """The body of a claim that acknowledges."""
     return json.dumps({"acknowledge": acknowledge}).encode()
 
 
@@ -57,32 +56,30 @@ def ask(owner: Caller) -> Ask:
 
 @pytest.fixture
 def settling() -> Iterator[list[int]]:
-    """How many receipts each acknowledgement had that reached the service."""
-    seen: list[int] = []
+    """Numbers of receipts in each acknowledgement that reached the service."""
+    counts: list[int] = []
     real = PiggybackedAck.take
 
     async def counting(ack: PiggybackedAck, settles: Mapping[int, SettleRequest]) -> None:
-        seen.append(sum(len(each.receipts) for each in settles.values()))
+        counts.append(sum(len(each.receipts) for each in settles.values()))
         await real(ack, settles)
 
     with replace(PiggybackedAck.take, counting):
-        yield seen
+        yield counts
 
 
 def receipt(owner: Caller, partition: int = 1) -> str:
-    """Claims a message of a partition."""
-    found: str = owner.claim(limit=1, ttl=100, partitions=partition)[0]["receipt"]
-    return found
+    claimed_receipt: str = owner.claim(limit=1, ttl=100, partitions=partition)[0]["receipt"]
+    return claimed_receipt
 
 
 def claimed(owner: Caller) -> int:
-    """How many messages are claimed."""
-    found: int = owner.get("q/claims").json["claimed"]
-    return found
+    count: int = owner.get("q/claims").json["claimed"]
+    return count
 
 
 def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
-    """The next message comes with what became of the receipts, in their order; the same request again is safe."""
+    """The next message arrives with the outcomes of the receipts, in their order; repeating the request is safe."""
     first, other = receipt(owner), receipt(owner, partition=2)
     for status, expected in (("ok", ["b"]), ("ok", ["c"])):
         reply = ask(written([other, first]))
@@ -110,17 +107,17 @@ def test_at_once_without_a_thread(app: App, owner: Caller, q: str) -> None:
 @pytest.mark.parametrize(("body", "field"), BAD)
 def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], field: str) -> None:
     """What cannot be a receipt of this queue is named; nothing is acknowledged and nothing claimed."""
-    given = body["receipts"]
-    if isinstance(given, list) and len(given) == 1:
-        given, field = [receipt(owner), *given], "receipts.1"
-    reply = ask(written(given))
+    receipts = body["receipts"]
+    if isinstance(receipts, list) and len(receipts) == 1:
+        receipts, field = [receipt(owner), *receipts], "receipts.1"
+    reply = ask(written(receipts))
     assert (reply.status, list(reply.errors)) == (400, [field.replace("receipts", "acknowledge")]), reply
     assert claimed(owner) == (1 if field == "receipts.1" else 0)
 
 
 @pytest.mark.parametrize("partition", [1, 2])
 def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) -> None:
-    """A receipt may look right and name a delivery that never was: nothing is claimed."""
+    """A well-formed receipt may name a delivery that never happened: nothing is claimed."""
     place, number, secret, mark = receipt(owner).rsplit("-", 3)
     reply = ask(written([f"{place}-{int(number) + 50}-{secret}-{mark}"]), partition)
     assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
@@ -131,12 +128,12 @@ def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
     """A body has the same bounds as that of an acknowledgement."""
     assert ask(b" " * 200_001).status == 413
     receipts = [receipt(owner)] * 1000
-    reply = ask(json.dumps({"acknowledge": receipts}, indent=40).encode())  # longer than what is handled at once
+    reply = ask(json.dumps({"acknowledge": receipts}, indent=40).encode())  # longer than what is handled in the loop
     assert len(reply.json["acknowledged"]) == 1000
 
 
 def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: str) -> None:
-    """Who may not claim may not acknowledge by a claim."""
+    """A caller that may not claim may not acknowledge by a claim."""
     body = written([receipt(owner)])
     assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
     assert claimed(owner) == 1
@@ -146,12 +143,11 @@ def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: s
 
 
 def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., Awaitable[None]]:
-    """Returns what stands for a call of the store that fails."""
-    left = [times]
+    remaining = [times]
 
     async def call(*_: object, **_options: object) -> None:
-        left[0] -= 1
-        raise error() if left[0] >= 0 else AssertionError("not expected")
+        remaining[0] -= 1
+        raise error() if remaining[0] >= 0 else AssertionError("not expected")
 
     return call
 
@@ -169,7 +165,7 @@ def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: s
 
 
 def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
-    """What was acknowledged stays so, and the error leaves that open; the same request again finds it done."""
+    """Acknowledgements stay done when the claim fails, and the error leaves that open; a repeat finds them done."""
     body = written([receipt(owner)])
     between.instead(Messages.read, failing(lambda: StoreUnavailable("away")))
     reply = ask(body, partition=2)
@@ -203,8 +199,8 @@ def test_the_row_changes(
 
 def drained(owner: Caller) -> str:
     """Claims everything and acknowledges all but one message; returns its receipt."""
-    *rest, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
-    assert settle(owner, "ack", *rest).status == 200
+    *finished, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
+    assert settle(owner, "ack", *finished).status == 200
     return last
 
 
@@ -216,8 +212,8 @@ def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends:
 
     async def work(gateway: Gateway) -> Reply:
         wait = 1 if ends == "time" else ALWAYS
-        asked = Request("POST", "/v1/queuey/q/claims", body, query=f"wait={wait}&ttl=60")
-        task = asyncio.create_task(asked.to(gateway))
+        request = Request("POST", "/v1/queuey/q/claims", body, query=f"wait={wait}&ttl=60")
+        task = asyncio.create_task(request.to(gateway))
         await until(lambda: gateway._polls.places.total != gateway._polls.places.free)
         if ends != "time":
             assert await asyncio.to_thread(claimed, owner) == 0
@@ -235,7 +231,7 @@ def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends:
 
 
 def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
-    """A claim that is refused its wait has acknowledged all the same, so the error leaves that open."""
+    """A claim that is refused its wait has still acknowledged, so the error leaves that open."""
     body = written([drained(owner)])
 
     async def work(gateway: Gateway) -> Reply:

@@ -24,13 +24,11 @@ def q(owner: Caller) -> str:
 
 
 def settle(caller: Caller, what: str, *claims: dict[str, Any] | str, **fields: object) -> Reply:
-    """Acknowledges, renews or releases."""
     receipts = [each if isinstance(each, str) else each["receipt"] for each in claims]
     return caller.send_json("POST", f"q/claims/{what}", {"receipts": receipts, **fields})
 
 
 def statuses(reply: Reply) -> list[str]:
-    """What became of the receipts."""
     return statuses_of(reply.json["results"])
 
 
@@ -39,7 +37,6 @@ def statuses_of(results: list[dict[str, Any]]) -> list[str]:
 
 
 def bodies(claims: list[dict[str, Any]]) -> list[str]:
-    """What was claimed."""
     return [each["body"] for each in claims]
 
 
@@ -74,7 +71,7 @@ def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock
 
 
 def test_a_release_says_why(owner: Caller, q: str) -> None:
-    """A reason is remembered with what the worker calls itself; one that is none is refused, and releases nothing."""
+    """A reason is stored with the worker's name; an invalid one is refused, and releases nothing."""
     [claim] = owner.claim(worker="ann:1", limit=1)
     assert statuses(settle(owner, "release", claim, reason={"error": "ValueError", "text": "no egg"})) == ["ok"]
     reasons = owner.get(f"q/explain/{claim['partition']}:{claim['message_id']}").json["reasons"]
@@ -91,7 +88,7 @@ def test_a_release_says_why(owner: Caller, q: str) -> None:
 
 
 def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
-    """What is claimed and what waits is counted; size and peek leave out what is done, and nothing else."""
+    """Claimed and waiting messages are counted; size and peek leave out finished ones, and nothing else."""
     one, two = owner.claim(limit=2, ttl=100)
     settle(owner, "ack", one)
     settle(owner, "release", two)
@@ -122,9 +119,9 @@ def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
     )
     owner.claim(limit=1, ttl=30)
     pattern = re.compile(r"^queuey_claims_(\w+) ([0-9.e+]+)$", re.MULTILINE)
-    found = {name: float(value) for name, value in pattern.findall(owner.get("/metrics").text)}
-    assert found.pop("memory_bytes") > 0
-    assert found == {
+    metrics = {name: float(value) for name, value in pattern.findall(owner.get("/metrics").text)}
+    assert metrics.pop("memory_bytes") > 0
+    assert metrics == {
         "delivered_total": 4,
         "redelivered_total": 1,
         "acknowledged_total": 1,
@@ -195,7 +192,7 @@ BAD_RECEIPTS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "field"), BAD_RECEIPTS)
 def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], field: str) -> None:
-    """What is no list of receipts, or has one that cannot be of this queue, is named, and nothing is done."""
+    """A body without a list of receipts, or with one of another queue, is refused by name, without effect."""
     (good,) = owner.claim(limit=1, ttl=100)
     if isinstance(body.get("receipts"), list) and len(body["receipts"]) == 1:
         body, field = {"receipts": [good["receipt"], *body["receipts"]]}, "receipts.1"
@@ -227,12 +224,12 @@ def test_receipts_of_another_queue_are_refused(owner: Caller, q: str) -> None:
 
 @pytest.mark.parametrize("body", ["", "x", "[]", "1", '{"receipts":[1', '{"receipts":NaN}'])
 def test_bodies_that_are_none(owner: Caller, q: str, body: str) -> None:
-    """A body that is no JSON object is bad input."""
+    """A body that is not a JSON object is bad input."""
     assert owner("POST", "q/claims/ack", body, headers={"Content-Type": "application/json"}).status == 400
 
 
 def test_queues_that_do_not_exist(owner: Caller) -> None:
-    """Claims of a queue that is not there are 404, in the usual form."""
+    """Claims of a missing queue are 404, in the usual form."""
     for method, path in [("POST", ""), ("POST", "/ack"), ("GET", ""), ("DELETE", "")]:
         reply = owner.send_json(method, f"nowhere/claims{path}", {"receipts": []})
         assert (reply.status, list(reply.errors)) == (404, ["InvalidQueueName"])

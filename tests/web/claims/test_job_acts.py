@@ -1,4 +1,4 @@
-"""Jobs that operators cancel or have tried again, over HTTP."""
+"""Jobs that operators cancel or retry over HTTP."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.web.claims.test_claims import bodies
 
 
 def act(caller: Caller, what: str, place: str) -> Any:  # noqa: ANN401 - a word, or a refusal
-    """What has become of a job by an act; or status and fields of the refusal."""
+    """Applies an act to a job; returns its outcome, or status and fields of the refusal."""
     reply = caller.send_json("POST", f"q/jobs/{place}/{what}", {})
     return reply.json["job"] if reply.status == 200 else (reply.status, *reply.json["error_msg"])
 
 
 def test_cancel(owner: Caller) -> None:
-    """A job that waits is removed, the worker of another one learns of it when it renews; twice is as once."""
+    """A waiting job is removed, the worker of a claimed one learns of it at its next renewal; a repeat does nothing."""
     owner.create("q", partitions=2)
     owner.post("q", "waits", X_Partition="2")
     owner.post("q", "runs", X_Partition="1")
@@ -31,7 +31,7 @@ def test_cancel(owner: Caller) -> None:
 
 
 def test_retry(owner: Caller) -> None:
-    """A job that was released with a delay, and one that is delayed, are there at once."""
+    """A job that was released with a delay, and a delayed one, can be claimed at once."""
     owner.create("q")
     later = str(owner.post("q", "later", X_Delay="600")["key"])
     owner.post("q", "rests")
@@ -44,7 +44,7 @@ def test_retry(owner: Caller) -> None:
 
 
 def test_mistakes(owner: Caller) -> None:
-    """What is no job is refused, and named."""
+    """An id that is not a job's is refused by name."""
     owner.create("q")
     missing = "0123456789ab11e88000000000000001"
     assert act(owner, "cancel", missing) == act(owner, "retry", f"1:{missing}") == (404, "InvalidMessageID")

@@ -1,4 +1,4 @@
-"""Jobs by id over HTTP: what became of them, and their results."""
+"""Jobs by id over HTTP: their states and results."""
 
 from __future__ import annotations
 
@@ -14,30 +14,26 @@ from tests.web.caller import Caller, Reply
 
 @pytest.fixture
 def queue(owner: Caller) -> str:
-    """A queue that keeps results for an hour."""
     return owner.create("q", result_ttl=3600, partitions=2)
 
 
 def post(caller: Caller, *bodies: str) -> list[str]:
-    """Posts messages; returns their places."""
     posted = [caller.post("q", body) for body in bodies]
     return [f"{each['partition']}:{each['key']}" for each in posted]
 
 
 def jobs(caller: Caller, *places: str, **query: object) -> list[dict[str, Any]]:
-    """What became of jobs."""
-    found: list[dict[str, Any]] = caller.get(f"q/jobs/{','.join(places)}", **query).json["jobs"]
-    assert [f"{each['partition']}:{each['message_id']}" for each in found] == list(places)
-    return found
+    entries: list[dict[str, Any]] = caller.get(f"q/jobs/{','.join(places)}", **query).json["jobs"]
+    assert [f"{each['partition']}:{each['message_id']}" for each in entries] == list(places)
+    return entries
 
 
 def acknowledge(caller: Caller, receipt: str, **more: object) -> Reply:
-    """Acknowledges a claim."""
     return caller.send_json("POST", "q/claims/ack", {"receipts": [receipt], **more})
 
 
 def test_results_by_either_way(owner: Caller, queue: str) -> None:
-    """A result travels with an acknowledgement, alone or with a claim of one queue or several; null is none."""
+    """A result is sent with an acknowledgement, alone or with a claim of one queue or several; null is not a result."""
     places = dict(zip("abcd", post(owner, *"abcd"), strict=True))
     claimed = {each["body"]: each["receipt"] for each in owner.claim(ttl=60, limit=9)}
     claimed |= {each["body"]: each["receipt"] for each in owner.claim(ttl=60, limit=9)}
@@ -47,8 +43,8 @@ def test_results_by_either_way(owner: Caller, queue: str) -> None:
     body = {"queues": ["q"], "acknowledge": {"q": [claimed["c"]]}, "results": {claimed["c"]: "3"}}
     assert owner.send_json("POST", "_claims", body).status == 200
     acknowledge(owner, claimed["d"], results={claimed["d"]: None})
-    found = jobs(owner, *places.values())
-    assert [(each["status"], each["result"]) for each in found] == [
+    entries = jobs(owner, *places.values())
+    assert [(each["status"], each["result"]) for each in entries] == [
         ("done", {"x": [1, "ü"]}),
         ("done", 2),
         ("done", "3"),
@@ -68,7 +64,7 @@ def test_states(owner: Caller, queue: str) -> None:
 
 
 def test_too_large(owner: Caller, queue: str) -> None:
-    """A result over 16 KiB is not kept, whether it was sent or only its size: the job is done, and its size is told."""
+    """A result over 16 KiB is not kept, whether it or only its size was sent: the job is done, its size is shown."""
     places = post(owner, "a", "b")
     sizes = set()
     for _ in places:
@@ -114,20 +110,20 @@ def test_a_wait_ends_with_a_job(app: App, owner: Caller, queue: str) -> None:
     """A request for several jobs waits until one of them has ended, and then shows all."""
     places = post(owner, "a", "b")
     [claim] = owner.claim(ttl=60, limit=1)
-    found: list[list[dict[str, Any]]] = []
-    waiting = threading.Thread(target=lambda: found.append(jobs(owner, *places, wait=20)))
+    answers: list[list[dict[str, Any]]] = []
+    waiting = threading.Thread(target=lambda: answers.append(jobs(owner, *places, wait=20)))
     waiting.start()
     until(lambda: app.service.reader.watchers.count(for_all=True))
     acknowledge(owner, claim["receipt"], results={claim["receipt"]: 7})
     waiting.join(60)
-    assert sorted(each["status"] for each in found[0]) == ["done", "waiting"]
-    [done] = [each for each in found[0] if each["status"] == "done"]
+    assert sorted(each["status"] for each in answers[0]) == ["done", "waiting"]
+    [done] = [each for each in answers[0] if each["status"] == "done"]
     assert done["result"] == 7
     assert app.service.claims._watch.watched == {}
 
 
 def test_a_wait_that_ends_in_vain(owner: Caller, queue: str) -> None:
-    """It shows what it would have shown at once; nothing is waited for where a job has ended already."""
+    """A wait that times out shows the present state; there is no wait for a job that has already ended."""
     places = post(owner, "a", "b")
     assert [each["status"] for each in jobs(owner, *places, wait=0.1)] == ["waiting", "waiting"]
     [claim] = owner.claim(ttl=60, limit=1)
@@ -136,7 +132,7 @@ def test_a_wait_that_ends_in_vain(owner: Caller, queue: str) -> None:
 
 
 def test_ids(owner: Caller, queue: str) -> None:
-    """Bad ids and too many are refused; those of the other partition were never seen."""
+    """Bad ids and too many are refused; ids of another partition were never seen."""
     assert owner.get("q/jobs/1:xyz").status == 400
     assert owner.get(f"q/jobs/3:{'0' * 12}1{'0' * 3}8{'0' * 15}").status == 400
     [place] = post(owner, "a")

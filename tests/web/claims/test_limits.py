@@ -1,4 +1,4 @@
-"""The most that a partition of a queue of jobs holds."""
+"""The limit of jobs in a partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUND = 1000
 
 
 def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Caller, store: Store) -> None:
-    """20,000 messages can be claimed. Then a claim is told so, and does not wait, until one is acknowledged."""
+    """20,000 messages can be claimed. Then a claim is refused without waiting, until one is acknowledged."""
     owner.create("q", partitions=2)
     service: Service = app.service
     queue = bridge.run(store.catalogue.queue("queuey", "q"))
@@ -31,10 +31,10 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Calle
         assert "Partition 1 has 20000 claims" in reply.text
         assert int(reply.headers["Retry-After"]) >= 1
     owner.post("q", "elsewhere", X_Partition="2")
-    (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
-    assert found["body"] == "elsewhere"
+    (message,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
+    assert message["body"] == "elsewhere"
     counts = owner.get("q/claims").json["partitions"]
     assert counts["1"] == {"claimed": MOST_OUTSTANDING, "waiting": 0, "retrying": 0}
     blocking(service.claims).acknowledge(access, [claimed[0].receipt])
-    (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
-    assert found["body"] == "one more"
+    (message,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
+    assert message["body"] == "one more"

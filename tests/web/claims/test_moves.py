@@ -13,19 +13,18 @@ from tests.web.caller import Caller
 
 
 def ended(caller: Caller, move: str) -> dict[str, Any]:
-    """Waits until a move is over."""
-    found: list[dict[str, Any]] = []
+    moves: list[dict[str, Any]] = []
 
     def over() -> bool:
-        found[:] = [caller("GET", f"_moves/{move}").json]
-        return found[0]["ended"] is not None
+        moves[:] = [caller("GET", f"_moves/{move}").json]
+        return moves[0]["ended"] is not None
 
     assert eventually(over, 60)
-    return found[0]
+    return moves[0]
 
 
 def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: InterposedStore) -> None:
-    """A move that begins and ends between the two reads of a look at it is found, in the list too."""
+    """A move that begins and ends between the two reads of a look-up is found, in the list too."""
     for name in ("from", "to"):
         owner.create(name)
     move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
@@ -47,7 +46,7 @@ def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: Inte
 
 
 def test_what_is_refused(owner: Caller) -> None:
-    """What is missing or cannot be is named: queues, a queue to itself, a move that is none."""
+    """Missing and impossible values are refused by name: queues, a queue to itself, an invalid move id."""
     owner.create("q")
     assert owner.send_json("POST", "_moves", {}).json["error_msg"] == {"from": "Required", "to": "Required"}
     assert owner.send_json("POST", "_moves", {"from": "q", "to": 5}).status == 400

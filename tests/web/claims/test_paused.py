@@ -23,13 +23,13 @@ from tests.web.gateway_calls import ALWAYS, Request, running, until
 
 @pytest.fixture
 def limits() -> Limits:
-    """Long polls that no busy machine ends."""
+    """Long polls that outlast a busy machine."""
     return Limits(max_wait=ALWAYS)
 
 
 @pytest.fixture
 def first(owner: Caller) -> dict[str, Any]:
-    """The first message of q, claimed before its claims were paused; another one waits."""
+    """The first message of q, claimed before claims were paused; a second one waits."""
     owner.create("q", partitions=2)
     owner.post("q", "a", X_Partition="1")
     owner.post("q", "b", X_Partition="2")
@@ -80,7 +80,7 @@ def test_it_is_explained(owner: Caller, first: dict[str, Any]) -> None:
 
 
 def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, Any]) -> None:
-    """One that waits gets nothing of what is posted after the pause, and a message soon after that has ended."""
+    """A waiting claim gets no message posted after the pause, and one soon after the pause has ended."""
     claim = Request("POST", "/v1/queuey/q/claims", b"", query=f"wait={ALWAYS}")
 
     async def work(gateway: Gateway) -> Reply:
@@ -97,7 +97,7 @@ def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, 
 
 
 def test_a_resumed_queue_is_open_in_every_process(owner: Caller, other: Store, first: dict[str, Any]) -> None:
-    """A process that answers short polls alone notices what another one has changed."""
+    """A process that only answers short polls notices changes by another process."""
     assert owner.claim() == []
     row = bridge.run(other.catalogue.queue("queuey", "q"))
     assert bridge.run(other.catalogue.update_queue(row, QueueSpec(claims="open"))).claims == "open"
@@ -107,7 +107,7 @@ def test_a_resumed_queue_is_open_in_every_process(owner: Caller, other: Store, f
 def test_a_claim_by_the_row_of_before_gets_nothing(
     app: App, owner: Caller, store: Store, first: dict[str, Any]
 ) -> None:
-    """Alone it is told to read the row again; beside others it is decided by theirs."""
+    """A claim with a stale row has to read the row again if it is alone; with others it is decided by their rows."""
     claims, paused = app.service.claims, bridge.run(store.catalogue.queue("queuey", "q"))
     before = msgspec.structs.replace(paused, claims="open", version=paused.version - 1)
     receipts = [parse_receipt(first["receipt"].rpartition("-")[0])]

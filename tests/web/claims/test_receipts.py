@@ -1,4 +1,4 @@
-"""Receipts that a caller has made up."""
+"""Forged receipts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.web.claims.test_claims import settle, statuses
 
 @pytest.fixture
 def mine(owner: Caller) -> dict[str, Any]:
-    """A message of mine, one that another caller has claimed at the same moment, and one before."""
+    """A claimed message between two messages that another caller claimed, one at the same moment and one before."""
     owner.create("q")
     for body in "abc":
         owner.post("q", body)
@@ -20,7 +20,6 @@ def mine(owner: Caller) -> dict[str, Any]:
 
 
 def altered(receipt: str, **fields: str) -> str:
-    """A receipt with other parts."""
     parts = dict(zip(("partition", "id", "number", "secret", "mark"), receipt.split("-"), strict=True))
     return "-".join(part for part in (parts | fields).values() if part)
 
@@ -28,7 +27,7 @@ def altered(receipt: str, **fields: str) -> str:
 @pytest.mark.parametrize("what", ["ack", "renew", "release"])
 @pytest.mark.parametrize("secret", ["", "0" * 14, "mine"])
 def test_receipts_that_are_made_up(owner: Caller, mine: dict[str, Any], what: str, secret: str) -> None:
-    """Who knows a message's id and the entry that delivered it, but not the receipt, does nothing to the claim."""
+    """A caller that knows a message's id and delivery entry, but not the receipt, cannot affect the claim."""
     (other,) = owner.claim(limit=1, ttl=100)
     if secret == "mine":
         secret = mine["receipt"].split("-")[3]

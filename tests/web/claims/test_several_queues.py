@@ -1,4 +1,4 @@
-"""Claims of the first of several queues that has messages."""
+"""Claims from the first of several queues that has messages."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ QUEUES = ["hi", "mid", "lo"]
 
 @pytest.fixture
 def limits() -> Limits:
-    """Long polls that no busy machine ends."""
+    """Long polls that outlast a busy machine."""
     return Limits(max_wait=ALWAYS)
 
 
 @pytest.fixture(autouse=True)
 def queues(owner: Caller) -> None:
-    """Three queues, of several partitions and of both kinds."""
+    """Three queues with several partitions, of both kinds."""
     owner.create("hi", partitions=3)
     owner.create("mid", kind="dedup")
     owner.create("lo", partitions=2)
 
 
 def ask(caller: Caller, acknowledge: object = None, query: str = "ttl=60", names: object = QUEUES) -> Reply:
-    """Claims messages of several queues."""
     return caller.send_json("POST", f"_claims?{query}", {"queues": names, "acknowledge": acknowledge})
 
 
 def found(reply: Reply) -> tuple[str | None, list[str]]:
-    """Which queue had messages, and their bodies."""
     assert reply.status == 200, reply
     return reply.json["queue_name"], bodies(reply.messages)
 
 
 def test_acknowledgements(owner: Caller) -> None:
-    """Receipts of each queue are acknowledged at once, also if there is nothing to claim; stale ones are told."""
+    """Receipts of each queue are acknowledged at once, also if nothing can be claimed; stale ones are reported."""
     for name in QUEUES:
         owner.post(name, name)
     receipts = {name: [ask(owner).messages[0]["receipt"]] for name in QUEUES}
@@ -83,7 +81,7 @@ def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str
 
 
 def test_terms_in_the_body(owner: Caller) -> None:
-    """As of one queue; what is bad is named, and a field that the query has as well is refused."""
+    """The terms are those of one queue; bad ones are named, and a field that is also in the query is refused."""
     for body in "ab":
         owner.post("hi", body, X_Partition="1")
     reply = owner.send_json("POST", "_claims?ttl=60", {"queues": QUEUES, "limit": 1, "worker": "ann"})
@@ -100,16 +98,15 @@ def test_partitions_are_of_one_queue(owner: Caller) -> None:
 
 
 def refused(reply: Reply) -> dict[str, list[str]]:
-    """The kinds of the errors, by queue."""
     return {each["queue_name"]: list(each["error_msg"]) for each in reply.json.get("refused", [])}
 
 
 def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
-    """A queue that is missing or closed keeps nobody from the others, nor from what was acknowledged with the claim."""
-    some = limited(owner, store, "read,claim", "hi*")
+    """A missing or closed queue blocks neither the other queues nor the acknowledgements sent with the claim."""
+    limited_caller = limited(owner, store, "read,claim", "hi*")
     for body in ("one", "two"):
         owner("POST", "hi", body.encode(), headers={"X-Partition": "1"})
-    first = ask(some, names=["none", "lo", "hi"], query="ttl=60&limit=1")
+    first = ask(limited_caller, names=["none", "lo", "hi"], query="ttl=60&limit=1")
     assert found(first) == ("hi", ["one"])
     assert refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}
     receipt = first.messages[0]["receipt"]
@@ -122,9 +119,9 @@ def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
 def test_queues_that_are_all_refused(owner: Caller, store: Store) -> None:
     """If no queue can be claimed from, the error is that of the first."""
     assert ask(owner, names=["none", "nothing"]).status == 404
-    some = limited(owner, store, "read,claim", "hi*")
-    assert found(ask(some, names=["hi"])) == (None, [])
-    assert ask(some, names=["lo", "none"]).status == 403
+    limited_caller = limited(owner, store, "read,claim", "hi*")
+    assert found(ask(limited_caller, names=["hi"])) == (None, [])
+    assert ask(limited_caller, names=["lo", "none"]).status == 403
 
 
 @pytest.mark.parametrize("name", QUEUES)

@@ -1,4 +1,4 @@
-"""States of jobs over HTTP: what their workers say of them."""
+"""States that workers set on jobs, over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.web.caller import Caller, Reply
 
 @pytest.fixture
 def claim(owner: Caller) -> dict[str, Any]:
-    """A message of the queue q, claimed."""
     owner.create("q")
     owner.post("q", "a")
     [claim] = owner.claim(ttl=60, worker="ann:1")
@@ -25,12 +24,10 @@ def claim(owner: Caller) -> dict[str, Any]:
 
 
 def put(caller: Caller, states: object) -> Reply:
-    """Sets states."""
     return caller.send_json("POST", "q/claims/state", {"states": states})
 
 
 def shown(caller: Caller) -> object:
-    """The state of the message."""
     [job] = caller.get("q/jobs", states="true").json["jobs"]
     return job["state"]
 
@@ -44,13 +41,12 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
     assert job["state_at"] <= job["expires"]
     assert "state" not in owner.get("q/jobs").json["jobs"][0]
     [reason] = [one for one in owner.get(f"q/explain/{claim['message_id']}").json["reasons"] if one["code"] == "state"]
-    assert reason["text"].endswith('its worker said: {"done":3,"of":[10,"ü"]}')
+    assert reason["text"].endswith('its worker set the state {"done":3,"of":[10,"ü"]}')
     put(owner, {claim["receipt"]: None})
     assert shown(owner) is None
 
 
 def again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
-    """Releases a message, and returns it as it is claimed again."""
     assert caller.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]}).status == 200
     [claim] = caller.claim(ttl=60, **more)
     return claim

@@ -1,1 +1,1 @@
-"""The OpenAPI document and the page made of it."""
+"""The OpenAPI document and the page generated from it."""

@@ -1,4 +1,4 @@
-"""Answers that a page shows, beside those that come: alike but for ids and the like, which later requests name."""
+"""Compares answers that a page shows with real ones: equal but for ids and the like, which later requests use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    """Returns whether two values have the same names and kinds of values; null is like anything."""
+    """Returns whether two values have the same names and kinds of values; null matches anything."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_like(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -18,26 +18,25 @@ def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def values_in(output: str) -> list[Any]:
-    """The JSON values in what commands printed, one after another."""
-    found, decoder = [], json.JSONDecoder()
+    values, decoder = [], json.JSONDecoder()
     while begins := re.search(r"[{\[]", output):
         try:
             value, end = decoder.raw_decode(output, begins.start())
         except ValueError:
             value, end = None, begins.end()
-        found += [value] if value is not None else []
+        values += [value] if value is not None else []
         output = output[end:]
-    return found
+    return values
 
 
 class Known:
-    """Texts of shown answers, and what was answered in their place."""
+    """Maps values of shown answers to those of the real answers."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def translated(self, text: str) -> str:
-        """Puts the texts that were answered into a request, in place of those shown."""
+        """Replaces the shown values in a request by the real ones."""
         if not self._known:
             return text
         return re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)

@@ -1,6 +1,6 @@
-"""The page of the API at ``/docs``: everything that the OpenAPI document says, under a policy that allows no script.
+"""The page of the API at ``/docs`` has everything of the OpenAPI document, under a policy that allows no script.
 
-On the machine itself it has one, for forms that send requests; ``tests/console/chromium/test_api_page.py`` uses them.
+On the local machine it has a script, for forms that send requests; see ``tests/console/chromium/test_api_page.py``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.web.caller import Caller, Reply
 
 
 class Page(HTMLParser):
-    """A page taken apart; elements that are not closed in order fail.
+    """A parsed page; elements that are not closed in order fail.
 
     Attributes:
-        elements: Names, each as often as it occurs.
-        attributes: Of all elements.
-        words: The text.
+        elements: Name of each element.
+        attributes: Attributes of all elements.
+        words: Text of the page.
     """
 
     def __init__(self, html: str) -> None:
@@ -44,22 +44,18 @@ class Page(HTMLParser):
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes an element."""
         self.elements.append(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in {"meta", "br", "input"}:
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Notes its end."""
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Notes text."""
         self.words += data
 
     def all(self, name: str) -> list[str]:
-        """The values of an attribute."""
         return [value for attribute, value in self.attributes if attribute == name]
 
 
@@ -94,9 +90,9 @@ def test_the_first_example_has_the_address(anonymous: Caller, host: str, shown: 
 
 def test_groups(anonymous: Caller) -> None:
     """The page has the groups of the document in their order, the operations of operators at the end."""
-    found = document()
-    names = [tag["name"] for tag in found["tags"]]
-    used = [operation["tags"] for path in found["paths"].values() for operation in path.values()]
+    published = document()
+    names = [tag["name"] for tag in published["tags"]]
+    used = [operation["tags"] for path in published["paths"].values() for operation in path.values()]
     assert {name for [name] in used} == set(names)
     assert (names[:2], names[-1]) == (["Queues", "Messages"], "Operators")
     anchors = [each for each in Page(anonymous.get("/docs").text).all("id") if each.startswith("group-")]
@@ -104,7 +100,7 @@ def test_groups(anonymous: Caller) -> None:
 
 
 def test_colours() -> None:
-    """Code is shown as it is; its keys, texts, numbers, literals and comments can be told apart."""
+    """Code is shown unchanged; its keys, texts, numbers, literals and comments are distinguishable."""
     code = '{"a<b": "c\\"d", "e": [-1.5, true]}  # f'
     html = api_page.coloured(code)
     page = Page(html)
@@ -113,13 +109,12 @@ def test_colours() -> None:
 
 
 def policy_of(answer: Reply) -> dict[str, str]:
-    """The parts of an answer's Content-Security-Policy."""
     parts = (part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
     return dict(parts)
 
 
 def in_page(answer: Reply, element: str) -> tuple[str, str]:
-    """The text of the one element with that name and text, and how a policy allows it."""
+    """Returns the text of the only element with that name and text, and the source by which a policy allows it."""
     [text] = re.findall(rf"<{element}[^>]*>(.*?)</{element}>", answer.text, re.DOTALL)
     return text, f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
@@ -144,7 +139,7 @@ def test_policy(anonymous: Caller) -> None:
 
 @pytest.fixture
 def local(between: InterposedStore) -> Caller:
-    """Asks a service that listens on a loopback address."""
+    """Sends a request to a service that listens on a loopback address."""
     return Caller(make_app(between.store, on_loopback=True))
 
 
@@ -184,7 +179,7 @@ def test_services_for_others_have_no_forms(anonymous: Caller) -> None:
     [("127.0.0.1", True, True), ("localhost", True, True), ("0.0.0.0", True, False), ("127.0.0.1", False, False)],
 )
 def test_where_a_service_has_forms(tmp_path: Path, host: str, listens: bool, local: bool) -> None:  # noqa: FBT001
-    """The setting of the host decides, but not under a server of somebody else's, which may listen anywhere."""
+    """The setting of the host decides, except under another ASGI server, which may listen anywhere."""
     app = open_service(settings.load({"host": host, "data": str(tmp_path)}, {}).settings, listens=listens)
     app.service.store.close()
     assert app.on_loopback is local
@@ -204,8 +199,8 @@ def test_everything_is_on_the_page(anonymous: Caller) -> None:
     ids = Counter(page.all("id"))
     assert max(ids.values()) == 1
     assert {target[1:] for target in page.all("href") if target.startswith("#")} <= ids.keys()
-    found = document()
-    for path, methods in found["paths"].items():
+    published = document()
+    for path, methods in published["paths"].items():
         assert path in page.words
         for operation in methods.values():
             assert operation["operationId"] in ids
@@ -215,15 +210,15 @@ def test_everything_is_on_the_page(anonymous: Caller) -> None:
             for parameter in operation["parameters"]:
                 assert parameter["name"] in page.words
                 assert parameter["description"].replace("`", "") in page.words
-    for name, schema in found["components"]["schemas"].items():
+    for name, schema in published["components"]["schemas"].items():
         assert f"type-{name}" in ids
         assert all(field in page.words for field in schema["properties"])
-    assert {f"error-{status}" for status in found["components"]["responses"]} <= ids.keys()
-    assert page.elements.count("section") == 1 + len(OPERATIONS) + len(found["components"]["schemas"])
+    assert {f"error-{status}" for status in published["components"]["responses"]} <= ids.keys()
+    assert page.elements.count("section") == 1 + len(OPERATIONS) + len(published["components"]["schemas"])
 
 
 def test_text_stays_text() -> None:
-    """Whatever stands in a document is shown, and never becomes an element or an attribute of the page."""
+    """Texts of the document are shown, and never become an element or an attribute of the page."""
     bad = '<img src="x" onerror="alert(1)"> & `<b>`'
 
     def spoil(value: object) -> object:

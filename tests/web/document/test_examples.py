@@ -1,4 +1,4 @@
-"""The examples of the OpenAPI document, played in their order: each is answered as it shows."""
+"""The examples of the OpenAPI document, played in order: each is answered as it shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPERATIONS_BY_ID = {each.id: each for each in OPERATIONS}
 
 
 class Player:
-    """Plays examples; ids and the like that were answered stand in later requests for those of the examples."""
+    """Plays examples; later requests use the real ids in place of those of the examples."""
 
     def __init__(self, app: App) -> None:
         self._owner = Caller(app, f"Application {KEY}", base="/v1/queuey")
@@ -35,17 +35,16 @@ class Player:
         self._known = Known()
 
     def play(self, example: Example) -> Reply:
-        """Sends the request of an example."""
         operation = OPERATIONS_BY_ID[example.operation]
-        given = json.loads(self._known.translated(json.dumps(msgspec.to_builtins(example))))
-        path = operation.path.format_map({k: quote(v, safe=":@") for k, v in given.get("path", {}).items()})
-        body = given.get("body", "")
-        headers = dict(given.get("headers", {}))
+        example_request = json.loads(self._known.translated(json.dumps(msgspec.to_builtins(example))))
+        path = operation.path.format_map({k: quote(v, safe=":@") for k, v in example_request.get("path", {}).items()})
+        body = example_request.get("body", "")
+        headers = dict(example_request.get("headers", {}))
         if not isinstance(body, str):
             body = json.dumps(body)
             headers["Content-Type"] = JSON
         caller = self._operator if path == "/v1/@all" else self._owner
-        query = urlencode(given.get("query", {}))
+        query = urlencode(example_request.get("query", {}))
         reply = caller(operation.method, f"{path}?{query}" if query else path, body, headers=headers)
         if reply.is_json and example.answer is not None:
             self._known.learn(example.answer, reply.json)
@@ -54,7 +53,6 @@ class Player:
 
 @pytest.fixture(scope="module")
 def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
-    """The answers to all examples."""
     store = open_store(tmp_path_factory.mktemp("examples"))
     for name, key in (("queuey", KEY), ("@all", KEY[::-1])):
         if name != "@all":
@@ -68,7 +66,6 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
 
 @cache
 def published() -> dict[str, Any]:
-    """The document."""
     return document()
 
 
@@ -89,7 +86,7 @@ def test_answers_are_their_structs(replies: list[Reply], number: int) -> None:
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=lambda number: f"{number}-{EXAMPLES[number].operation}")
 def test_examples(replies: list[Reply], number: int) -> None:
-    """The answer has the status and the fields that the example shows, and the body sent is one of the schema's."""
+    """The answer has the example's status and fields, and the sent body matches the schema."""
     example, reply = EXAMPLES[number], replies[number]
     assert (reply.status, reply.text if reply.status != example.status else "") == (example.status, "")
     if reply.is_json and example.answer is not None:

@@ -1,4 +1,4 @@
-"""Files that the service sends are read at its start: whoever installs another version beside it removes them."""
+"""Files that the service sends are read at its start: installing another version removes them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_document_is_served(anonymous: Caller, limits: Limits) -> None:
 def test_every_route_is_documented(app: App, anonymous: Caller) -> None:
     """The document has exactly the paths and methods that there are."""
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
-    values["id"] = values["ids"]
+    values["id"], values["member"] = values["ids"], "m"
     values["move"], values["schedule"] = "0" * 16, "s"
     served = set()
     for route, _ in app.resources.routes:
@@ -64,19 +64,19 @@ def test_a_view_says_what_the_table_says(operation: Operation) -> None:
 def test_limits_are_those_in_force() -> None:
     """A service with other limits has them in its document: of waits, bodies, batches, pages, and in texts."""
     limits = Limits(max_wait=300.0, max_body=77, max_batch=7, max_limit=55, default_ttl=66)
-    found = document(limits)
-    parameters = [p for path in found["paths"].values() for access in path.values() for p in access["parameters"]]
-    schemas = found["components"]["schemas"]
+    published = document(limits)
+    parameters = [p for path in published["paths"].values() for access in path.values() for p in access["parameters"]]
+    schemas = published["components"]["schemas"]
     assert {p["schema"]["maximum"] for p in parameters if p["name"] == "wait"} == {300.0}
     assert schemas["ManyRanges"]["properties"]["wait"]["maximum"] == 300.0
     assert schemas["MessagesToPost"]["properties"]["messages"]["maxItems"] == 7
     assert 55 in {p["schema"].get("maximum") for p in parameters if p["name"] == "limit"}
     assert {p["description"] for p in parameters if p["name"] == "X-TTL"} == {
-        "Seconds to live; else the queue's `ttl`, or 66"
+        "Seconds to live; by default the queue's `ttl`, or 66"
     }
-    post = found["paths"]["/v1/{app}/{queue}"]["post"]["requestBody"]["content"]
+    post = published["paths"]["/v1/{app}/{queue}"]["post"]["requestBody"]["content"]
     assert post["*/*"]["schema"] == {"description": "Up to 77 bytes"}
-    assert "x-limit" not in json.dumps(found)
+    assert "x-limit" not in json.dumps(published)
 
 
 def test_operations_are_told_apart() -> None:
@@ -87,19 +87,19 @@ def test_operations_are_told_apart() -> None:
 
 
 def test_texts_have_no_marks_of_docstrings() -> None:
-    """Descriptions are for readers of the document, who know no roles of Sphinx and no None."""
-    found = document()
-    for path in found["paths"].values():
+    """Descriptions are for readers of the document, who do not know Sphinx's roles or None."""
+    published = document()
+    for path in published["paths"].values():
         for access in path.values():
             del access["x-codeSamples"]
-    assert re.findall(r":\w+:`|``|\bNone\b", json.dumps(found)) == []
+    assert re.findall(r":\w+:`|``|\bNone\b", json.dumps(published)) == []
 
 
 def test_bodies_that_must_be_sent(owner: Caller) -> None:
     """An operation whose body is said to be required answers 400 without one, and only such an operation."""
     owner.create("q")
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
-    values["id"] = values["ids"]
+    values["id"], values["member"] = values["ids"], "m"
     values["move"], values["schedule"] = "0" * 16, "s"
     for path, entries in document()["paths"].items():
         for method, access in entries.items():
@@ -109,7 +109,7 @@ def test_bodies_that_must_be_sent(owner: Caller) -> None:
 
 
 def test_parameters_can_be_sent() -> None:
-    """Every header has a name that a header can have, and every name in a path says what fits there."""
+    """Every header has a valid header name, and every name in a path says what fits there."""
     paths = document()["paths"]
     parameters = [p for path in paths.values() for access in path.values() for p in access["parameters"]]
     assert [p["name"] for p in parameters if not re.fullmatch(r"[A-Za-z_-]+", p["name"])] == []

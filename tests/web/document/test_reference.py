@@ -1,4 +1,4 @@
-"""The examples of ``docs/api.md`` and the pages beside it, played in order in each of three languages."""
+"""The examples of ``docs/api.md`` and related pages, played in order in each of three languages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.servers.served import Served
 from tests.web.document.alike import Known, is_like, values_in
 
 PAGES = [f"docs/{name}" for name in ("api.md", "api-messages.md", "api-queues.md", "api-jobs.md", "api-groups.md")]
-"""Each goes on where the one before has ended."""
+"""Pages in order: each goes on where the one before has ended."""
 URL = "http://127.0.0.1:5000"
 LANGUAGES = ["sh", "python", "javascript"]
 SECONDS = 1
-"""Until an example that follows a queue is stopped."""
+"""Seconds until an example that follows a queue is stopped."""
 FILES = {"getApiPage", "getBrowserClient", "getBrowserClientTypes"}
 """Operations of pages and files, for browsers."""
 FOR_OTHERS = {"v1.docs", "v1.client", "v1.client_types", "v1.applications"}
@@ -41,13 +41,12 @@ FOR_OTHER_CLIENTS = {"v1.me", "v1.openapi", "v1.root"}
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """A service that nobody has used."""
     with Served(tmp_path) as served:
         yield served
 
 
 def unused(app: App, served: Served) -> set[str]:
-    """The routes of the API that have never answered well; the counts may be a second old."""
+    """Returns the routes of the API without a successful answer so far; the counts may be a second old."""
     with urlopen(f"{served.profile.url}/metrics") as answer:
         text = answer.read().decode()
     used = re.findall(r'^queuey_requests_total\{route="(v1\.\w+)",status="2', text, re.MULTILINE)
@@ -55,13 +54,13 @@ def unused(app: App, served: Served) -> set[str]:
 
 
 def every(*languages: str) -> list[tuple[str, Block]]:
-    """The blocks of all pages that are run, in these languages, each with its page."""
-    found = ((page, block) for page in PAGES for block in blocks(page))
-    return [(page, block) for page, block in found if block.language in languages and not block.mark]
+    """Yields the blocks of all pages in these languages, with the page of each."""
+    page_blocks = ((page, block) for page in PAGES for block in blocks(page))
+    return [(page, block) for page, block in page_blocks if block.language in languages and not block.mark]
 
 
 def requests_of(block: Block) -> Iterator[tuple[str, str]]:
-    """Method and path of each request of a block of curl's."""
+    """Returns method and path of each request of a block of curl commands."""
     for line in re.findall(r"^curl .*?(?=^curl |\Z)", block.text, re.MULTILINE | re.DOTALL):
         words = shlex.split(line.replace("\\\n", ""))
         sends = any(word in {"-d", "--json"} for word in words)
@@ -85,10 +84,10 @@ def test_every_operation_is_shown() -> None:
 
 def test_each_example_has_three_languages() -> None:
     """Examples come as curl, Python and JavaScript, in this order, which the site makes tabs of."""
-    found = [block.language for _, block in every(*LANGUAGES)]
+    languages = [block.language for _, block in every(*LANGUAGES)]
     alone = {'curl "$api/_moves" -H "$auth"', 'curl "http://127.0.0.1:5000/v1/@all'}
     more = [block for _, block in every("sh") if block.text.startswith(tuple(alone))]
-    assert len(found) - len(more) == 3 * found.count("python") == 3 * found.count("javascript")
+    assert len(languages) - len(more) == 3 * languages.count("python") == 3 * languages.count("javascript")
 
 
 def test_curl(served: Served, tmp_path: Path) -> None:
@@ -97,16 +96,16 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
         operator = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])[0]
     reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), OPERATOR=operator)
-    known, ran = Known(), []
-    [(_, first), *rest] = every("sh", "json")
+    answers, ran = Known(), []
+    [(_, first), *others] = every("sh", "json")
     output = ""
-    for page, block in rest:
+    for page, block in others:
         if block.language == "json":
             shown = json.loads(block.text)
             assert is_like(values_in(output)[-1], shown), f"{page}:{block.line} {output}"
-            known.learn(shown, values_in(output)[-1])
+            answers.learn(shown, values_in(output)[-1])
             continue
-        text = known.translated(first.text + block.text).replace(URL, served.profile.url)
+        text = answers.translated(first.text + block.text).replace(URL, served.profile.url)
         text = re.sub(r"^(curl -N .*)$", rf"timeout {SECONDS} \1 || test $? -eq 124", text, flags=re.MULTILINE)
         output = reader.run(page, Block("sh", text, block.line))
         ran.append(block)

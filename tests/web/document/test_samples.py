@@ -1,4 +1,4 @@
-"""The examples in curl, Python and JavaScript of the OpenAPI document and its page, run in their order."""
+"""The examples in curl, Python and JavaScript of the OpenAPI document and its page, run in order."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tests.web.document.test_examples import OPERATIONS_BY_ID
 from tests.web.gateway_calls import KEY
 
 STREAMS = {"followQueues", "followManyQueues", "readMessages"}
-"""Operations that follow queues; clients choose among them."""
+"""Operations that follow queues; clients choose one of them."""
 FOLLOWING = {"followQueues", "followManyQueues", "joinGroup"}
-"""Operations whose examples go on for ever."""
+"""Operations whose examples never end."""
 WITHOUT_PYTHON = {
     "describeCaller",
     "getApiPage",
@@ -56,41 +56,39 @@ class Exchange(NamedTuple):
 
 
 class Stopped(Exception):
-    """The first message has come."""
+    """Raised when the first message has arrived."""
 
 
 def source_of(example: Example, language: str) -> str:
-    """An example in a language, or nothing."""
+    """Returns an example in a language, or "" if there is no such example."""
     return samples(OPERATIONS_BY_ID[example.operation], example).get(language, "")
 
 
 def answer_to(example: Example, exchanges: list[Exchange]) -> Any:  # noqa: ANN401 - JSON
-    """What a client got from the operation of an example; batches that it sent one by one are put together."""
+    """Returns what a client received from the operation of an example; batches that it sent one by one are joined."""
     names = STREAMS if example.operation in STREAMS else {example.operation}
     operations = [OPERATIONS_BY_ID[name] for name in names]
     forms = {(each.method, re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each.path))) for each in operations}
-    found = [
+    answers = [
         each
         for each in exchanges
         for method, form in forms
         if each.method == method and re.fullmatch(form, each.path.rstrip("/") or "/")
     ]
-    assert found, f"{example.operation} is not what was called: {exchanges}"
-    assert found[0].status == example.status, found[0]
+    assert answers, f"{example.operation} is not what was called: {exchanges}"
+    assert answers[0].status == example.status, answers[0]
     if example.operation == "postMessages":
-        return {"messages": [message for each in found for message in each.answer["messages"]]}
-    return found[0].answer
+        return {"messages": [message for each in answers for message in each.answer["messages"]]}
+    return answers[0].answer
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """A service that nobody has used."""
     with Served(tmp_path) as served:
         yield served
 
 
 def operator_key(served: Served) -> str:
-    """A key of an operator."""
     with served.command("app", "key-add", "@all", "--data", str(served.data), "--json") as command:
         [key] = re.findall(r"[0-9A-Za-z_-]{40,}", command.communicate(timeout=60)[0])
     return str(key)
@@ -100,24 +98,24 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     """Each command, typed after the first lines of the page, is answered as the page shows."""
     (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
     keys = {"listApplications": operator_key(served)}
-    known = Known()
+    answers = Known()
     for example in EXAMPLES:
         key = keys.get(example.operation, str(served.profile.key))
         reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), KEY=key)
-        source = START["curl"].replace(ADDRESS, served.profile.url) + known.translated(source_of(example, "curl"))
+        source = START["curl"].replace(ADDRESS, served.profile.url) + answers.translated(source_of(example, "curl"))
         if isinstance(example.answer, str) and "curl -N" in source:
             source = source.replace("curl -N", "timeout 1 curl -N") + " || test $? -eq 124"
         output = reader.run("/docs", Block("sh", source, 1))
         if example.answer is not None and not isinstance(example.answer, str):
             [answer] = values_in(output)
             assert is_like(answer, example.answer), output
-            known.learn(example.answer, answer)
+            answers.learn(example.answer, answer)
         elif isinstance(example.answer, str):
             assert example.answer.split("data:")[1][:14] in output
 
 
 class Recording(InProcess):
-    """Reaches an application, and notes what is sent there."""
+    """A transport to an application that records requests."""
 
     def __init__(self, app: Any) -> None:  # noqa: ANN401
         super().__init__(app)
@@ -138,13 +136,13 @@ def test_python(tmp_path: Path) -> None:
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     transport = Recording(make_app(store))
     names: dict[str, Any] = {"client": Client(ADDRESS, key=KEY, transport=transport)}
-    known, missing = Known(), set()
+    answers, missing = Known(), set()
 
     def stop(*_: object) -> None:
         raise Stopped
 
     for example in EXAMPLES:
-        source = known.translated(source_of(example, "Python"))
+        source = answers.translated(source_of(example, "Python"))
         if not source:
             missing.add(example.operation)
             continue
@@ -155,7 +153,7 @@ def test_python(tmp_path: Path) -> None:
         except Stopped:
             continue
         answer = answer_to(example, transport.exchanges)
-        known.learn(example.answer, answer)
+        answers.learn(example.answer, answer)
     assert missing == WITHOUT_PYTHON
     names["client"].close()
     store.close()
@@ -176,7 +174,7 @@ process.on("exit", () => writeFileSync("exchanges.json", JSON.stringify(exchange
 
 @pytest.fixture
 def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
-    """Runs a program beside the client's package; returns what it sent."""
+    """Runs a program next to the client's package; returns what it sent."""
     with tarfile.open(pack(tmp_path)) as package:
         package.extractall(tmp_path / "node_modules" / NAME, filter="data")
     for path in (tmp_path / "node_modules" / NAME / "package").iterdir():
@@ -205,9 +203,9 @@ def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
 def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -> None:
     """Each program calls the operation that it stands at; programs of claims use what was claimed before."""
     keys = {"listApplications": operator_key(served)}
-    known, claimed = Known(), "[]"
+    answers, claimed = Known(), "[]"
     for example in EXAMPLES:
-        source = known.translated(source_of(example, "JavaScript"))
+        source = answers.translated(source_of(example, "JavaScript"))
         if "claimed[" in source:
             source = f"const claimed = {claimed};\n{source}"
         if example.operation in FOLLOWING:
@@ -216,7 +214,7 @@ def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -
         answer = answer_to(example, exchanges)
         if example.operation == "claimMessages":
             claimed = json.dumps(answer["messages"])
-        known.learn(example.answer, answer)
+        answers.learn(example.answer, answer)
 
 
 def test_first_program(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""What ends: requests, in any way, and the service with what it does in the background."""
+"""How requests end, in any way, and how the service ends with its background tasks."""

@@ -1,4 +1,4 @@
-"""A server of another kind may fail, or cancel a request, at each call that the service makes to it."""
+"""Another ASGI server may fail, or cancel a request, at each call that the service makes to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.web.caller import Caller
 from tests.web.gateway_calls import ALWAYS, KEY, MOST, Request, held, running, until
 
 MESSAGES, SIZE = 20, 20_000
-"""Messages of the long queue, and bytes of each."""
+"""Number of messages of the long queue, and bytes of each."""
 SHORT_WAIT = 0.05
 """Seconds for which a request waits for messages."""
 MAX_CALLS = 100
@@ -31,17 +31,16 @@ BUSY = {"present": {"one": 1, "two": 1}}
 
 
 class ServerFailed(ConnectionError):
-    """The server's own error."""
+    """The error that the server raises."""
 
 
 class OneUser:
-    """Knows one user."""
+    """An issuer's reader that has one user."""
 
     scheme = "Token"
     believed = ALWAYS
 
     def read(self, credential: str, now: float) -> Identity:
-        """Returns the user."""
         grants = tuple(Grant("queuey", frozenset({"read"}), queue) for queue in ("long", "empty"))
         return Identity(frozenset({"queuey ann"}), grants, f"{USERS_OF}queuey")
 
@@ -61,7 +60,7 @@ class Failing(Request):
         self._fails_at, self._raises = fails_at, raises
 
     async def receive(self) -> dict[str, Any]:
-        """Gives the body, and then nothing until some of a stream has come."""
+        """Returns the body, and then nothing until some of a stream was sent."""
         await self._call()
         if self.pieces or not self._is_read:
             return await super().receive()
@@ -69,7 +68,6 @@ class Failing(Request):
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Takes a part of the answer."""
         await self._call()
         await super().send(message)
 
@@ -108,18 +106,16 @@ KINDS: dict[str, tuple[int, tuple[Any, ...], dict[str, Any]]] = {
     "body in pieces": (4, ("POST", "/v1/queuey/posted", [b"x" * SIZE, b"y" * SIZE]), {}),
     "long body": (3, ("POST", "/v1/queuey/posted", b"x" * SIZE), {}),
 }
-"""The calls to the server that each of them makes at least, and the request."""
+"""Number of calls to the server that each request makes at least, and the request."""
 
 
 @pytest.fixture
 def limits() -> Limits:
-    """Requests that do not wait for long."""
     return Limits(max_wait=SHORT_WAIT)
 
 
 @pytest.fixture
 def app(store: Store, limits: Limits) -> App:
-    """An application, its queues, and one of its users."""
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
     app = make_app(store, limits=limits, readers=[OneUser()], clock=lambda: 0.0)
@@ -132,7 +128,7 @@ def app(store: Store, limits: Limits) -> App:
 
 
 async def check(gateway: Gateway, request: Failing, turns: int | None = None) -> None:
-    """Has a request end, and makes sure that the quotas are whole afterwards."""
+    """Lets a request end, and checks that the quotas are whole afterwards."""
     await request.end(gateway, turns)
     with suppress(TimeoutError):
         async with asyncio.timeout(5):
@@ -141,7 +137,7 @@ async def check(gateway: Gateway, request: Failing, turns: int | None = None) ->
 
 
 def busy(app: App, work: Callable[[Gateway], Any]) -> None:
-    """Runs a coroutine with a gateway to which other tenants send requests, too, so that each request has its turn."""
+    """Runs a coroutine with a gateway that serves other tenants too, so that each request has its turn."""
 
     async def with_others(gateway: Gateway) -> None:
         for tenant in ("one", "two"):
@@ -153,7 +149,6 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
 
 
 def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> Failing:
-    """Returns a request of a kind."""
     _, call, options = KINDS[kind]
     call = (*call[:2], *(list(part) if isinstance(part, list) else part for part in call[2:]))
     request = Failing(*call, fails_at=fails_at, raises=raises, **options)
@@ -167,7 +162,7 @@ CALLERS = [(kind, f"Application {KEY}") for kind in KINDS] + [(kind, "Token ann"
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "cancels"])
 @pytest.mark.parametrize(("kind", "key"), CALLERS, ids=lambda text: text.partition(" 0a")[0])
 def test_a_server_that_fails_at_any_call(app: App, kind: str, key: str, *, raises: bool) -> None:
-    """Whichever of its calls fails, memory, places, turns, tries, streams and clients are given back."""
+    """Whichever of the server's calls fails, memory, places, turns, tries, streams and clients are released."""
 
     async def work(gateway: Gateway) -> None:
         for fails_at in range(1, MAX_CALLS):
@@ -184,7 +179,7 @@ def test_a_server_that_fails_at_any_call(app: App, kind: str, key: str, *, raise
 
 @pytest.mark.parametrize(("kind", "key"), CALLERS, ids=lambda text: text.partition(" 0a")[0])
 def test_a_request_that_is_cancelled_in_any_turn(app: App, kind: str, key: str) -> None:
-    """Wherever a request is when its server cancels it, what it holds is given back."""
+    """Wherever a request is when its server cancels it, its quotas are released."""
 
     async def work(gateway: Gateway) -> None:
         for turns in range(TURNS):

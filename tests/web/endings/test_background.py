@@ -1,4 +1,4 @@
-"""What a service does in the background ends with it: awaited, in an order, and others go on at once."""
+"""Background tasks of a service end with it: awaited, in order, and other services are not delayed."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def test_a_service_that_ends_soon_after_its_start(
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
 
     async def live(turns: int) -> list[str]:
-        said: list[str] = []
+        logged: list[str] = []
 
         async def receive() -> dict[str, str]:
-            if said:
+            if logged:
                 for _ in range(turns):
                     await asyncio.sleep(0.001)
-            return {"type": "lifespan.shutdown" if said else "lifespan.startup"}
+            return {"type": "lifespan.shutdown" if logged else "lifespan.startup"}
 
         async def send(message: dict[str, Any]) -> None:
-            said.append(message["type"])
+            logged.append(message["type"])
 
         await asyncio.wait_for(Application()({"type": "lifespan"}, receive, send), ALWAYS)
-        return said
+        return logged
 
     with caplog.at_level(logging.WARNING):
         for turns in (0, 3, 10):

@@ -1,4 +1,4 @@
-"""A request that fails when it is half done, or gets no thread in time, says so: nobody takes it for undone."""
+"""A request that fails half done, or gets no thread in time, says so: no caller takes it for not done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def schedule(number: int) -> str:
 
 
 async def prepare(gateway: Gateway, number: int) -> None:
-    """Gives a name its value and a schedule its plan, both of a queue of their own."""
+    """Sets a name's value and a schedule, each in a queue of its own."""
     assert (await Request("PUT", named(number), b"old").to(gateway)).status == 200
     plan = {"queue": f"q{number}", "every": 86400, "message": {"body": "new"}}
     made = Request("PUT", schedule(number), json.dumps(plan).encode(), headers=[("content-type", "application/json")])
@@ -37,7 +37,7 @@ async def prepare(gateway: Gateway, number: int) -> None:
 
 
 async def done(gateway: Gateway, number: int) -> tuple[bytes, int, object]:
-    """What shows whether something was done: the value of the name, the number of messages, what is to be posted."""
+    """Returns the evidence of what was done: value of the name, number of messages, and the schedule's plan."""
     value = (await Request("GET", named(number), query="raw=1").to(gateway)).body
     messages = json.loads((await Request("GET", f"/v1/queuey/q{number}").to(gateway)).body)["messages"]
     return value, len(messages), json.loads((await Request("GET", schedule(number)).to(gateway)).body)["firing"]
@@ -54,7 +54,7 @@ def test_failed_halfway(
     path: Callable[[int], str],
     error: type[QueueyError],
 ) -> None:
-    """Whichever of its jobs fails: after an error with the outcome ``none`` all is as before."""
+    """Whichever job of a request fails: after an error with the outcome ``none`` everything is as before."""
     for number in range(1, MAX_JOBS):
         owner.create(f"q{number}")
     go_on = FairPool.run

@@ -1,4 +1,4 @@
-"""What requests hold while they are under way is given back, whatever becomes of them."""
+"""Quotas that requests hold while they run are returned, however the requests end."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PLACES = 6
 LONG = 200_000
 """Bytes of a body that is sent in pieces."""
 TURNS = 32 - SHORT_BODY // LoopScheduler.UNIT
-"""Max turns of a tenant under way beside which a body that is read in the loop still fits."""
+"""Max running turns of a tenant with which a body that is read in the loop still fits."""
 SHORT_WAIT = 0.05
-"""Seconds for which a poll of a storm waits."""
+"""Seconds for which a poll of a burst waits."""
 
 
 class Gone(ConnectionError):
@@ -40,11 +40,11 @@ class Gone(ConnectionError):
 
 
 class Fickle(Request):
-    """A request whose client or server gives up at some point, or none.
+    """A request whose client or server may give up at some point.
 
     Args:
-        fails: Number of parts of the answer that are taken; the next one raises.
-        leaves: Turns of the loop after which the client has left.
+        fails: Number of parts of the answer that are accepted; the next one raises.
+        leaves: Turns of the loop after which the client has disconnected.
     """
 
     def __init__(self, *call: Any, key: str, fails: int, leaves: int, **options: Any) -> None:  # noqa: ANN401 - as there
@@ -53,7 +53,7 @@ class Fickle(Request):
         self._fails, self._leaves = fails, leaves
 
     async def receive(self) -> dict[str, Any]:
-        """Gives the body, in turns of the loop, and then the end of the connection."""
+        """Returns the body, in turns of the loop, and then the disconnect."""
         await asyncio.sleep(0)
         if self.pieces or not self._is_read:
             return await super().receive()
@@ -62,7 +62,6 @@ class Fickle(Request):
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Takes a part of the answer, unless the connection is closed."""
         self._fails -= 1
         if self._fails < 0:
             raise Gone
@@ -71,7 +70,7 @@ class Fickle(Request):
 
 
 def drawn(rng: random.Random) -> Fickle:
-    """A request of any kind, with a valid credential or not, and a client of any kind."""
+    """Draws a request of any kind, with a valid credential or not, and a client of any kind."""
     queue, waits = rng.choice(QUEUES), f"wait={SHORT_WAIT}"
     names = rng.sample(QUEUES, rng.randrange(1, len(QUEUES)))
     several = json.dumps({"queues": [{"queue_name": name} for name in names], "wait": SHORT_WAIT}).encode()
@@ -99,7 +98,7 @@ def drawn(rng: random.Random) -> Fickle:
 
 
 async def storm(gateway: Gateway, seed: int) -> None:
-    """Sends requests, of which a server of another kind cancels some; ends when all have ended."""
+    """Sends requests, some of which the server cancels; returns when all have ended."""
     rng = random.Random(seed)
 
     async def send(request: Fickle) -> None:
@@ -123,13 +122,12 @@ async def storm(gateway: Gateway, seed: int) -> None:
 
 @pytest.fixture
 def limits() -> Limits:
-    """Polls that end soon."""
     return Limits(max_wait=SHORT_WAIT)
 
 
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
-    """Quotas that are used up: few tries at a time, and a stream of few queues takes several places."""
+    """Small quotas, which get exhausted: few concurrent attempts, and a stream of few queues takes several places."""
     with replace_in(long_polls, long_polls.MAX_TRIES, 2), replace_in(long_polls, long_polls.QUEUES_A_PLACE, 8):
         yield
 
@@ -151,12 +149,12 @@ def test_after_any_storm_every_quota_stands_at_its_beginning(app: App, owner: Ca
                     await until(lambda: not held(gateway))
             assert not held(gateway), (seeds + number, held(gateway))
 
-    # Requests that need memory, and their tenant's others behind them, may wait for each other until some are refused.
+    # Requests that need memory, and other requests of their tenant behind them, may wait for each other until refused.
     running(app, waiters=PLACES, memory=MOST, max_body=MOST // 4, page_bytes=MOST // 4, max_wait=MAX_WAIT)(work)
 
 
 def test_a_body_that_does_not_come_does_not_keep_a_cancelled_request(app: App) -> None:
-    """A server that cancels a request while its body is on the way has it end so, not with an answer to nobody."""
+    """When a server cancels a request whose body is still on its way, the request ends without an answer."""
 
     async def work(gateway: Gateway) -> None:
         request = Request("POST", body=b"x" * LONG)

@@ -1,4 +1,4 @@
-"""What a request that waits for messages, or for work of its own, gives back, and what it needs when it goes on."""
+"""What a request that waits for messages, or for work of its own, releases, and what it needs to continue."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ TENANT = "app:queuey"
 
 @pytest.fixture
 def run(app: App) -> Run:
-    """Runs something with a gateway before the application."""
     return running(app, waiters=50, beat=0.2)
 
 
 def crowd(gateway: Gateway) -> None:
-    """Has another tenant ask at the same moment, and many requests of this one be under way."""
+    """Makes another tenant compete, with many requests of this one running."""
     gateway._contention.enter("app:other")
     gateway._contention.enter(TENANT)
     gateway._scheduler._under_way.change(TENANT, 32)
@@ -41,7 +40,7 @@ def crowd(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("path", ["q", "q/claims"])
 def test_a_request_whose_time_is_over_needs_no_turn(owner: Caller, run: Run, path: str) -> None:
-    """It says that there is nothing, however many others wait for their turns."""
+    """A request whose time is over answers that nothing came, however many others wait for their turns."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> int:
@@ -77,7 +76,7 @@ def test_an_idle_stream_makes_no_crowd(owner: Caller, run: Run) -> None:
 
 
 def test_a_stream_holds_no_page_while_its_client_takes_an_event(owner: Caller, run: Run, store: Store) -> None:
-    """Memory for a page is reserved to read it; a short event then is what is left of it."""
+    """Memory for a page is reserved to read it; afterwards only that of a short event is held."""
     owner.create("q", partitions=2)
     queue = bridge.run(store.catalogue.queue("queuey", "q"))
 
@@ -121,7 +120,7 @@ def test_time_of_the_loop_is_charged_once(run: Run) -> None:
 
 
 def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> None:
-    """It would not end sooner, and its caller would not be told what was done."""
+    """The request would not end sooner, and its caller would not learn what was done."""
     stuck = threading.Event()
 
     class Stuck(Stub):
@@ -137,7 +136,7 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
         await until(lambda: bool(gateway._calls))
         sweep = gateway.sweep
         ticks = sweep._ticks
-        await until(lambda: sweep._ticks > ticks + 1 / TICK)  # It has looked for late requests.
+        await until(lambda: sweep._ticks > ticks + 1 / TICK)  # The request has read again, for late messages.
         stuck.set()
         return (await slow).body
 

@@ -1,4 +1,4 @@
-"""What tests of the gateway share."""
+"""Fixtures of the gateway's tests."""
 
 from __future__ import annotations
 
@@ -10,5 +10,4 @@ from tests.web.gateway_calls import Run, running
 
 @pytest.fixture
 def run(app: App) -> Run:
-    """Runs something with a gateway before the application."""
     return running(app)

@@ -39,7 +39,6 @@ class Held:
         self.begun = asyncio.Event()
 
     async def append(self, *_: object, **_options: object) -> None:
-        """Stands for ``Messages.append``."""
         await ended(self._begin, Deadline(ALWAYS), tells=True)
 
     def _begin(self, done: Done) -> Callable[[], Outcome]:
@@ -53,22 +52,22 @@ def test_no_cache_keeps_an_answer(run: Run, owner: Caller) -> None:
     owner.create("q", type="public")
     owner.post("q", "x" * 200_000)
     [message] = owner.get("q").messages
-    at = "/v1/queuey/q"
-    public = Request("GET", at)
+    path = "/v1/queuey/q"
+    public = Request("GET", path)
     public.headers = []
     requests = [
         public,
-        Request("GET", at),
-        Request("HEAD", at),
-        Request("GET", f"{at}/{message['message_id']}", query="raw=1"),
-        Request("GET", f"{at}/info"),
-        Request("GET", f"{at}/peek"),
-        Request("GET", at, query="strict=1&unknown=1"),
+        Request("GET", path),
+        Request("HEAD", path),
+        Request("GET", f"{path}/{message['message_id']}", query="raw=1"),
+        Request("GET", f"{path}/info"),
+        Request("GET", f"{path}/peek"),
+        Request("GET", path, query="strict=1&unknown=1"),
         Request("GET", "/v1/queuey/none"),
         Request("GET", "/nowhere"),
         Request("GET", "/metrics"),
-        Request("POST", at, b"y"),
-        Request("POST", f"{at}/claims"),
+        Request("POST", path, b"y"),
+        Request("POST", f"{path}/claims"),
     ]
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -98,7 +97,7 @@ def test_chunks_make_up_the_body(pieces: list[bytes]) -> None:
 
 @pytest.mark.parametrize("body", [b"hel", b"x" * 100_000, [b"hel"], [b"x" * 70_000, b"y"]], ids=len)
 def test_half_a_body_is_never_stored(run: Run, owner: Caller, body: bytes | list[bytes]) -> None:
-    """A body that breaks off, of known length or chunked, is refused; nothing of it becomes a message."""
+    """A body that breaks off, of known length or chunked, is refused; no part of it becomes a message."""
     owner.create("q")
     reply = run(Request(body=body, broken=True).to)
     assert (reply.status, list(reply.errors)) == (400, ["body"])
@@ -114,7 +113,7 @@ def test_a_short_body_is_never_stored(run: Run, owner: Caller) -> None:
 
 
 def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
-    """A body encoded in a way that nobody decodes is refused instead of stored encoded."""
+    """A body in an unknown transfer coding is refused instead of stored encoded."""
     owner.create("q")
     request = Request(headers=[("transfer-encoding", "gzip, chunked")])
     assert run(request.to).errors.keys() == {"Transfer-Encoding"}
@@ -122,7 +121,7 @@ def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
 
 
 def test_long_bodies_wait_outside(app: App, owner: Caller) -> None:
-    """When an application's share of memory is taken, another long body of it is 429; short and later ones go on."""
+    """When an application's share of memory is used up, another long body is 429; short and later ones go on."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -138,7 +137,7 @@ def test_long_bodies_wait_outside(app: App, owner: Caller) -> None:
             request.hold.set()
         return [*(await asyncio.gather(*waiting)), refused, short, await Request(body=b"y" * 250_000).to(gateway)]
 
-    # There is room for three of the longest bodies all the same.
+    # Three of the longest bodies still fit.
     *first, refused, short, deferred = running(app, memory=0, page_bytes=0)(work)
     assert [reply.status for reply in first] == [413] * 3
     assert [reply.status for reply in (refused, short, deferred)] == [429, 201, 201]
@@ -146,7 +145,7 @@ def test_long_bodies_wait_outside(app: App, owner: Caller) -> None:
 
 
 def test_slow_senders_are_let_go(app: App, owner: Caller) -> None:
-    """A body that does not arrive in time is refused, and whoever comes next is served."""
+    """A body that does not arrive in time is refused, and the next request is served."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -167,7 +166,7 @@ def test_slow_senders_are_let_go(app: App, owner: Caller) -> None:
 
 @pytest.mark.parametrize("name", ["x-message-key", "x-header-a", "x-after", "x-ttl", "content-type", "authorization"])
 def test_headers_that_cannot_be_read_are_refused(run: Run, owner: Caller, name: str) -> None:
-    """A header that means something is never taken for none because its value is not ASCII."""
+    """A known header whose value is not ASCII is refused, not ignored."""
     owner.create("q", type="public")
     reply = run(Request(body=b"x", headers=[(name, "ü")]).to) if name != "authorization" else run(_foreign().to)
     assert (reply.status, list(reply.errors)) == (400, [name])
@@ -198,13 +197,13 @@ def test_headers_given_twice_are_joined(run: Run, owner: Caller) -> None:
     assert run(Request(body=b"x", headers=[("x-ttl", "1"), ("x-ttl", "2")]).to).errors.keys() == {"ttl"}
 
 
-# At once
+# In the loop
 
 
 def test_posts_hold_no_thread_for_their_commit(
     run: Run, owner: Caller, other: Store, store: Store, between: InterposedStore
 ) -> None:
-    """A post to a queue that is not in memory, or was changed elsewhere, waits in a thread for the look-up alone."""
+    """A post to a queue that is not cached, or was changed elsewhere, waits in a thread only for the look-up."""
     for name in ("new", "changed"):
         owner.create(name)
     owner.post("changed", "known")
@@ -251,10 +250,10 @@ def test_posts_hold_no_thread_for_their_commit(
     ],
 )
 def test_paths_lead_to_resources(app: App, path: str, name: str, match: dict[str, str]) -> None:
-    """The path of a request, long or short, names a resource and what it is of; asked again it does the same."""
+    """The path of a request, long or short, names a resource and its parent; the cached answer is the same."""
     for _ in range(2):
-        found = app.resources.find(path.encode())
-        assert (found.endpoint.name, {part: text for part, text in found.match.items() if part != "_"}) == (name, match)
+        view = app.resources.find(path.encode())
+        assert (view.endpoint.name, {part: text for part, text in view.match.items() if part != "_"}) == (name, match)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_errors_of_a_write_begun_at_once(
     status: int,
     late: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """Whether the store refuses at once or later, the client is told; a stale row is posted again in a thread."""
+    """The client gets errors of the store, early or late ones; with a stale row the post is retried in a thread."""
     owner.create("q")
     owner.post("q", "known")
 
@@ -293,7 +292,7 @@ def test_writes_that_do_not_end_are_given_up(
     between: InterposedStore,
     outcome: Outcome,
 ) -> None:
-    """A write begun at once that is not done in time is 503 with its outcome; its end comes too late to matter."""
+    """A write in the loop that is not done in time is 503 with its outcome; its later end has no effect."""
     owner.create("q")
     owner.post("q", "known")
     held = Held(outcome)
@@ -302,22 +301,22 @@ def test_writes_that_do_not_end_are_given_up(
 
     async def work(gateway: Gateway) -> tuple[Reply, Reply]:
         requests = Request(body=b"x"), Request(body=b'{"messages":[{"body":1},{"body":2}]}', headers=kind)
-        one, batch = await asyncio.gather(*(request.to(gateway) for request in requests))
+        single, batch = await asyncio.gather(*(request.to(gateway) for request in requests))
         for done in held.done:
             done(None, StoreClosed("closing"))
         await asyncio.sleep(0.01)
-        return one, batch
+        return single, batch
 
-    one, batch = running(app, deadline=0.0)(work)
-    assert (one.status, one.json["outcome"], one.headers["Retry-After"]) == (503, outcome, "1")
+    single, batch = running(app, deadline=0.0)(work)
+    assert (single.status, single.json["outcome"], single.headers["Retry-After"]) == (503, outcome, "1")
     assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
 
 
 class Leaving(Request):
-    """A request whose server gives it up, or whose client is gone, at so many calls of the server's functions."""
+    """A request that the server cancels, or whose client disconnects, after a number of calls of the server."""
 
     def leave(self, calls: int, *, cancelled: bool) -> Leaving:
-        """Says when, and whether the server cancels the request or says that the client is gone."""
+        """Sets the number of calls, and whether the server cancels the request or reports a disconnect."""
         self.calls, self.cancelled = calls, cancelled
         return self
 
@@ -328,12 +327,10 @@ class Leaving(Request):
         return self.calls < 0
 
     async def receive(self) -> dict[str, Any]:
-        """Gives the body, then the end."""
         await asyncio.sleep(0)
         return {"type": "http.disconnect"} if self._is_gone() else await super().receive()
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Takes what nobody reads."""
         await asyncio.sleep(0)
         self._is_gone()
 
@@ -357,14 +354,14 @@ def test_nothing_stays_taken_for_clients_that_leave(
     make: Callable[[], Leaving],
     cancelled: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """Whenever a request ends, what it held of memory, threads, places and the loop's time is given back."""
+    """Whenever a request ends, its memory, threads, places and loop time are released."""
     owner.create("q")
     for _ in range(4):
         owner.post("q", "x" * 60_000)
 
     async def work(gateway: Gateway) -> None:
         for several in (False, True):
-            if several:  # somebody else asks as well
+            if several:  # another tenant sends requests, too
                 gateway._contention.enter("other")
             for calls in range(8):
                 with contextlib.suppress(asyncio.CancelledError):
@@ -381,7 +378,7 @@ def test_nothing_stays_taken_for_clients_that_leave(
 
 
 def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:
-    """A post that has to wait until the clock has passed its X-After holds up neither others nor a thread."""
+    """A post that waits until the clock has passed its X-After blocks neither other requests nor a thread."""
     owner.create("q")
     owner.post("q", "known")
     now = ids.now_ticks()
@@ -400,7 +397,7 @@ def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:
 
 
 def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
-    """Unknown keys, foreign schemes and callers who are refused are looked at in threads: the loop stays free."""
+    """Unknown keys, foreign schemes and refused callers are looked up in threads: the loop stays free."""
     owner.create("q")
     owner.post("q", "known")
     threads: set[str] = set()
@@ -408,9 +405,9 @@ def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, betwe
         between.before(method, lambda: threads.add(threading.current_thread().name))
 
     def request(credential: str) -> Request:
-        asked = Request(body=b"x")
-        asked.headers[0] = ("authorization", credential)
-        return asked
+        probe = Request(body=b"x")
+        probe.headers[0] = ("authorization", credential)
+        return probe
 
     async def work(gateway: Gateway) -> list[Reply]:
         credentials = [f"Application {number}" for number in range(50)] + ["Basic eA==", ";" * 100, ""]
@@ -425,7 +422,7 @@ def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, betwe
 
 
 def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
-    """Short reads run one after the other; one that does not come back keeps the others waiting for a moment only."""
+    """Short reads run one after the other; one that hangs delays the others only for a moment."""
     busy, most, slow = [0], [0], threading.Event()
 
     class Counting(Stub):

@@ -1,7 +1,7 @@
-"""What a request has made is freed with its answer: nothing is left to the collector of cycles, whose pauses are long.
+"""Objects of a request are freed with its answer: nothing is left to the cycle collector, whose pauses are long.
 
-A collection looks at everything that came since the last one, for which all other requests wait. Until then a cycle
-keeps whatever it leads to, such as a page of messages.
+A collection visits everything allocated since the last one, and all other requests wait for it. Until then a cycle
+keeps whatever it refers to, such as a page of messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from tests.web.gateway_calls import Request, Run, until
 
 TIMES = 40
 ROUNDS = 60
-"""At most, until one leaves nothing."""
+"""Max rounds until one leaves no garbage."""
 CLAIMS = "/v1/queuey/q/claims"
 
 
 async def sent(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:
-    """Has a request answered, with success."""
     json_type = [] if body is None else [("content-type", "application/json")]
     text = b"" if body is None else json.dumps(body).encode()
     reply = await Request(method, path, text, headers=json_type, query=query).to(gateway)
@@ -34,17 +33,14 @@ async def sent(gateway: Gateway, method: str, path: str, body: object = None, qu
 
 
 async def post(gateway: Gateway) -> None:
-    """Stores a message."""
     await sent(gateway, "POST", "/v1/queuey/q", {"messages": [{"body": "x"}]})
 
 
 async def read(gateway: Gateway) -> None:
-    """Reads a page."""
     await sent(gateway, "GET", "/v1/queuey/q")
 
 
 async def claim(gateway: Gateway, *receipts: str, **asked: object) -> list[str]:
-    """Claims a message; returns its receipt."""
     body = {"acknowledge": list(receipts)} if receipts else None
     query = "&".join(f"{name}={value}" for name, value in {"limit": 1, **asked}.items())
     return [each["receipt"] for each in (await sent(gateway, "POST", CLAIMS, body, query)).json["messages"]]
@@ -61,19 +57,17 @@ async def claim_and_settle(gateway: Gateway) -> None:
 
 
 async def acknowledge_and_claim(gateway: Gateway) -> None:
-    """Acknowledges a message with the request that claims the next one."""
     await post(gateway)
     await post(gateway)
     await claim(gateway, *await claim(gateway))
 
 
 async def wait_for_none(gateway: Gateway) -> None:
-    """Waits for a message until the time is over."""
     await claim(gateway, wait=0.01)
 
 
 async def wait_for_one(gateway: Gateway) -> None:
-    """Waits for a message that comes, with a claim and with a read."""
+    """Waits for a message that arrives, with a claim and with a read."""
     places = gateway._polls.places
     claims = asyncio.create_task(claim(gateway, wait=20))
     await until(lambda: places.free < places.total)
@@ -82,18 +76,17 @@ async def wait_for_one(gateway: Gateway) -> None:
 
 
 async def refused(gateway: Gateway, status: int, *asked: Any, **options: Any) -> None:  # noqa: ANN401 - of a request
-    """Has a request refused."""
     reply = await Request(*asked, **options).to(gateway)
     assert reply.status == status, reply.text
 
 
 async def miss_a_queue(gateway: Gateway) -> None:
-    """Asks for a queue that a thread does not find."""
+    """Requests a queue that does not exist, which a thread finds out."""
     await refused(gateway, 404, "GET", "/v1/queuey/none")
 
 
 async def claim_nowhere(gateway: Gateway) -> None:
-    """Claims from a partition that a fresh row does not have, either."""
+    """Claims from a partition that even a fresh queue row does not have."""
     await refused(gateway, 400, "POST", CLAIMS, query="partitions=9")
 
 
@@ -103,7 +96,6 @@ async def post_nowhere(gateway: Gateway) -> None:
 
 
 async def lose_a_claim(gateway: Gateway) -> None:
-    """Acknowledges a message whose claim has been released."""
     await post(gateway)
     [receipt] = await claim(gateway)
     await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
@@ -113,14 +105,12 @@ async def lose_a_claim(gateway: Gateway) -> None:
 
 
 async def reuse_a_key(gateway: Gateway) -> None:
-    """Posts another message under a key, which the store refuses."""
     key = [("idempotency-key", "k")]
     await Request(body=b"first", headers=key).to(gateway)
     await refused(gateway, 422, body=b"second", headers=key)
 
 
 async def create_again(gateway: Gateway) -> None:
-    """Creates a queue that there is, with another option."""
     body = json.dumps({"queue_name": "q", "ttl": 50}).encode()
     await refused(gateway, 409, "POST", "/v1/queuey", body, headers=[("content-type", "application/json")])
 
@@ -132,14 +122,14 @@ REFUSED = [miss_a_queue, claim_nowhere, post_nowhere, lose_a_claim, reuse_a_key,
 @pytest.mark.usefixtures("prompt")
 @pytest.mark.parametrize("work", [*WORKS, *REFUSED])
 def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) -> None:  # noqa: ANN401
-    """However often something is done, there are not as many objects in cycles afterwards.
+    """Repeating an action often does not leave as many objects in cycles.
 
     A collection counts what all threads of the process left, so that it may find what was left by services of earlier
     tests, which end some seconds after these: what requests leave, they leave each time.
     """
     owner.create("q")
     gc.collect()
-    gc.freeze()  # what earlier tests keep: to look through all of that takes seconds, each time
+    gc.freeze()  # objects of earlier tests: visiting all of them takes seconds, each time
 
     async def garbage(gateway: Gateway) -> int:
         gc.collect()
@@ -154,10 +144,10 @@ def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) ->
     async def rounds(gateway: Gateway) -> list[int]:
         for _ in range(3):
             await work(gateway)
-        found: list[int] = []
-        while len(found) < ROUNDS and min(found, default=TIMES) >= TIMES:
-            found.append(await garbage(gateway))
-        return found
+        objects: list[int] = []
+        while len(objects) < ROUNDS and min(objects, default=TIMES) >= TIMES:
+            objects.append(await garbage(gateway))
+        return objects
 
-    found = run(rounds)
-    assert min(found) < TIMES, found
+    objects = run(rounds)
+    assert min(objects) < TIMES, objects

@@ -1,4 +1,4 @@
-"""Claims whose clients leave before they are answered: nobody else has to wait until such a claim expires."""
+"""Claims whose clients disconnect before the answer: no other caller has to wait until such a claim expires."""
 
 from __future__ import annotations
 
@@ -20,30 +20,28 @@ WAITING = f"wait={ALWAYS}&ttl=600"
 
 @pytest.fixture
 def limits() -> Limits:
-    """Long polls that no busy machine ends."""
+    """Long polls that outlast a busy machine."""
     return Limits(max_wait=ALWAYS)
 
 
 class Claim(Request):
-    """A claim whose client can leave."""
+    """A claim whose client can disconnect."""
 
     def __init__(self, query: str = "ttl=600") -> None:
         super().__init__("POST", "/v1/queuey/q/claims", query=query)
         self._left = asyncio.Event()
 
     async def receive(self) -> dict[str, Any]:
-        """Gives the end of the body, and then nothing until the client leaves."""
+        """Returns the end of the body, and then nothing until the client disconnects."""
         if self.pieces:
             return await super().receive()
         await asyncio.wait_for(self._left.wait(), 600)
         return {"type": "http.disconnect"}
 
     def begin(self, gateway: Gateway) -> asyncio.Task[None]:
-        """Sends it off."""
         return asyncio.ensure_future(answer(gateway, self.scope, self.receive, self.send))
 
     async def leave(self, task: asyncio.Task[None]) -> None:
-        """Closes its connection; returns when it has ended."""
         self._left.set()
         async with asyncio.timeout(ALWAYS / 2):
             await task
@@ -51,14 +49,14 @@ class Claim(Request):
 
 
 async def deliveries(gateway: Gateway) -> int:
-    """Claims the only message as soon as it can be had; returns how many deliveries there were, this one included."""
+    """Claims the only message as soon as possible; returns its number of deliveries, this one included."""
     [message] = (await Claim(WAITING).to(gateway)).messages
     count: int = message["deliveries"]
     return count
 
 
 class HeldAppends:
-    """Appends to logs that go on when they are let."""
+    """Appends that wait until the test lets them go on."""
 
     def __init__(self, store: Store, between: InterposedStore) -> None:
         self._store, self._between = store, between
@@ -71,11 +69,10 @@ class HeldAppends:
         return await self._store.claim_logs.append_entry(*args, **named)
 
     async def begun(self) -> None:
-        """Returns when there is one."""
         await asyncio.wait_for(self._begun.wait(), ALWAYS)
 
     def go_on(self) -> None:
-        """Lets all go on, and holds no more."""
+        """Lets all appends go on, and holds none any more."""
         self._between.passing(ClaimLogs.append_entry)
         self._go_on.set()
 
@@ -102,12 +99,12 @@ def test_before_its_first_turn(run: Run, owner: Caller) -> None:
 def test_while_its_append_is_under_way(
     run: Run, owner: Caller, store: Store, between: InterposedStore, query: str
 ) -> None:
-    """What a claim, one that waits or not, gets after its client has left is released with the next entry."""
+    """Messages that a claim, waiting or not, gets after its client has left are released with the next entry."""
     owner.create("q")
     owner.post("q", "x")
 
     async def work(gateway: Gateway) -> int:
-        await Claim("ttl=0").to(gateway)  # the credential and the queue are known
+        await Claim("ttl=0").to(gateway)  # the credential and the queue are cached
         appends = HeldAppends(store, between)
         claim = Claim(query)
         task = claim.begin(gateway)

@@ -1,4 +1,4 @@
-"""Long polls on the event loop: who is woken, when, in which order, and what waiting takes."""
+"""Long polls on the event loop: which are woken, when, in which order, and what a waiting poll costs."""
 
 from __future__ import annotations
 
@@ -27,42 +27,40 @@ from tests.web.gateway_calls import ALWAYS, Request, Run, not_short, running, un
 
 @pytest.fixture
 def limits() -> Limits:
-    """Long polls that no busy machine ends."""
+    """Long polls that outlast a busy machine."""
     return Limits(max_wait=ALWAYS)
 
 
 @pytest.fixture
 def run(app: App) -> Run:
-    """Runs something with a gateway before the application, which has places for many."""
+    """Runs a coroutine with a gateway before the application, with many places."""
     return running(app, waiters=5000)
 
 
 def poll(path: str = "/v1/queuey/q", query: str = f"wait={ALWAYS}", *, key: str = KEY) -> Request:
-    """A long poll."""
     request = Request("GET", path, query=query)
     request.headers = [("authorization", f"Application {key}")]
     return request
 
 
 def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:
-    """Sends a request off."""
     return asyncio.create_task(request.to(gateway))
 
 
 async def waiting(gateway: Gateway, count: int) -> None:
-    """Returns when so many wait, and none of them is being tried."""
+    """Waits until this many polls wait and none of them is being retried."""
     polls = gateway._polls
     await until(lambda: polls.places.total - polls.places.free == count and not polls.tries._turns)
     await until(lambda: polls.trying.free == polls.trying.total)
 
 
 class Leaving(Request):
-    """A long poll whose client can leave."""
+    """A long poll whose client can disconnect."""
 
     left: asyncio.Event
 
     async def receive(self) -> dict[str, Any]:
-        """Gives the end of the body, and then nothing until the client leaves."""
+        """Returns the end of the body, and then nothing until the client disconnects."""
         if self.pieces:
             return await super().receive()
         await asyncio.wait_for(self.left.wait(), 600)
@@ -76,7 +74,7 @@ def test_thousands_wait_without_threads(app: App, run: Run, owner: Caller, betwe
     calls: list[str] = []
 
     async def work(gateway: Gateway) -> list[Reply]:
-        await Request("GET").to(gateway)  # the credential and the queue are known
+        await Request("GET").to(gateway)  # the credential and the queue are cached
         threads = threading.active_count()
         tasks = [begin(gateway, poll(query=f"wait={ALWAYS}&limit={1 + number % 7}")) for number in range(1000)]
         await waiting(gateway, 1000)
@@ -152,7 +150,7 @@ def test_the_place_of_a_client_that_leaves_is_free(run: Run, owner: Caller, path
 
 
 def test_the_end_of_the_service_answers_all(run: Run, owner: Caller, stopping: threading.Event) -> None:
-    """When the service stops, whoever waits is answered, and whoever comes then need not wait."""
+    """When the service stops, all waiting polls are answered, and new ones do not wait."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> list[Reply]:
@@ -166,7 +164,7 @@ def test_the_end_of_the_service_answers_all(run: Run, owner: Caller, stopping: t
 
 
 def test_without_messages_the_wait_ends_in_time(run: Run, owner: Caller) -> None:
-    """Nothing for so long is an ordinary empty answer, and the poll is counted as the request that it was."""
+    """Without messages the wait ends with an ordinary empty answer, and the poll counts as an ordinary request."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> Reply:
@@ -196,13 +194,13 @@ def test_several_partitions_and_queues(run: Run, owner: Caller, wide: bool) -> N
         assert (await news.to(gateway)).status == 201
         return await asyncio.gather(*tasks)
 
-    one, two, many = run(work)
-    assert (one.bodies, two.bodies) == (["news"], ["news"])
+    single, two, many = run(work)
+    assert (single.bodies, two.bodies) == (["news"], ["news"])
     assert [[m["body"] for m in queue["messages"]] for queue in many.json["queues"]] == [[], ["news"]]
 
 
 def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
-    """After a purge by another process the poll sees what comes then; a deletion ends it with 404."""
+    """After a purge by another process the poll sees later messages; a deletion ends it with 404."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> tuple[Reply, Reply]:
@@ -210,20 +208,20 @@ def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
         await waiting(gateway, 1)
         await other.catalogue.purge_queue(await other.catalogue.queue("queuey", "q", fresh=True))
         await Request(body=b"new").to(gateway)
-        found = await first
-        second = begin(gateway, poll(query=f"wait={ALWAYS}&after=" + found.messages[0]["message_id"]))
+        purged = await first
+        second = begin(gateway, poll(query=f"wait={ALWAYS}&after=" + purged.messages[0]["message_id"]))
         await waiting(gateway, 1)
         await Request("DELETE").to(gateway)
-        return found, await second
+        return purged, await second
 
-    found, gone = run(work)
-    assert found.bodies == ["new"]
-    assert gone.status == 404
+    purged, deleted = run(work)
+    assert purged.bodies == ["new"]
+    assert deleted.status == 404
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) -> None:
-    """Who waits with a key that is revoked gets 401 once the key is looked at again, and no message that comes then."""
+    """A poll with a revoked key gets 401 once the key is read again, and no message stored after that."""
     now = [0.0]
     app = make_app(store, limits=Limits(max_wait=ALWAYS), clock=lambda: now[0])
     owner.create("q")
@@ -245,7 +243,7 @@ def test_a_key_that_is_revoked(store: Store, owner: Caller, *, several: bool) ->
 
 
 def test_a_queue_that_is_no_longer_the_callers(run: Run, owner: Caller) -> None:
-    """Who waits on a queue and may not read it any more is told so, and of no message that comes then."""
+    """A poll ends with an error when its caller loses the right to read, without any message stored after that."""
     owner.create("q", principals="app:guest")
 
     async def work(gateway: Gateway) -> Reply:
@@ -276,21 +274,21 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
             await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
 
     async def read(gateway: Gateway, limit: int) -> list[str]:
-        found: list[str] = []
+        received: list[str] = []
         cursor = ""
-        while len(found) < total:
+        while len(received) < total:
             reply = await poll(query=f"wait={ALWAYS}&limit={limit}&since={cursor}").to(gateway)
-            found += reply.bodies
+            received += reply.bodies
             cursor = reply.json["cursor"]
-        return found
+        return received
 
     async def work(gateway: Gateway) -> list[list[str]]:
         readers = [asyncio.create_task(read(gateway, limit)) for limit in (1, 3, 100)]
         await post(gateway)
         return await asyncio.gather(*readers)
 
-    for found in run(work):
-        assert sorted(found, key=int) == [str(number) for number in range(total)]
+    for received in run(work):
+        assert sorted(received, key=int) == [str(number) for number in range(total)]
 
 
 def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, between: InterposedStore) -> None:
@@ -327,7 +325,6 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, b
 
 
 def claiming(query: str = f"wait={ALWAYS}&ttl=600") -> Request:
-    """A claim that waits."""
     return Request("POST", "/v1/queuey/q/claims", query=query)
 
 
@@ -352,14 +349,14 @@ def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: App
         assert service.statistics()["claims_waiting"] == 300
         gateway._run = counting  # type: ignore[method-assign, assignment]
         await Request(body=b"news").to(gateway)
-        [first], left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        [first], pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         [message] = (await first).messages
         receipts = b'{"receipts":["%s"]}' % message["receipt"].encode()
         await Request("POST", "/v1/queuey/q/claims/release", receipts).to(gateway)
-        [second], left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-        assert len(left) == 298
+        [second], pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        assert len(pending) == 298
         service.stopping.set()
-        return [(await first).bodies, (await second).bodies, *[(await task).bodies for task in left]]
+        return [(await first).bodies, (await second).bodies, *[(await task).bodies for task in pending]]
 
     assert run(work) == [["news"], ["news"], *[[]] * 298]
     assert tries < 100

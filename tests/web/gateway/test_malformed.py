@@ -1,4 +1,4 @@
-"""Everything malformed is a 400 or a 404 that says so; the original answered many of these with 500."""
+"""Every malformed request gets a 400 or a 404 with the reason; the original answered many of these with 500."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture
 def queue(owner: Caller) -> str:
-    """A queue to be wrong about."""
     return owner.create("q", partitions=2)
 
 
@@ -41,7 +40,7 @@ def queue(owner: Caller) -> str:
     ],
 )
 def test_positions(owner: Caller, queue: str, since: str) -> None:
-    """What is no id, no instant and no cursor is refused by name."""
+    """A text that is not an id, an instant or a cursor is refused by name."""
     for name in ("since", "after", "before", "until"):
         reply = owner.get(queue, **{name: since})
         assert (reply.status, list(reply.errors)) == (400, [name])
@@ -193,7 +192,7 @@ def test_huge_integers(owner: Caller, queue: str, method: str, path: str, body: 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "q"), ("PUT", "q/offsets/g"), ("POST", "_read")])
 def test_json_bodies(owner: Caller, queue: str, method: str, path: str) -> None:
-    """A JSON body that is no object is refused; an empty one names no field, which some resources allow."""
+    """A JSON body that is not an object is refused; an empty one has no fields, which some resources allow."""
     bodies: list[str | bytes] = ["{", "[]", "5", DEEP, '{"a":"\\ud800"}', b'{"a":"\xff"}', '{"a":NaN}']
     for body in bodies:
         reply = owner(method, path, body, headers=JSON)
@@ -207,7 +206,7 @@ def test_json_bodies(owner: Caller, queue: str, method: str, path: str) -> None:
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "٣", "9" * 40, "+5", " "])
 def test_content_length(owner: Caller, queue: str, length: str) -> None:
-    """A Content-Length that is no number is refused."""
+    """A Content-Length that is not a number is refused."""
     reply = owner("POST", queue, "hello", headers={"Content-Length": length})
     assert (reply.status, [name.lower() for name in reply.errors]) == (400, ["content-length"])
 
@@ -281,7 +280,7 @@ def test_methods_that_a_resource_of_the_originals_does_not_have(
     ],
 )
 def test_methods_that_other_resources_do_not_have(owner: Caller, queue: str, path: str, methods: str) -> None:
-    """Other methods are 405, which says which ones there are, and so does OPTIONS; HEAD is GET without its body."""
+    """Other methods are 405, which lists the allowed ones, and so does OPTIONS; HEAD is GET without its body."""
     for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "BREW"} - set(methods.split(", ")):
         reply = owner(method, path)
         assert (reply.status, reply.headers["Allow"]) == (405, methods), method

@@ -1,4 +1,4 @@
-"""What another process changed counts at once, also for what this process would have refused."""
+"""Changes by another process count immediately, also for requests that this process would have refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ pytestmark = pytest.mark.needs("processes")
 
 @pytest.fixture
 def elsewhere(app: App, other: Store) -> Caller:
-    """The owner at another process on the same data."""
     return Caller(make_app(other), f"Application {KEY}")
 
 
 def known_here(owner: Caller, name: str, **fields: object) -> None:
-    """Creates a queue whose row this process has in its cache."""
+    """Creates a queue whose row is in this process's cache."""
     owner.create(name, **fields)
     owner.post(name, "x")
 
@@ -53,7 +52,7 @@ def test_new_partitions_are_not_refused(
 
 
 def test_new_permissions_are_not_refused(owner: Caller, guest: Caller, elsewhere: Caller) -> None:
-    """Whoever has just been let in by another process may come in here, and goes when it is taken back."""
+    """A caller that another process has just let in may come in here, and is refused when the right is revoked."""
     known_here(owner, "q")
     assert guest.get("q").status == 403
     elsewhere.send_form("PUT", "q", principals="app:guest")
@@ -63,7 +62,7 @@ def test_new_permissions_are_not_refused(owner: Caller, guest: Caller, elsewhere
 
 
 def test_fewer_partitions_after_a_new_start(owner: Caller, elsewhere: Caller) -> None:
-    """A queue deleted and made anew elsewhere, with fewer partitions, can be given more of them here."""
+    """A queue deleted and created again elsewhere, with fewer partitions, can be given more of them here."""
     known_here(owner, "q", partitions=5)
     elsewhere("DELETE", "q")
     elsewhere.create("q", partitions=1)

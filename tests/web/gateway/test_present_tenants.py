@@ -1,4 +1,4 @@
-"""A tenant with a single connection beside one whose requests take long: it is present, however long each takes."""
+"""A tenant with a single connection keeps its share beside one whose requests take long."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tests.web.gateway_calls import ALWAYS, Request, running, until
 
 INFO = "/v1/queuey/q/info"
 MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
-"""A message that does not exist."""
+"""Id of a message that does not exist."""
 
 
 def asked(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
-    """A request with a key of one's choice, or none."""
+    """A request with the given key, or without one."""
     request = Request(method, path, body, query=query)
     request.headers[0] = ("authorization", f"Application {key}") if key else ("accept", "*/*")
     return request
 
 
 class Held:
-    """Calls of a method of the store, which go on one by one as the test lets them."""
+    """Calls of a store's method, which the test lets go on one by one."""
 
     def __init__(self, between: InterposedStore, method: Any) -> None:  # noqa: ANN401 - any method
         self.begun = 0
@@ -47,12 +47,12 @@ class Held:
         assert self._let.acquire(timeout=ALWAYS)
 
     def let(self, count: int) -> None:
-        """Lets that many calls go on."""
+        """Lets this many calls go on."""
         self._let.release(count)
 
 
 class HeldPosts:
-    """Posts whose ends are told one by one, as the test lets them."""
+    """Posts whose ends the test lets be reported one by one."""
 
     def __init__(self, store: Store, between: InterposedStore) -> None:
         self.begun = 0
@@ -67,26 +67,25 @@ class HeldPosts:
         return positions
 
     def let(self, count: int) -> None:
-        """Lets that many ends be told."""
+        """Lets this many ends be reported."""
         for _ in range(count):
             self._let.release()
 
 
 @pytest.fixture(autouse=True)
 def _left_at_once() -> Iterator[None]:
-    """A tenant is not present for a moment after its last request, so that only requests under way count."""
+    """Makes a tenant absent as soon as its last request ends, so that only running requests count."""
     with replace_in(Contention, Contention.LASTS, 0.001):
         yield
 
 
 @pytest.fixture
 def queue(owner: Caller) -> None:
-    """A queue that everybody may look at."""
     owner.create("q", type="public")
 
 
 async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
-    """Has another tenant read, one time after the other."""
+    """Has another tenant read several times in a row."""
     for _ in range(count):
         reply = await asked(GUEST_KEY, path="/v1/queuey/q", query=f"limit={limit}").to(gateway)
         assert reply.status == 200
@@ -94,7 +93,7 @@ async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
 
 @pytest.mark.usefixtures("queue")
 def test_a_reading_connection_is_left_for_the_next_tenant(app: App, store: Store, between: InterposedStore) -> None:
-    """One tenant alone, however many long reads it begins, leaves a connection of the store for another one's read."""
+    """A single tenant, however many long reads it begins, leaves a connection of the store for another one's read."""
     held = Held(between, Messages.inspect)
 
     async def work(gateway: Gateway) -> None:

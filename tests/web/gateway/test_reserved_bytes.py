@@ -1,4 +1,4 @@
-"""No answer is longer than what was reserved for it and one of the longest messages, whatever bodies are made of."""
+"""No answer is longer than its reserved bytes plus one of the longest messages, whatever bodies contain."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ PARTITIONS = 8
 
 @pytest.fixture
 def limits() -> Limits:
-    """Pages that a few bodies of controls fill, though not their characters."""
+    """Pages that a few bodies of control characters fill when escaped, though not by their characters."""
     return Limits(page_bytes=PAGE, max_body=BODY, max_batch_bytes=1 << 23)
 
 
 class Reserved:
-    """Compares answers with what was reserved for them."""
+    """Compares answers with the bytes that were reserved for them."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -44,7 +44,6 @@ class Reserved:
         self._real = Gateway._keep_memory
 
     def keep(self, gateway: Gateway, request: Asked, size: int) -> None:
-        """Is called with each answer."""
         if request.reserved:
             self.reads += 1
             self.most = max(self.most, size)
@@ -53,24 +52,22 @@ class Reserved:
 
 
 def requests(ids: list[str]) -> list[Request]:
-    """Reads of all kinds."""
-    found = []
+    drawn = []
     for order in ("ascending", "descending"):
         queries = [f"limit=1000&order={order}{more}" for more in ("", "&partitions=*", "&partitions=*&merge=true")]
-        found += [Request("GET", query=query) for query in queries]
+        drawn += [Request("GET", query=query) for query in queries]
         several = [
             {"queue_name": "q", "partitions": "*", "order": order, "limit": 1000, "merge": n % 2} for n in range(6)
         ]
-        found.append(Request("POST", "/v1/queuey/_read", json.dumps({"queues": several}).encode()))
-    found.append(Request("GET", query="limit=1"))
-    found += [Request(method, "/v1/queuey/q/peek", query="limit=1000") for method in ("GET", "HEAD")]
-    found += [Request("GET", "/v1/queuey/q/" + ",".join(some)) for some in (ids[:1], ids)]
-    found += [Request("POST", "/v1/queuey/q/claims", query=f"limit=1000&ttl={ttl}") for ttl in (0, 0, 60, 60)]
-    return found
+        drawn.append(Request("POST", "/v1/queuey/_read", json.dumps({"queues": several}).encode()))
+    drawn.append(Request("GET", query="limit=1"))
+    drawn += [Request(method, "/v1/queuey/q/peek", query="limit=1000") for method in ("GET", "HEAD")]
+    drawn += [Request("GET", "/v1/queuey/q/" + ",".join(some)) for some in (ids[:1], ids)]
+    drawn += [Request("POST", "/v1/queuey/q/claims", query=f"limit=1000&ttl={ttl}") for ttl in (0, 0, 60, 60)]
+    return drawn
 
 
 def _item(body: str | bytes, number: int) -> dict[str, Any]:
-    """An item of a batch; now and then it has headers of quotes."""
     item: dict[str, Any] = {"body": body, "partition": 1 + number % PARTITIONS}
     if isinstance(body, bytes):
         item |= {"body": b64encode(body).decode(), "encoding": "base64"}

@@ -1,4 +1,4 @@
-"""Responses whose pieces come as they are made."""
+"""Responses whose pieces are sent as they are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.web.gateway_calls import Request, Stub, running, until
 
 
 class Piecewise(Stub):
-    """An application whose response goes on as a test wants it."""
+    """An application whose response goes on when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,15 +23,12 @@ class Piecewise(Stub):
         self.ended = False
 
     def views(self) -> dict[str, View]:
-        """Has one resource."""
         return {"GET": View(self.begin)}
 
     async def begin(self, _request: Asked, _match: Match) -> Response:
-        """Goes on."""
         return Response(200, b"", TEXT, pieces=self.go_on())
 
     async def go_on(self) -> AsyncGenerator[Body, None]:
-        """Gives what it was given."""
         try:
             while (piece := await self.pieces.get()) is not None:
                 yield piece
@@ -40,7 +37,7 @@ class Piecewise(Stub):
 
 
 class Slow(Request):
-    """A client that takes what comes, while it likes to."""
+    """A client that reads only when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__("GET", "/v1/a/q")
@@ -48,7 +45,6 @@ class Slow(Request):
         self.takes.set()
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Takes a part."""
         await asyncio.wait_for(self.takes.wait(), 600)
         await super().send(message)
 

@@ -1,4 +1,4 @@
-"""What is called now and then, by one timer."""
+"""Callbacks that one timer calls periodically."""
 
 from __future__ import annotations
 

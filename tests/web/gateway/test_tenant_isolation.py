@@ -1,4 +1,4 @@
-"""What one caller cannot take from the others: memory, threads and places of the gateway."""
+"""One caller cannot use up memory, threads and places of the gateway for the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
 def asked(
     method: str, path: str, body: bytes | list[bytes] = b"", *, key: str | None = KEY, query: str = ""
 ) -> Request:
-    """A request with a key of one's choice, or none."""
+    """A request with the given key, or without one."""
     request = Request(method, path, body, query=query)
     request.headers = [header for header in request.headers if header[0] != "authorization"]
     if key is not None:
@@ -42,10 +42,9 @@ def asked(
 
 
 class Unread(Request):
-    """A request whose body nobody may ask for."""
+    """A request whose body must not be read."""
 
     async def receive(self) -> dict[str, Any]:
-        """Fails."""
         raise AssertionError("the body is taken in")
 
 
@@ -71,7 +70,7 @@ class Unread(Request):
 def test_bodies_of_strangers_are_not_taken_in(
     run: Run, owner: Caller, method: str, path: str, key: str | None, status: int, length: str
 ) -> None:
-    """Whoever has no valid key is told so without the body being read, in the words of always."""
+    """A caller without a valid key gets the usual refusal without its body being read."""
     owner.create("q")
     request = Unread(method, path)
     request.headers = [("content-length", length)]
@@ -81,16 +80,16 @@ def test_bodies_of_strangers_are_not_taken_in(
 
 
 def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
-    """A new key, and nobody's read of public queues, work at the first request, and a chunked body as well."""
+    """A new key and anonymous reads of public queues work at the first request, and with a chunked body."""
     owner.create("q", type="public")
-    wanted = [b'{"queues":', b'[{"queue_name":"q"}]}']
+    pieces = [b'{"queues":', b'[{"queue_name":"q"}]}']
 
     async def work(gateway: Gateway) -> list[Reply]:
         requests = [
             asked("POST", "/v1/queuey/q", b"x"),
             asked("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
-            asked("POST", "/v1/queuey/_read", wanted, key=None),
-            asked("POST", "/v1/queuey/_read", b"".join(wanted), key=GUEST_KEY),
+            asked("POST", "/v1/queuey/_read", pieces, key=None),
+            asked("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
         ]
         return [await request.to(gateway) for request in requests]
 
@@ -134,7 +133,7 @@ def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key:
 
 
 def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None:
-    """Unread answers count for their application until they are given up; another one is served meanwhile."""
+    """Unread answers count for their application until they are abandoned; another one is served meanwhile."""
     owner.create("q", type="public")
     for _ in range(4):
         owner.post("q", "x" * 200_000)
@@ -162,7 +161,7 @@ def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None
 
 
 def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
-    """Any number of requests that do not come back, of one application, do not keep another's from being handled."""
+    """Any number of hanging requests of one application do not block another's."""
     stuck, holding = threading.Event(), list[int]()
 
     class Shop(Stub):
@@ -187,7 +186,7 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
 
 
 def test_strangers_hold_up_no_monitor() -> None:
-    """While requests of strangers do not come back, also on a monitor's path, the monitor gets a thread."""
+    """While requests of strangers hang, also on a monitor's path, the monitor gets a thread."""
     stuck, holding = threading.Event(), list[int]()
 
     class Shop(Stub):
@@ -277,7 +276,7 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method: str) -> None:
-    """While an issuer is waited for, others who are not known yet are answered; the credential is read once."""
+    """While an issuer is awaited, other unknown callers are answered; the credential is read once."""
     stuck, reading = threading.Event(), list[str]()
 
     class Slow:
@@ -310,12 +309,12 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
 
 
 async def note_thread(threads: list[str]) -> None:
-    """Notes the name of a thread in which a call of the store may wait."""
+    """Records the name of a thread in which a call of the store may wait."""
     await in_thread(lambda: threads.append(threading.current_thread().name))
 
 
 def test_names_are_changed_in_threads_that_are_shared_out(owner: Caller, between: InterposedStore) -> None:
-    """However many names one application changes, it has its share of the threads: they are those of requests."""
+    """However many names one application changes, it has its share of the threads, the same as for requests."""
     threads: list[str] = []
     for method in (Names.find_named, Names.write_named, Messages.fetch, Messages.delete, Names.settle_named):
         between.before(method, partial(note_thread, threads))
@@ -335,19 +334,19 @@ def test_reasons_are_written_in_threads_that_are_shared_out(owner: Caller, betwe
     [claim] = owner.send_json("POST", "q/claims", {"ttl": 60}).messages
     threads: list[str] = []
     between.before(Ledger.enter, partial(note_thread, threads))
-    given = {"receipts": [claim["receipt"]], "reason": {"error": "ValueError"}}
-    assert owner.send_json("POST", "q/claims/release", given).status == 200
+    body = {"receipts": [claim["receipt"]], "reason": {"error": "ValueError"}}
+    assert owner.send_json("POST", "q/claims/release", body).status == 200
     assert [name.startswith("queuey-request") for name in threads] == [True]
 
 
 class Working(Stub):
-    """An application whose use case works in threads, itself and in a task that it leaves behind.
+    """An application whose use case works in threads, itself and in a task that outlives the request.
 
     Attributes:
-        gateway: What answers its requests.
-        seen: For each work, where it was called, the name of its thread, and the tenants' numbers of threads then.
-        go: Has the tasks go on.
-        tasks: What is left behind.
+        gateway: The gateway that answers its requests.
+        seen: For each work: where it was called, its thread's name, and the tenants' numbers of threads at that time.
+        go: Lets the tasks continue.
+        tasks: Tasks that outlive the request.
     """
 
     gateway: Gateway
@@ -372,7 +371,6 @@ class Working(Stub):
         return text_response("done")
 
     async def go_on(self, request: Asked) -> None:
-        """Works before and after the request ends."""
         await self.work("task")
         assert not request.blocked
         await asyncio.wait_for(self.go.wait(), ALWAYS)
@@ -380,8 +378,6 @@ class Working(Stub):
         assert not request.blocked
 
     async def work(self, name: str) -> None:
-        """Works in a thread."""
-
         def work() -> None:
             self.seen.append((name, threading.current_thread().name, dict(self.gateway._threads._hand._held)))
 
@@ -437,7 +433,7 @@ def test_reads_go_on_when_one_is_alone_again() -> None:
 
 @pytest.mark.parametrize("network", [True, False])
 def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -> None:  # noqa: FBT001 - a parameter
-    """Threads that wait for a network read side by side; those that compute, one after the other."""
+    """Threads that wait for a network read in parallel; those that compute, one after the other."""
     both = threading.Barrier(2)
 
     class Shop(Stub):
@@ -458,7 +454,7 @@ def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -
 
 
 def test_a_backlog_of_one_is_not_anothers() -> None:
-    """Requests of an application that has used little do not wait for a hundred of one that has used much."""
+    """Requests of an application that has used little do not wait behind a hundred of one that has used much."""
     order: list[str] = []
     begin = threading.Event()
 
@@ -475,7 +471,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
         greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(100)]
         pool = gateway._threads
         await until(lambda: len(pool._turns) + pool._hand.total - pool._hand.free == 100)
-        # What it has used so far: no pause of a busy machine makes the other's short requests count for more.
+        # Its usage so far: a pause of a busy machine does not make the other's short requests count for more.
         pool._turns.charge("greedy", ALWAYS)
         others = [asyncio.create_task(Request("PUT", "/v1/a", query="other").to(gateway)) for _ in range(5)]
         await until(lambda: len(pool._turns) + pool._hand.total - pool._hand.free == 105)
@@ -490,7 +486,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
 
 
 def test_requests_without_room_in_time_are_refused() -> None:
-    """A read that finds neither thread nor memory in time is told whose doing that is, and when to come back."""
+    """A read that gets neither thread nor memory in time is told who caused that, and when to retry."""
     stuck = threading.Event()
 
     class Shop(Stub):
@@ -515,7 +511,7 @@ def test_requests_without_room_in_time_are_refused() -> None:
 def test_short_requests_of_one_are_not_anothers_wait(
     prompt: None, run: Run, owner: Caller, guest: Caller, method: str
 ) -> None:
-    """Behind hundreds of one application's posts, or short reads, those of another are answered before most."""
+    """Behind hundreds of one application's posts, or short reads, another's are answered before most of them."""
     owner.create("q", type="public")
     Caller(guest.app, guest.authorization, "/v1/guest").create("own")
     for _ in range(100):
@@ -529,7 +525,7 @@ def test_short_requests_of_one_are_not_anothers_wait(
         body = b"x" * 100 if method == "POST" else b""
         greedy = [asyncio.create_task(asked(method, mine, body).to(gateway)) for _ in range(400)]
         await asyncio.sleep(0)
-        # Beside reads a post would wait for the disk, while they go on.
+        # Besides reads, a post would wait for the disk while they run.
         for kind, status in (("POST", 201), ("GET", 200)) if method == "POST" else (("GET", 200),) * 2:
             reply = await asked(kind, own, b"mine" if kind == "POST" else b"", key=GUEST_KEY).to(gateway)
             assert reply.status == status
@@ -541,7 +537,7 @@ def test_short_requests_of_one_are_not_anothers_wait(
 
 
 def test_long_polls_of_one_leave_places_for_others(run: Run, owner: Caller, guest: Caller) -> None:
-    """One application has its places for waiting and no more; another one still waits and is answered with the news."""
+    """One application has a limited number of waiting places; another one still waits and gets the news."""
     owner.create("q", type="public")
 
     async def work(gateway: Gateway) -> tuple[list[Reply], list[Reply]]:

@@ -1,4 +1,4 @@
-"""What the workers of one service ask each other."""
+"""Requests between the workers of one service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ CLAIM, SETTLE = Topic(17, bytes, bytes), Topic(18, bytes, bytes)
 
 
 def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, bytes]) -> Workers:
-    """Returns a worker that answers, until the test is over."""
     workers = Workers()
     workers.handle(CLAIM, handler)
     workers.join(identity)
@@ -41,7 +40,6 @@ def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, b
 
 
 def doubled(question: bytes, answer: Answer[bytes]) -> GiveUp:
-    """Answers at once."""
     answer(question * 2)
     return lambda: None
 
@@ -84,7 +82,7 @@ def test_questions_and_answers(stack: ExitStack, service: WorkerIdentity, asking
 
 
 def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
-    """Of oneself, of a worker that is not there, that fails, or that knows no such question."""
+    """A request gets no answer from the worker itself, from one that is gone or fails, or if it is unknown."""
     answers: Answers = SimpleQueue()
     for number in (1, 2, 3):
         asking.ask(number, CLAIM, b"", answers.put)
@@ -103,7 +101,7 @@ def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: W
 
 
 def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
-    """A worker that takes its time is waited for; one that says nothing at all is not."""
+    """A slow worker is awaited; one that does not respond at all is not."""
     answers: Answers = SimpleQueue()
     kept: SimpleQueue[Answer[bytes]] = SimpleQueue()
 
@@ -133,7 +131,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
 
 
 def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
-    """A connection to whoever sends more than any worker does is closed."""
+    """A connection is closed if its peer sends more than any worker does."""
     answers: Answers = SimpleQueue()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(service.address(2))
@@ -146,12 +144,12 @@ def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
 
 
 def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None:
-    """What a worker has asked that is gone is given up."""
+    """Requests of a worker that has ended are abandoned."""
     gave_up = threading.Event()
-    asked = threading.Event()
+    reached = threading.Event()
 
     def keep(_question: bytes, _answer: Answer[bytes]) -> GiveUp:
-        asked.set()
+        reached.set()
         return gave_up.set
 
     joined(stack, service._replace(number=2), keep)
@@ -159,7 +157,7 @@ def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None
     answers: Answers = SimpleQueue()
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"", answers.put)
-    assert asked.wait(60)
+    assert reached.wait(60)
     asking.leave(0)
     assert answers.get(timeout=60) is None
     assert gave_up.wait(60)
@@ -168,29 +166,28 @@ def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None
 
 
 class LaterClock:
-    """The module ``time`` in another one, two minutes later."""
+    """Replaces the module ``time`` in another one, two minutes later."""
 
     @staticmethod
     def monotonic() -> float:
-        """Returns seconds."""
         return time.monotonic() + 120
 
 
 def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
-    """A worker that leaves, long after it has joined, answers what it was asked before; then it can be replaced."""
+    """A worker that leaves, long after it has joined, answers pending requests; then it can be replaced."""
     answers: Answers = SimpleQueue()
-    asked = threading.Event()
+    reached = threading.Event()
 
     def soon(question: bytes, answer: Answer[bytes]) -> GiveUp:
         timer = threading.Timer(0.5, answer, (question,))
         timer.start()
-        asked.set()
+        reached.set()
         return timer.cancel
 
     leaving = joined(stack, service._replace(number=2), soon)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"before", answers.put)
-    assert asked.wait(60)
+    assert reached.wait(60)
     stack.enter_context(replace_in(workers_module, time, LaterClock))
     leaving.leave(60)
     assert answers.get(timeout=60) == b"before"

@@ -1,4 +1,4 @@
-"""What the workers of one service count, all together."""
+"""Counts of all workers of one service together."""
 
 from __future__ import annotations
 
@@ -16,32 +16,30 @@ from tests.contract.samples import eventually
 
 @pytest.fixture(name="leaving")
 def _leaving() -> Iterator[ExitStack]:
-    """Has workers leave at the end."""
     with ExitStack() as stack:
         yield stack
 
 
 def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
-    """Returns the counts of a worker that has joined."""
     workers = Workers()
-    told = WorkerCounts(own, workers)
+    counts = WorkerCounts(own, workers)
     workers.join(identity)
     leaving.callback(workers.leave, 1)
-    return told
+    return counts
 
 
 def counting(received: int) -> Callable[[], Snapshot]:
-    """What a worker says that has taken in so many messages."""
+    """Returns the counts of a worker that has accepted this many messages."""
     return lambda: Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
 
 
 def received(counts: WorkerCounts) -> dict[str, int | None]:
-    """How many messages each worker says that it has taken in."""
+    """Returns the accepted messages as each worker reports them."""
     return {name: None if found is None else found.received for name, found in counts.all().items()}
 
 
 def test_one_alone(leaving: ExitStack) -> None:
-    """Who has no others beside it speaks for itself, without a name."""
+    """A worker without others speaks for itself, without a name."""
     assert received(WorkerCounts(counting(5), Workers())) == {"": 5}
     assert received(joined(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
 
@@ -49,11 +47,11 @@ def test_one_alone(leaving: ExitStack) -> None:
 def test_any_of_several_knows_all(leaving: ExitStack) -> None:
     """Whichever worker is asked, the answer has all of them, and says which one is missing."""
     service = WorkerIdentity.of_service(3)
-    told = [joined(service._replace(number=number), leaving, counting(number)) for number in (1, 2)]
+    workers = [joined(service._replace(number=number), leaving, counting(number)) for number in (1, 2)]
     expected = {"1": 1, "2": 2, "3": None}
-    assert eventually(lambda: [received(one) for one in told] == [expected] * 2, 60)
-    told.append(joined(service._replace(number=3), leaving, counting(3)))
-    assert eventually(lambda: [received(one) for one in told] == [expected | {"3": 3}] * 3, 60)
+    assert eventually(lambda: [received(one) for one in workers] == [expected] * 2, 60)
+    workers.append(joined(service._replace(number=3), leaving, counting(3)))
+    assert eventually(lambda: [received(one) for one in workers] == [expected | {"3": 3}] * 3, 60)
     other = joined(WorkerIdentity.of_service(2)._replace(number=1), leaving, counting(9))
     assert received(other) == {"1": 9, "2": None}
 
@@ -61,17 +59,17 @@ def test_any_of_several_knows_all(leaving: ExitStack) -> None:
 def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
     """A worker that does not answer in time is missing."""
     service = WorkerIdentity.of_service(2)
-    told = joined(service._replace(number=1), leaving, counting(1))
+    worker = joined(service._replace(number=1), leaving, counting(1))
     silent = Workers()
     kept: list[Answer[Snapshot]] = []
     silent.handle(COUNTS, lambda _question, answer: kept.append(answer))
     silent.join(service._replace(number=2))
     leaving.callback(silent.leave, 0)
-    assert received(told) == {"1": 1, "2": None}
+    assert received(worker) == {"1": 1, "2": None}
 
 
 def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitStack) -> None:
-    """However often a worker is asked while it collects its counts, it does so once; all who ask get them."""
+    """However often a worker is asked while it collects its counts, it does so once for all callers."""
     service = WorkerIdentity.of_service(2)
     collected, stuck, answers = list[int](), threading.Event(), list[Snapshot | None]()
 
@@ -80,23 +78,23 @@ def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitSt
         assert stuck.wait(300)
         return counting(1)()
 
-    told = joined(service._replace(number=1), leaving, own)
-    begin, asked = told._collection.ask, list[int]()
-    told._collection.ask = lambda: (asked.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
+    worker = joined(service._replace(number=1), leaving, own)
+    begin, calls = worker._collection.ask, list[int]()
+    worker._collection.ask = lambda: (calls.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
     asking = Workers()
     asking.join(service._replace(number=2))
     leaving.callback(asking.leave, 1)
     assert eventually(lambda: asking.is_up(1), 60)
     for _ in range(20):
         asking.ask(1, COUNTS, None, answers.append)
-    assert eventually(lambda: len(asked) == 20, 60)
+    assert eventually(lambda: len(calls) == 20, 60)
     stuck.set()
     assert eventually(lambda: len(answers) == 20, 60)
     assert (len(collected), None in answers) == (1, False)
 
 
 def test_counts_that_cannot_be_collected() -> None:
-    """An error goes to all who asked for it; those who ask next have another try."""
+    """An error goes to all who asked for it; later callers start another attempt."""
     tries: list[int] = []
 
     def collect() -> int:

@@ -1,4 +1,4 @@
-"""Members of a group over HTTP: what they send, what is refused, and who may know what."""
+"""Members of a group over HTTP: their requests, what is refused, and who may see what."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ZERO = "00000000000010008080808080808080"
 
 
 class Member:
-    """A member of the group ``g``, which has joined."""
+    """A joined member of the group ``g``."""
 
     def __init__(self, caller: Caller, group: str = "g", **fields: Any) -> None:  # noqa: ANN401 - of the request
         self.caller = caller
@@ -43,7 +43,6 @@ class Member:
         self.owned: dict[str, dict[str, int]] = {}
 
     def beat(self, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401 - of the request
-        """Sends a heartbeat."""
         path = f"_groups/{self.group}/members/{self.id}"
         reply = (caller or self.caller).send_json("POST", path, {"owned": self.owned, **fields})
         for queue, taken in (reply.json.get("take", {}) if reply.status == 200 else {}).items():
@@ -52,14 +51,12 @@ class Member:
         return reply
 
     def commit(self, offset: str = ZERO, caller: Caller | None = None, **fields: Any) -> Reply:  # noqa: ANN401
-        """Commits for partition 1."""
         commits = {"1": {"epoch": self.owned["q"]["1"], "offset": offset, **fields}}
         content = {"member": self.id, "commits": commits}
         return (caller or self.caller).send_json("PUT", f"q/offsets/{self.group}", content)
 
 
 def limited(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
-    """A caller with another key of the application."""
     secret = f"key{next(NUMBERS)}"
     bridge.run(
         store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))
@@ -78,7 +75,7 @@ def member(owner: Caller) -> Member:
 
 
 def test_commits_of_a_member(owner: Caller, member: Member) -> None:
-    """They are recorded under their epoch; the note comes with the partition; others get 409, also a forget."""
+    """Commits are recorded under their epoch; the note comes with the partition; others get 409, deletions too."""
     key = owner.post("q", "x")["key"]
     note = base64.b64encode(b"tried once").decode()
     assert member.commit(key, note=note).json["partitions"] == {"1": {"offset": key}}
@@ -114,7 +111,7 @@ def test_another_credential_is_nobody(owner: Caller, member: Member, store: Stor
 
 
 def test_a_user_stays_a_member_with_another_token(store: Store, owner: Caller) -> None:
-    """The credential is the user and not the token; another user is nobody."""
+    """The same user with another token is the same member; another user is not."""
     tokens = Tokens()
     app = make_app(store, readers=[tokens])
     for token, name in (("old", "user:ann"), ("new", "user:ann"), ("other", "user:bob")):
@@ -127,7 +124,7 @@ def test_a_user_stays_a_member_with_another_token(store: Store, owner: Caller) -
 
 
 def test_rights_as_they_are_now(store: Store) -> None:
-    """A key has those of its row, none when it is revoked or over; beside it a user has those of the token."""
+    """A key has the rights of its row, none once revoked or expired; a user has those of the token."""
     bridge.run(store.applications.create_application("queuey"))
     grant = Grant("queuey", frozenset({"read", "claim"}), ("q",))
     now = [1000.0]
@@ -153,7 +150,7 @@ def test_rights_as_they_are_now(store: Store) -> None:
 
 
 def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
-    """A name is taken over by the same key, whose former member is gone; with another one it is 409."""
+    """The same key may take over an instance name, which ends its former member; another key gets 409."""
     owner.create("q")
     first = Member(owner, instance="w1")
     first.beat(wait=1)
@@ -166,7 +163,7 @@ def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
 
 
 def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor do logs, metrics and errors; whoever sees another queue gets the others as a count."""
+    """Nor do logs, metrics and errors; a caller that sees another queue gets the others as a count."""
     owner.create("hidden")
     other = Member(owner, queues=["hidden"], instance="w2")
     other.beat(wait=3)
@@ -177,8 +174,8 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
     ]
     assert (shown["queues"]["q"]["1"]["owner"], shown["queues"]["q"]["1"]["lag"]) == (1, 0)
     assert owner.get("_groups").json["groups"] == ["g"]
-    some = limited(owner, store, "measure", "q").get("_groups/g").json
-    assert (some["queues"].keys(), some["hidden_queues"], len(some["members"])) == ({"q"}, 1, 2)
+    partial = limited(owner, store, "measure", "q").get("_groups/g").json
+    assert (partial["queues"].keys(), partial["hidden_queues"], len(partial["members"])) == ({"q"}, 1, 2)
     assert limited(owner, store, "admin", "q")("DELETE", "_groups/g").status == 403
 
     async def fail(*_: object, **__: object) -> None:
@@ -210,7 +207,7 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
     ],
 )
 def test_bad_joins(owner: Caller, fields: dict[str, Any], bad: str) -> None:
-    """Each bad field is named, and nobody has joined."""
+    """Each bad field is named, and no member has joined."""
     owner.create("q")
     reply = owner.send_json("POST", "_groups/g/members", fields)
     assert (reply.status, list(reply.errors)) == (400, [bad])
@@ -219,7 +216,7 @@ def test_bad_joins(owner: Caller, fields: dict[str, Any], bad: str) -> None:
 
 @pytest.mark.parametrize("group", ["a%20b", "%7Euser", "x" * 101])
 def test_names_of_groups(owner: Caller, group: str) -> None:
-    """They are those of offsets; a reader's name is none."""
+    """Names of groups follow the rules of offsets; a reader's name is refused."""
     owner.create("q")
     reply = owner.send_json("POST", f"_groups/{group}/members", {"queues": ["q"]})
     assert (reply.status, list(reply.errors)) == (400, ["group"])
@@ -236,7 +233,7 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
         assert (reply.status, f"needs {needs}" in reply.text) == (403, True), reply
         assert caller.send_json("POST", join, {"patterns": ["q*"]}).status == 403
     worker = limited(owner, store, "read,claim", "q,jobs-*")
-    asked: list[tuple[Caller, dict[str, list[str]], int]] = [
+    attempts: list[tuple[Caller, dict[str, list[str]], int]] = [
         (worker, {"queues": ["q", "jobs-new"]}, 201),
         (worker, {"queues": ["q", "shared"]}, 403),
         (worker, {"queues": ["other"]}, 404),
@@ -249,13 +246,13 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
         (anonymous, {"queues": ["q"]}, 401),
         (Caller(owner.app, owner.authorization, ""), {"queues": ["q"]}, 404),
     ]
-    for caller, fields, status in asked:
+    for caller, fields, status in attempts:
         path = "/v1/nobody/_groups/g/members" if caller.base == "" else join
         assert caller.send_json("POST", path, fields).status == status, (fields, status)
 
 
 def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, member: Member) -> None:
-    """Whatever a member says that it owns or gives back, it gets nothing there, and learns not even what exists."""
+    """A member that claims foreign partitions gets nothing there, and does not learn whether they exist."""
     owner.create("payroll")
     other = Member(owner, queues=["payroll"])
     epoch = other.beat(wait=3).json["take"]["payroll"]["1"]["epoch"]
@@ -263,9 +260,9 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
     named = {name: {"1": epoch, "7": 1} for name in ("payroll", "invented")}
     beats: list[dict[str, Any]] = [{"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}]
     for fields in beats:
-        told = thief.beat(**fields).json
-        assert (told["take"], told["give_back"]) == ({}, {})
-        assert told["lost"].get("payroll") == told["lost"].get("invented")
+        answer = thief.beat(**fields).json
+        assert (answer["take"], answer["give_back"]) == ({}, {})
+        assert answer["lost"].get("payroll") == answer["lost"].get("invented")
     content = {"member": thief.id, "epoch": epoch, "commits": {"1": {"offset": ZERO}}}
     assert thief.caller.send_json("PUT", "payroll/offsets/g", content).status == 403
     assert owner.send_json("PUT", "payroll/offsets/g", content).status == 404
@@ -274,7 +271,7 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
 
 
 def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
-    """What is malformed is named; so is a member's commit that a former version would record without its epoch."""
+    """Malformed values are named; so is a member's commit that an earlier version would record without its epoch."""
     for fields, bad in (
         ({"owned": {"q": {"1": -1}}}, "owned"),
         ({"owned": {"q": {"x": 1}}}, "owned"),
@@ -332,7 +329,7 @@ def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
         joins = [await Request("POST", path, b'{"queues": ["q"]}').to(gateway) for _ in range(4)]
         beats = [Request("POST", f"{path}/{join.json['member']}", b'{"wait": 20}') for join in joins]
         tasks = [asyncio.ensure_future(beat.to(gateway)) for beat in beats]
-        # One got the partition, and one no place.
+        # One member got the partition, the other one got none.
         await until(lambda: sum(task.done() for task in tasks) == 2)
         assert gateway._polls.heartbeats.held("app:queuey") == 2
         read = asyncio.ensure_future(Request("GET", query="wait=20").to(gateway))
@@ -346,7 +343,7 @@ def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
 
 
 def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
-    """The next owner gets a partition when it is given back; a later heartbeat of a member has one that waits answered.
+    """The next owner gets a partition when it is given back; a member's later heartbeat wakes a waiting one.
 
     Nothing else would answer them for the 20 s that they may wait.
     """
@@ -362,15 +359,15 @@ def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
         mine = {number: each["epoch"] for number, each in (await send(first)).json["take"]["q"].items()}
         tasks = [send(first, owned={"q": mine}, wait=100), send(second, wait=100)]
         await until(tasks[0].done)
-        asked = tasks[0].result().json["give_back"]["q"]
-        assert asked.keys() < mine.keys()
+        requested = tasks[0].result().json["give_back"]["q"]
+        assert requested.keys() < mine.keys()
         tasks.append(send(first, owned={"q": mine}, wait=100))
         await until(lambda: gateway._polls.heartbeats.held("app:queuey") == 2)
-        given = {number: mine.pop(number) for number in asked}
-        tasks.append(send(first, owned={"q": mine}, given_back={"q": given}))
+        released = {number: mine.pop(number) for number in requested}
+        tasks.append(send(first, owned={"q": mine}, given_back={"q": released}))
         async with asyncio.timeout(15):
             replies = await asyncio.gather(*tasks)
-        assert replies[1].json["take"]["q"].keys() == given.keys()
+        assert replies[1].json["take"]["q"].keys() == released.keys()
         assert [reply.status for reply in replies] == [200] * 4
         await app.service.groups.end()
 

@@ -1,1 +1,1 @@
-"""The HTTP server by itself: connections that are given bytes, without sockets."""
+"""The HTTP server by itself: connections that receive bytes without sockets."""

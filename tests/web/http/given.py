@@ -1,4 +1,4 @@
-"""A connection that is given bytes as a loop would, and what it sends back."""
+"""A connection that receives bytes as a loop delivers them, and what it sends back."""
 
 from __future__ import annotations
 
@@ -15,66 +15,57 @@ from queuey.web.http.listening import Connections
 from queuey.web.responses import Response, text_response
 
 MOST = 1000
-"""Connections at a time."""
+"""Max connections."""
 
 
 class Transport:
-    """Takes what a connection sends."""
+    """Collects what a connection sends."""
 
     def __init__(self) -> None:
         self.sent = b""
         self.is_paused = self.is_ended = self.is_aborted = False
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
-        """See asyncio."""
+        pass
 
     def get_extra_info(self, name: str) -> object:
-        """See asyncio; it knows nothing of its other end."""
+        pass
 
     def pause_reading(self) -> None:
-        """See asyncio."""
         self.is_paused = True
 
     def resume_reading(self) -> None:
-        """See asyncio."""
         self.is_paused = False
 
     def write(self, data: bytes) -> None:
-        """See asyncio."""
         assert not self.is_ended
         self.sent += data
 
     def can_write_eof(self) -> bool:
-        """See asyncio."""
         return True
 
     def write_eof(self) -> None:
-        """See asyncio."""
         self.is_ended = True
 
     def get_write_buffer_size(self) -> int:
-        """See asyncio."""
         return 0
 
     def is_closing(self) -> bool:
-        """See asyncio."""
         return self.is_aborted
 
     def close(self) -> None:
-        """See asyncio."""
         self.is_ended = True
 
     def abort(self) -> None:
-        """See asyncio."""
         self.is_aborted = True
 
 
 class Outcome(NamedTuple):
-    """What came of some bytes.
+    """Result of sending bytes to a connection.
 
     Attributes:
-        closed: The connection has ended.
-        sent: All that was sent back.
+        closed: The connection was closed.
+        sent: All bytes that were sent back.
     """
 
     closed: bool
@@ -82,12 +73,11 @@ class Outcome(NamedTuple):
 
     @property
     def answers(self) -> list[tuple[int, str]]:
-        """Status and body of each answer, of which none is to a HEAD."""
+        """Returns status and body of each answer; none of them may answer a HEAD."""
         return answers_of(self.sent)
 
 
 async def echo(head: Head, exchange: Connection) -> None:
-    """Answers with what was asked."""
     body = b""
     while head.length != 0:
         message = await exchange.receive()
@@ -103,27 +93,24 @@ async def echo(head: Head, exchange: Connection) -> None:
 
 
 def refusal(status: int, why: str) -> Response:
-    """Says what was refused."""
     return text_response(why, status)
 
 
 def connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Connections:
-    """Returns connections that take none in by themselves."""
+    """Returns connections that accept none by themselves."""
     with socket.socket() as listener:
-        found = Connections(loop, listener, MOST, answer, refusal)
-    found.date = b"date: x\r\n"
-    return found
+        accepted = Connections(loop, listener, MOST, answer, refusal)
+    accepted.date = b"date: x\r\n"
+    return accepted
 
 
 def start(every: Connections) -> None:
-    """Has connections taken in, and looked after as a worker does."""
+    """Starts connections with their timers, as a worker does."""
     Sweep(every.loop).every(1.0, every.sweep)
     every.start()
 
 
 class Given:
-    """A connection without a socket."""
-
     def __init__(self, all_of_them: Connections) -> None:
         self.all = all_of_them
         self.transport = Transport()
@@ -131,22 +118,21 @@ class Given:
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
 
     async def give(self, data: bytes) -> None:
-        """Gives it bytes, as many at a time as a loop would."""
+        """Delivers bytes, as many at a time as a loop would."""
         size = len(self.all.buffer)
-        for at in range(0, len(data), size):
-            piece = data[at : at + size]
+        for start in range(0, len(data), size):
+            piece = data[start : start + size]
             self.all.buffer[: len(piece)] = piece
             self.connection.buffer_updated(len(piece))
             await self.settle()
 
     async def end(self) -> None:
-        """Sends no more."""
         if not self.connection.eof_received():
             self.lose()
         await self.settle()
 
     async def settle(self) -> None:
-        """Lets everything happen until more is waited for."""
+        """Runs the loop until the connection waits for more."""
         for _ in range(1000):
             if self.connection._task.done() or self.connection._waiter is not None:
                 break
@@ -154,52 +140,51 @@ class Given:
         await settle()
 
     def lose(self) -> None:
-        """Is gone."""
+        """Breaks the connection."""
         self.connection.connection_lost(None)
 
 
 async def settle() -> None:
-    """Lets everything happen that can."""
+    """Runs the loop until nothing more happens."""
     for _ in range(6):
         await asyncio.sleep(0)
 
 
 async def outcome(pieces: Sequence[bytes], *, end: bool = False) -> Outcome:
-    """Gives bytes to a new connection, and takes apart what it sends back.
+    """Sends bytes to a new connection, and parses what it sends back.
 
     Args:
-        pieces: Given one after the other.
-        end: Then no more is sent.
+        pieces: Pieces of the stream, in order.
+        end: The client's side ends after them.
     """
-    given = Given(connections(asyncio.get_running_loop()))
+    connection = Given(connections(asyncio.get_running_loop()))
     await settle()
     for piece in pieces:
-        await given.give(piece)
+        await connection.give(piece)
     if end:
-        await given.end()
-    transport = given.transport
+        await connection.end()
+    transport = connection.transport
     closed = transport.is_ended or transport.is_aborted
-    found = Outcome(closed, transport.sent)
-    if not given.connection._lost:
-        given.lose()
+    result = Outcome(closed, transport.sent)
+    if not connection.connection._lost:
+        connection.lose()
     await settle()
-    assert given.connection._task.done()
-    assert not given.all._where
-    return found
+    assert connection.connection._task.done()
+    assert not connection.all._where
+    return result
 
 
 _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 
 
 def answers_of(data: bytes) -> list[tuple[int, str]]:
-    """Takes apart answers of which none is to a HEAD."""
-    found = []
+    answers = []
     while data:
         head = _HEAD.match(data)
         assert head is not None, data
         length = re.search(rb"content-length: ([0-9]+)", head[2])
         size = int(length[1]) if length else 0
         body = data[head.end() : head.end() + size]
-        found.append((int(head[1]), body.decode("latin-1")))
+        answers.append((int(head[1]), body.decode("latin-1")))
         data = data[head.end() + size :]
-    return found
+    return answers

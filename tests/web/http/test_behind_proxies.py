@@ -1,4 +1,4 @@
-"""Behind nginx and HAProxy: no stream of bytes is two requests to one of them and another number to the service."""
+"""Behind nginx and HAProxy: a proxy and the service count the same number of requests in every stream of bytes."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ backend service
     server one 127.0.0.1:{service}
 """
 QUIET = 0.5
-"""Seconds after which nothing more is expected of a proxy that waits for more itself."""
+"""Seconds of silence after which a proxy that itself waits for more is not expected to answer."""
 PATIENCE = 15.0
-"""Seconds after which nothing is expected of anybody."""
+"""Max seconds to wait for an answer."""
 PROGRAMS = {"nginx": (NGINX, ["nginx", "-c"]), "haproxy": (HAPROXY, ["haproxy", "-db", "-f"])}
 
 
 class Service:
-    """The server, which counts its requests, in a thread."""
+    """The server in a thread, which counts its requests."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -90,7 +90,6 @@ class Service:
         await echo(head, exchange)
 
     def close(self) -> None:
-        """Ends it."""
         asyncio.run_coroutine_threadsafe(self._all.stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
@@ -128,13 +127,13 @@ def _await(port: int) -> None:
 
 
 def _send(port: int, data: bytes, quiet: float = PATIENCE) -> bytes:
-    """Sends a stream and a last request; returns everything that comes back, until nothing does for a while."""
-    found = b""
+    """Sends a stream and a last request; returns everything received until a pause."""
+    received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=quiet) as connection, suppress(OSError):
         connection.sendall(data + LAST["close"][0])
         while piece := connection.recv(65536):
-            found += piece
-    return found
+            received += piece
+    return received
 
 
 @pytest.mark.needs_programs
@@ -142,19 +141,19 @@ def test_no_request_is_hidden_in_another(front: tuple[Service, int]) -> None:
     """What the service has seen was answered by the proxy as a request of its own, and no more."""
     service, port = front
     streams = {name: data for name, (data, _) in (GOOD | LAST).items()} | BAD
-    # nginx answers these in HTTP/0.9, without any head that could be counted.
+    # nginx answers these in HTTP/0.9, without a head that could be counted.
     streams = {name: data for name, data in streams.items() if name not in {"version 0.9", "no version"}}
     wrong = {}
     for name, data in streams.items():
-        # A proxy answers some by itself; the service answers none that the proxy has not passed on.
+        # A proxy answers some by itself; the service answers only requests that the proxy has passed on.
         for quiet in (QUIET, PATIENCE):  # On a busy machine an answer may take longer.
             before = len(service.seen)
             answers = _send(port, data, quiet).count(b"HTTP/1.")
-            seen = service.seen[before:]
-            if len(seen) <= answers:
+            requests = service.seen[before:]
+            if len(requests) <= answers:
                 break
         else:
-            wrong[name] = seen, answers
+            wrong[name] = requests, answers
     assert not wrong, str(wrong)
     assert _send(port, GET).startswith(b"HTTP/1.1 200")
     assert len(service.seen) > len(GOOD)

@@ -1,4 +1,4 @@
-"""Connections beyond their requests: deadlines, limits, slow readers, bodies that are left unread."""
+"""Connections beyond single requests: deadlines, limits, slow readers, and bodies that are not read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def play(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a test in a loop of its own."""
     asyncio.run(work())
 
 
@@ -43,19 +42,19 @@ def test_idle_connections_are_closed() -> None:
     """Between requests the other end has a while; then the connection ends without a word."""
 
     async def work() -> None:
-        given = Given(connections(asyncio.get_running_loop()))
-        await given.give(GET)
-        assert list(given.all.waiting["idle"]) == [given.connection]
-        sent = given.transport.sent
-        given.connection.expire()
+        connection = Given(connections(asyncio.get_running_loop()))
+        await connection.give(GET)
+        assert list(connection.all.waiting["idle"]) == [connection.connection]
+        sent = connection.transport.sent
+        connection.connection.expire()
         await settle()
-        assert (given.transport.sent, given.transport.is_ended) == (sent, True)
+        assert (connection.transport.sent, connection.transport.is_ended) == (sent, True)
 
     play(work)
 
 
 def test_silent_connections_are_closed(listener: socket.socket) -> None:
-    """So it does if nothing ever came: those that sent nothing, over a socket, when their time is over."""
+    """A connection over which nothing was ever sent is closed when its time is over."""
 
     async def work() -> None:
         every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
@@ -72,22 +71,22 @@ def test_silent_connections_are_closed(listener: socket.socket) -> None:
 
 
 def test_slow_heads_are_refused() -> None:
-    """A head that has begun must end in time, or it is told so."""
+    """A head that has begun must end in time, or is refused."""
 
     async def work() -> None:
-        given = Given(connections(asyncio.get_running_loop()))
-        await given.give(GET[:10])
-        assert list(given.all.waiting["head"]) == [given.connection]
-        given.connection.expire()
+        connection = Given(connections(asyncio.get_running_loop()))
+        await connection.give(GET[:10])
+        assert list(connection.all.waiting["head"]) == [connection.connection]
+        connection.connection.expire()
         await settle()
-        assert given.transport.sent.startswith(b"HTTP/1.1 408 ")
-        assert given.transport.is_ended
+        assert connection.transport.sent.startswith(b"HTTP/1.1 408 ")
+        assert connection.transport.is_ended
 
     play(work)
 
 
 def test_lists_are_in_the_order_of_their_deadlines() -> None:
-    """Who has waited longest comes first, and who goes on waiting stays where it is."""
+    """The longest waiting connection comes first, and one that keeps waiting stays in place."""
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop())
@@ -109,23 +108,23 @@ def test_lists_are_in_the_order_of_their_deadlines() -> None:
 
 
 def test_what_is_not_read_ends_the_connection() -> None:
-    """A body that nobody wanted, and that is not here yet, is not waited for; one that is here is dropped."""
+    """An unread body that has not arrived is not awaited; one that has arrived is dropped."""
 
     async def refuse(head: Head, exchange: Connection) -> None:
         exchange.respond(text_response("no", 401), head=False)
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop(), refuse)
-        given = Given(every)
+        connection = Given(every)
         post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
-        await given.give(post + b"abc" + post)
-        assert given.transport.sent.count(b"HTTP/1.1 401 ") == 2
-        assert given.transport.sent.count(b"connection: close") == 1
-        await given.give(b"abc" + GET)
-        assert given.transport.sent.count(b"HTTP/1.1 ") == 2
-        assert given.connection.is_lingering
-        await given.give(bytes(MAX_DROPPED))
-        assert given.transport.is_aborted
+        await connection.give(post + b"abc" + post)
+        assert connection.transport.sent.count(b"HTTP/1.1 401 ") == 2
+        assert connection.transport.sent.count(b"connection: close") == 1
+        await connection.give(b"abc" + GET)
+        assert connection.transport.sent.count(b"HTTP/1.1 ") == 2
+        assert connection.connection.is_lingering
+        await connection.give(bytes(MAX_DROPPED))
+        assert connection.transport.is_aborted
 
     play(work)
 
@@ -140,16 +139,16 @@ def test_no_more_is_read_than_is_served() -> None:
             await asyncio.wait_for(go_on.wait(), 60)
             await echo(head, exchange)
 
-        given = Given(connections(asyncio.get_running_loop(), wait))
+        connection = Given(connections(asyncio.get_running_loop(), wait))
         many = GET * (2 * MAX_RAW // len(GET))
-        await given.give(GET + many)
-        assert given.transport.is_paused
-        assert given.transport.sent == b""
+        await connection.give(GET + many)
+        assert connection.transport.is_paused
+        assert connection.transport.sent == b""
         go_on.set()
         async with asyncio.timeout(60):
-            while given.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):
+            while connection.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):
                 await settle()
-        assert not given.transport.is_paused
+        assert not connection.transport.is_paused
 
     play(work)
 
@@ -177,18 +176,18 @@ def test_slow_readers_hold_up_themselves() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop())
-        given = Given(every)
+        connection = Given(every)
         await settle()
-        given.connection.pause_writing()
-        await given.give(GET * 3)
-        assert given.transport.sent.count(b"HTTP/1.1 200") == 1
-        assert list(every.waiting["full"]) == [given.connection]
-        given.connection.resume_writing()
+        connection.connection.pause_writing()
+        await connection.give(GET * 3)
+        assert connection.transport.sent.count(b"HTTP/1.1 200") == 1
+        assert list(every.waiting["full"]) == [connection.connection]
+        connection.connection.resume_writing()
         await settle()
-        assert given.transport.sent.count(b"HTTP/1.1 200") == 3
-        given.connection.pause_writing()
-        given.connection.expire()
-        assert given.transport.is_aborted
+        assert connection.transport.sent.count(b"HTTP/1.1 200") == 3
+        connection.connection.pause_writing()
+        connection.connection.expire()
+        assert connection.transport.is_aborted
 
     play(work)
 
@@ -204,10 +203,10 @@ def test_answers_without_an_end() -> None:
 
     async def work() -> None:
         every = connections(asyncio.get_running_loop(), stream)
-        given, old, broken = Given(every), Given(every), Given(every)
-        await given.give(GET)
-        assert given.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
-        assert not given.transport.is_ended
+        connection, old, broken = Given(every), Given(every), Given(every)
+        await connection.give(GET)
+        assert connection.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+        assert not connection.transport.is_ended
         await old.give(GET.replace(b"1.1", b"1.0"))
         assert old.transport.sent.endswith(b"\r\n\r\nabc")
         assert old.transport.is_ended
@@ -224,38 +223,38 @@ def test_headers_cannot_end_their_line() -> None:
         exchange.respond(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
 
     async def work() -> None:
-        given = Given(connections(asyncio.get_running_loop(), inject))
-        await given.give(GET)
-        assert given.transport.sent == b""
-        assert given.transport.is_aborted
+        connection = Given(connections(asyncio.get_running_loop(), inject))
+        await connection.give(GET)
+        assert connection.transport.sent == b""
+        assert connection.transport.is_aborted
 
     play(work)
 
 
 def test_leaving_is_told() -> None:
-    """Whoever serves a request learns that the client sends no more, and that it is gone."""
-    heard: list[object] = []
+    """The handler of a request learns that the client sends no more, and that it has disconnected."""
+    events: list[object] = []
 
     async def work() -> None:
-        gone = asyncio.Event()
+        disconnected = asyncio.Event()
 
         async def listen(head: Head, exchange: Connection) -> None:
-            heard.append(await exchange.receive())
-            heard.append(await exchange.receive() if exchange.ended else None)
-            gone.set()
+            events.append(await exchange.receive())
+            events.append(await exchange.receive() if exchange.ended else None)
+            disconnected.set()
 
-        given = Given(connections(asyncio.get_running_loop(), listen))
-        await given.give(GET)
-        await given.end()
-        given.lose()
-        await asyncio.wait_for(gone.wait(), 60)
+        connection = Given(connections(asyncio.get_running_loop(), listen))
+        await connection.give(GET)
+        await connection.end()
+        connection.lose()
+        await asyncio.wait_for(disconnected.wait(), 60)
 
     play(work)
-    assert heard in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, LEFT])
+    assert events in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, LEFT])
 
 
 def test_the_same_head_is_read_once() -> None:
-    """And what is refused is refused each time; the memory is bounded."""
+    """A refused head is refused each time; the memory of the cache is bounded."""
     assert read_head(GET) is read_head(bytes(bytearray(GET)))
     for _ in range(2):
         with pytest.raises(heads.Refused):
@@ -267,9 +266,8 @@ def test_the_same_head_is_read_once() -> None:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port of this machine."""
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as found:
-        yield found.dup()
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield server.dup()
 
 
 async def _ask(port: int, context: ssl.SSLContext | None = None) -> bytes:
@@ -277,15 +275,15 @@ async def _ask(port: int, context: ssl.SSLContext | None = None) -> bytes:
         "127.0.0.1", port, ssl=context, server_hostname="localhost" if context else None
     )
     writer.write(GET)
-    found = await reader.read(15)
+    status = await reader.read(15)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return found
+    return status
 
 
 def test_too_many_connections(listener: socket.socket) -> None:
-    """The one that has been idle longest makes room; if none is idle, the new one is told to come again."""
+    """The connection that has been idle longest makes room; if none is idle, the new one is asked to retry."""
     port = listener.getsockname()[1]
 
     async def work() -> None:
@@ -317,7 +315,7 @@ def test_too_many_connections(listener: socket.socket) -> None:
 def test_silent_handshakes_make_room(
     new_loop: Callable[[], asyncio.AbstractEventLoop], listener: socket.socket
 ) -> None:
-    """Behind TLS the oldest of those that say nothing gives way, and its socket is closed."""
+    """Behind TLS the oldest connection with a silent handshake makes room, and its socket is closed."""
     port = listener.getsockname()[1]
     trusting = ssl.create_default_context(cafile=TLS / "cert.pem")
     certificate = Certificate(TLS / "cert.pem", TLS / "key.pem")
@@ -338,7 +336,7 @@ def test_silent_handshakes_make_room(
 
 
 def test_several_that_come_together_have_a_place_each(listener: socket.socket) -> None:
-    """Each has another idle connection make room, so none of them is refused."""
+    """Each new connection makes another idle one close, so none of them is refused."""
     port = listener.getsockname()[1]
 
     async def work() -> None:
@@ -388,7 +386,7 @@ def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCapture
             return getattr(listener, name)
 
         def accept(self) -> Any:  # noqa: ANN401 - as of a socket
-            """Takes a connection in, the second time."""
+            """Accepts a connection at the second attempt."""
             Poor.left -= 1
             if Poor.left >= 0:
                 raise OSError(24, "Too many open files")
@@ -407,7 +405,7 @@ def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCapture
 def test_a_new_certificate_is_taken_up(
     tmp_path: Path, listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Connections that come then get it; a bad one changes nothing, and strangers hinder nobody."""
+    """New connections get the new certificate; a bad one changes nothing, and strangers block no one."""
     port, chain, key = listener.getsockname()[1], tmp_path / "cert.pem", tmp_path / "key.pem"
     good = {path: (TLS / path.name).read_text() for path in (chain, key)}
     for path, text in good.items():

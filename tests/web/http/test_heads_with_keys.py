@@ -1,4 +1,4 @@
-"""Heads with an Idempotency-Key, which differs from head to head: read as all others are, and remembered without it."""
+"""Heads with an Idempotency-Key, which differs from head to head: parsed as all others, and cached without the key."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ KEY = st.text('abc0-"=: \t\u00e9\x01', max_size=8)
 
 
 def head(*lines: str) -> bytes:
-    """A head with these header lines."""
     return "\r\n".join(("POST /v1/a/q?x=1 HTTP/1.1", *lines, "", "")).encode("latin-1")
 
 
 def shown(found: Head) -> object:
-    """All that a head says."""
     fields = sorted([*found.fields, *([(b"idempotency-key", found.key)] if found.key else [])])
     return found.method, found.path, found.query, fields, found.length, found.is_old, found.keeps, found.expects
 
 
 def outcome(data: bytes, read: object) -> object:
-    """What a head is read as, or the status with which it is refused."""
+    """Returns the parsed head, or the status with which it is refused."""
     try:
         return shown(read(data))  # type: ignore[operator]
     except Refused as refused:
@@ -55,9 +53,9 @@ def test_the_key_counts_as_a_field(count: int) -> None:
 
 
 def test_remembered_once() -> None:
-    """Heads that differ in their keys alone are parsed once, share what is known of them, and take one place."""
+    """Heads that differ only in their keys are parsed once, share the result, and take one place."""
     heads._seen.clear()
-    found = [read_head(head(*LINES, f'idempotency-key: "{number}"')) for number in range(50)]
-    assert [each.key for each in found] == [b'"%d"' % number for number in range(50)]
+    parsed = [read_head(head(*LINES, f'idempotency-key: "{number}"')) for number in range(50)]
+    assert [each.key for each in parsed] == [b'"%d"' % number for number in range(50)]
     assert len(heads._seen) == 1
-    assert all(each.known is found[0].known for each in found)
+    assert all(each.known is parsed[0].known for each in parsed)

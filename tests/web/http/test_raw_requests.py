@@ -1,4 +1,4 @@
-"""What an HTTP/1.1 server owes (RFC 9110, 9112), byte by byte: one reading of each stream, or none."""
+"""HTTP/1.1 on the wire (RFC 9110, 9112), byte by byte: each stream has a single reading, or is refused."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ HOST = b"Host: x\r\n"
 GET = b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\n" + HOST + b"\r\n"
 LONGEST_CUT = 2048
-"""Bytes of a stream that is also given in two pieces, cut at every place."""
+"""Max bytes of a stream that is also sent in two pieces, cut at every position."""
 MUTATED, MUTATED_SLOWLY = 2_000, 100_000
-"""Streams that are spoiled at random."""
+"""Number of streams that are damaged at random."""
 
 
 def get(lines: bytes = b"", target: bytes = b"/a", version: bytes = b"HTTP/1.1") -> bytes:
-    """A request without a body."""
     return b"GET %b %b\r\n%b%b\r\n" % (target, version, HOST, lines)
 
 
 def post(lines: bytes, body: bytes = b"") -> bytes:
-    """A request with a body."""
     return b"POST /p HTTP/1.1\r\n%b%b\r\n%b" % (HOST, lines, body)
 
 
 def chunked(body: bytes) -> bytes:
-    """A request whose body comes in chunks."""
     return post(b"Transfer-Encoding: chunked\r\n", body)
 
 
@@ -129,7 +126,7 @@ LAST: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
     "1.0": (get(version=b"HTTP/1.0") + SMUGGLED, [OK]),
     "1.0 without Host": (b"GET /a HTTP/1.0\r\n\r\n" + SMUGGLED, [OK]),
 }
-"""What ends the connection; what follows is discarded."""
+"""Streams that end the connection; what follows is discarded."""
 BAD: dict[str, bytes] = {
     "no Host": b"GET /a HTTP/1.1\r\n\r\n",
     "two Hosts": get(b"Host: y\r\n"),
@@ -235,22 +232,22 @@ def test_requests(name: str) -> None:
 
     async def play() -> None:
         for pieces in _ways(data):
-            found = await outcome(pieces)
-            assert (_final(found.answers), found.closed) == (answers, False), pieces
+            result = await outcome(pieces)
+            assert (_final(result.answers), result.closed) == (answers, False), pieces
 
     asyncio.run(play())
 
 
 @pytest.mark.parametrize("name", LAST)
 def test_last_requests(name: str) -> None:
-    """They are answered, and what comes behind is not."""
+    """The last request of a connection is answered, and what follows is not."""
     data, answers = LAST[name]
 
     async def play() -> None:
         for pieces in _ways(data):
-            found = await outcome(pieces)
-            assert (found.answers, found.closed) == (answers, True), pieces
-            assert b"connection: close" in found.sent
+            result = await outcome(pieces)
+            assert (result.answers, result.closed) == (answers, True), pieces
+            assert b"connection: close" in result.sent
 
     asyncio.run(play())
 
@@ -262,8 +259,8 @@ def test_refused(name: str) -> None:
 
     async def play() -> None:
         for pieces in _ways(data):
-            found = await outcome([*pieces, SMUGGLED], end=True)
-            assert ([status for status, _ in found.answers], found.closed) == ([400], True), pieces
+            result = await outcome([*pieces, SMUGGLED], end=True)
+            assert ([status for status, _ in result.answers], result.closed) == ([400], True), pieces
             behind = await outcome([GET, *pieces])
             assert behind.answers[0] == OK
 
@@ -274,25 +271,25 @@ def test_refused(name: str) -> None:
 def test_too_long(name: str) -> None:
     """What is too long is refused before its end has come."""
     data, status = TOO_LONG[name]
-    found = asyncio.run(outcome([data]))
-    assert ([one for one, _ in found.answers], found.closed) == ([status], True)
+    result = asyncio.run(outcome([data]))
+    assert ([one for one, _ in result.answers], result.closed) == ([status], True)
 
 
 def test_heads_only() -> None:
-    """The answer to a HEAD says how long it would be, and is that long."""
-    found = asyncio.run(outcome([GET.replace(b"GET", b"HEAD") + GET]))
-    first, _, rest = found.sent.partition(b"\r\n\r\n")
+    """The answer to a HEAD has the length of the body that a GET would have."""
+    result = asyncio.run(outcome([GET.replace(b"GET", b"HEAD") + GET]))
+    first, _, rest = result.sent.partition(b"\r\n\r\n")
     assert b"content-length: 7" in first
     assert rest.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_the_body_is_asked_for_once_it_is_wanted() -> None:
-    """Who waits for leave gets it; who is of HTTP/1.0 does not wait."""
+    """A client that waits for 100 Continue gets it; one of HTTP/1.0 does not wait."""
 
     async def play() -> None:
         lines = b"Expect: 100-continue\r\nContent-Length: 3\r\n"
-        found = await outcome([post(lines), b"abc"])
-        assert found.sent.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+        result = await outcome([post(lines), b"abc"])
+        assert result.sent.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
         old = await outcome([post(lines).replace(b"HTTP/1.1", b"HTTP/1.0"), b"abc"])
         assert old.answers == [(200, "POST /p abc")]
 
@@ -300,7 +297,7 @@ def test_the_body_is_asked_for_once_it_is_wanted() -> None:
 
 
 def test_half_closed() -> None:
-    """Whoever sends no more is answered what was received whole."""
+    """A client that has closed its side is answered every complete request."""
 
     async def play() -> None:
         assert (await outcome([GET + GET], end=True)).answers == [OK, OK]
@@ -311,20 +308,19 @@ def test_half_closed() -> None:
 
 
 def _spoil(rng: random.Random, data: bytes) -> bytes:
-    """Changes some bytes of a stream."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
-        at = rng.randrange(len(found) + 1)
+        index = rng.randrange(len(damaged) + 1)
         match rng.randrange(4):
             case 0:
-                found[at : at + 1] = bytes((rng.randrange(256),))
+                damaged[index : index + 1] = bytes((rng.randrange(256),))
             case 1:
-                del found[at : at + rng.randrange(1, 8)]
+                del damaged[index : index + rng.randrange(1, 8)]
             case 2:
-                found[at:at] = rng.choice((b"\r", b"\n", b"\r\n", b"\0", b":", b" ", b"0", b"\xff", b"chunked"))
+                damaged[index:index] = rng.choice((b"\r", b"\n", b"\r\n", b"\0", b":", b" ", b"0", b"\xff", b"chunked"))
             case _:
-                found[at:at] = found[rng.randrange(len(found) + 1) :][:40]
-    return bytes(found)
+                damaged[index:index] = damaged[rng.randrange(len(damaged) + 1) :][:40]
+    return bytes(damaged)
 
 
 def _spoiled(seed: int, count: int) -> None:
@@ -335,27 +331,27 @@ def _spoiled(seed: int, count: int) -> None:
     async def play() -> None:
         for number in range(count):
             data = _spoil(rng, b"".join(rng.choices(streams, k=rng.choice((1, 2)))))
-            at = rng.randrange(len(data) + 1)
-            found = await outcome([data[:at], data[at:]], end=True)
-            assert {status for status, _ in found.answers} <= {100, 200, 204, 400, 408, 414, 431}, (number, data)
+            cut = rng.randrange(len(data) + 1)
+            result = await outcome([data[:cut], data[cut:]], end=True)
+            assert {status for status, _ in result.answers} <= {100, 200, 204, 400, 408, 414, 431}, (number, data)
 
     asyncio.run(play())
 
 
 def test_spoiled_streams() -> None:
-    """Whatever comes, there is no crash, no hang, and no task left."""
+    """No stream causes a crash, a hang, or a task that stays."""
     _spoiled(1, MUTATED)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_spoiled_streams() -> None:
-    """The same for a hundred thousand that nobody has seen before."""
+    """The same holds for a hundred thousand random streams."""
     _spoiled(random.SystemRandom().randrange(1 << 32), MUTATED_SLOWLY)
 
 
 def _ways(data: bytes) -> list[list[bytes]]:
-    """Returns a stream whole, and in two pieces, cut at every place unless it is long."""
+    """Yields a stream whole, and in two pieces, cut at every position unless it is long."""
     cuts = range(1, len(data)) if len(data) <= LONGEST_CUT else ()
     return [[data], *([data[:at], data[at:]] for at in cuts)]
 

@@ -1,4 +1,4 @@
-"""The rule by which workers that have ended start again, without processes."""
+"""The rule by which ended workers are restarted, without processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_rule(ends: list[tuple[int, float]], seconds: float, *, was_up: bool
 
 
 def test_one_that_failed_first_starts_when_another_is_up() -> None:
-    """The settings can be used, so it was something else."""
+    """If another worker started, the settings work, so the failure had another cause."""
     restarts = Restarts()
     restarts.end(1, FAILED, 0.1, 5.0)
     assert restarts.pop_due(6.0) == []

@@ -32,7 +32,7 @@ json_values = st.recursive(
 
 @given(value=json_values.filter(lambda value: value is not None and value != ""))
 def test_any_json_value_is_shown_as_itself(owner: Caller, value: Any) -> None:  # noqa: ANN401
-    """A body that is JSON comes back as the value that was posted."""
+    """A JSON body comes back as the value that was posted."""
     owner.send_form("POST", "", queue_name="q")
     [posted] = owner.batch("q", {"body": value}).messages
     [read] = owner.get(f"q/{posted['partition']}:{posted['key']}").messages
@@ -121,10 +121,10 @@ def test_all_or_nothing_and_every_error_is_named(owner: Caller) -> None:
         "6.message_key": '"5" is not a string',
         "6.encoding": '"hex" is not one of base64',
         "7.headers": '"a b" is not a header name',
-        "7.content_type": "A content type has no control characters",
+        "7.content_type": "A content type must not have control characters",
         "8.body": "Is not base64",
         "9.body": "Is not base64",
-        "10.headers": "A header has no control characters",
+        "10.headers": "A header must not have control characters",
         "11.partition": '"true" is not a number',
         "11.ttl": '"[]" is not a number',
         "11.headers": '"a" is not an object',
@@ -180,5 +180,5 @@ def test_fields_of_an_item_have_bounds_together(owner: Caller) -> None:
     owner.create("q")
     assert owner.batch("q", {"body": ["x" * 140_000], "unknown": "y" * 120_000}).status == 201
     reply = owner.batch("q", {"body": ["x"]}, {"body": ["x"], "unknown": "y" * 132_000})
-    assert (reply.status, reply.errors) == (400, {"1": "Longer than maximum length 131072 bytes beside its body"})
+    assert (reply.status, reply.errors) == (400, {"1": "Longer than maximum length 131072 bytes without its body"})
     assert len(owner.get("q").messages) == 1

@@ -14,7 +14,6 @@ OTHER = "0123456789ab11e88000000000000002"
 
 @pytest.fixture
 def queue(owner: Caller) -> str:
-    """A queue with three partitions."""
     return owner.create("q", partitions=3)
 
 
@@ -35,7 +34,7 @@ def test_put_keeps_what_is_given(owner: Caller, queue: str) -> None:
 
 @pytest.mark.parametrize("partition", [0, 4, 201])
 def test_partitions_beyond_the_queue(owner: Caller, queue: str, partition: int) -> None:
-    """Nothing can be put into a partition that is not there; reading and deleting there finds nothing."""
+    """Nothing can be put into a partition that does not exist; reading and deleting there finds nothing."""
     reply = owner("PUT", f"{queue}/{ID},{partition}:{ID}", "x")
     assert (reply.status, list(reply.errors)) == (400, ["partition"])
     assert owner.get(f"{queue}/{ID},{partition}:{ID}").messages == []
@@ -43,7 +42,7 @@ def test_partitions_beyond_the_queue(owner: Caller, queue: str, partition: int) 
 
 
 def test_put_refuses_like_post(owner: Caller, queue: str) -> None:
-    """Empty bodies, bad TTLs and long bodies are refused, and so are headers for posts alone, such as X-Partition."""
+    """Empty bodies, bad TTLs and long bodies are refused, and so are headers of posts, such as X-Partition."""
     assert owner("PUT", f"{queue}/{ID}", "", headers={"X-TTL": "0"}).errors == {
         "body": "Required",
         "ttl": "0 is less than minimum value 1",
@@ -73,10 +72,10 @@ def test_forms_of_ids(owner: Caller, queue: str, path: str) -> None:
 
 
 def test_missing_ones_are_left_out(owner: Caller, queue: str) -> None:
-    """A fetch gives what is there, in the order asked; deleting what is not there is a success."""
+    """A fetch returns existing messages in the requested order; deleting a missing one is a success."""
     owner("PUT", f"{queue}/{OTHER},{ID}", "x")
-    found = owner.get(f"{queue}/{OTHER},3:{ID},{ID}").messages
-    assert [message["message_id"] for message in found] == [OTHER, ID]
+    messages = owner.get(f"{queue}/{OTHER},3:{ID},{ID}").messages
+    assert [message["message_id"] for message in messages] == [OTHER, ID]
     assert owner("DELETE", f"{queue}/3:{ID}").json == {"status": "ok"}
 
 
@@ -109,7 +108,7 @@ def test_raw_takes_one_id_that_exists(owner: Caller, queue: str) -> None:
     ("encoding", "body", "errors"),
     [
         ("xml", "[1]", {"encoding": '"xml" is not one of json'}),
-        ("json", "[1", {"body": "Is no JSON that others could read"}),
+        ("json", "[1", {"body": "Is not JSON that every reader can parse"}),
         ("json", "", {"body": "Required"}),
         ("json", '""', {"body": "Required"}),
     ],

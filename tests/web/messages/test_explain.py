@@ -1,4 +1,4 @@
-"""Why a message is not read or claimed, over HTTP: each reason where it holds, and only there."""
+"""Why a message cannot be read or claimed, over HTTP: each reason is given where it holds, and only there."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ ROOT = Path(__file__).parents[3]
 
 
 def explained(caller: Caller, place: str) -> dict[str, Any]:
-    """The answer about a message."""
     reply = caller.get(f"q/explain/{place}")
     assert reply.status == 200, reply
-    found: dict[str, Any] = reply.json
-    return found
+    explanation: dict[str, Any] = reply.json
+    return explanation
 
 
 def codes(caller: Caller, place: str) -> list[str]:
-    """The reasons, as words."""
     return [reason["code"] for reason in explained(caller, place)["reasons"]]
 
 
 def posted(caller: Caller, body: str = "x", **headers: str) -> str:
-    """Posts a message to partition 2; returns its place."""
+    """Posts a message to partition 2; returns its partition and id."""
     return f"2:{caller.post('q', body, X_Partition='2', **headers)['key']}"
 
 
 @pytest.fixture
 def q(owner: Caller) -> str:
-    """A queue of two partitions."""
     owner.create("q", partitions=2)
     return "q"
 
@@ -48,14 +45,14 @@ def test_a_queue(owner: Caller, q: str) -> None:
     posted(owner, X_Delay="600")
     for number in range(25):
         owner.send_json("PUT", f"q/offsets/g{number:02}", {"partitions": {"2": {"offset": place[2:]}}})
-    found = owner.get("q/explain").json
-    assert found["partitions"]["1"]["shown"] == "nothing: it is empty"
-    assert found["partitions"]["2"]["shown"].startswith("a part, all from ")
-    assert (found["partitions"]["2"]["count"], found["partitions"]["2"]["claimed"]) == (2, 0)
-    assert (found["queue"]["count"], found["backlog"]["delayed"], found["claims_refused"]) == (2, 1, None)
-    assert [group["group"] for group in found["groups"]] == [f"g{number:02}" for number in range(20)]
-    assert "Group g00 has 0 messages left." in found["sentences"]
-    assert "5 more groups have offsets." in found["sentences"]
+    answer = owner.get("q/explain").json
+    assert answer["partitions"]["1"]["shown"] == "nothing: it is empty"
+    assert answer["partitions"]["2"]["shown"].startswith("a part, all from ")
+    assert (answer["partitions"]["2"]["count"], answer["partitions"]["2"]["claimed"]) == (2, 0)
+    assert (answer["queue"]["count"], answer["backlog"]["delayed"], answer["claims_refused"]) == (2, 1, None)
+    assert [group["group"] for group in answer["groups"]] == [f"g{number:02}" for number in range(20)]
+    assert "Group g00 is 0 messages behind." in answer["sentences"]
+    assert "5 more groups have offsets." in answer["sentences"]
     owner.create("wide", partitions=200)
     for name in "abcd":
         owner.send_json("PUT", f"wide/offsets/{name}", {"partitions": {"1": {"offset": place[2:]}}})
@@ -72,21 +69,21 @@ def test_the_page_has_every_code() -> None:
 def test_a_message_that_reads_show(owner: Caller, q: str) -> None:
     """It is readable, and expires when its TTL ends; an id alone is found in any partition."""
     place = posted(owner, X_TTL="60")
-    found = explained(owner, place.partition(":")[2])
-    assert (found["stored"], found["readable"], found["message_id"]) == (True, True, place[2:])
-    readable, expires = found["reasons"]
+    explanation = explained(owner, place.partition(":")[2])
+    assert (explanation["stored"], explanation["readable"], explanation["message_id"]) == (True, True, place[2:])
+    readable, expires = explanation["reasons"]
     assert (readable["code"], readable["partition"]) == ("readable", 2)
     assert expires["code"] == "expires"
-    assert expires["at"] - float(found["timestamp"]) == pytest.approx(60)
+    assert expires["at"] - float(explanation["timestamp"]) == pytest.approx(60)
 
 
 def test_a_delayed_message(owner: Caller, q: str, clock: Clock) -> None:
     """Until it is due the moment is named; then reads show it, as soon as they do."""
     place = posted(owner, X_Delay="100")
-    found = explained(owner, place)
-    assert (found["stored"], found["readable"]) == (True, False)
-    assert found["reasons"][0]["code"] == "delayed"
-    assert found["reasons"][0]["at"] == pytest.approx(float(found["timestamp"]))
+    explanation = explained(owner, place)
+    assert (explanation["stored"], explanation["readable"]) == (True, False)
+    assert explanation["reasons"][0]["code"] == "delayed"
+    assert explanation["reasons"][0]["at"] == pytest.approx(float(explanation["timestamp"]))
     clock.advance(101)
     assert codes(owner, place) == ["readable", "expires"]
 
@@ -106,8 +103,8 @@ def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> N
     [again] = owner.claim(limit=1, ttl=30)
     assert "delivered 2 times." in explained(owner, place)["reasons"][-1]["text"]
     assert owner.send_json("POST", "q/claims/ack", {"receipts": [again["receipt"]]}).status == 200
-    found = explained(owner, place)
-    assert (found["reasons"][-1]["code"], found["readable"]) == ("done", True)
+    explanation = explained(owner, place)
+    assert (explanation["reasons"][-1]["code"], explanation["readable"]) == ("done", True)
 
 
 def test_a_deleted_message_that_was_claimed(owner: Caller, q: str) -> None:
@@ -126,14 +123,14 @@ def test_a_dedup_queue(owner: Caller) -> None:
 
 
 def test_expired_and_never_there(owner: Caller, q: str, clock: Clock) -> None:
-    """An id that is not there is explained by its time: the queue's TTL, the queue's age, the future."""
+    """A missing id is explained by its time: the queue's TTL, the queue's age, the future."""
     place = posted(owner, X_TTL="10")
     clock.advance(20)
     assert codes(owner, place) == ["absent", "no_trace"]
     clock.advance(4 * 86_400)
-    found = explained(owner, place)
-    assert [reason["code"] for reason in found["reasons"]] == ["absent", "expired", "no_trace"]
-    assert found["reasons"][1]["at"] == pytest.approx(float(found["timestamp"]) + 259_200)
+    explanation = explained(owner, place)
+    assert [reason["code"] for reason in explanation["reasons"]] == ["absent", "expired", "no_trace"]
+    assert explanation["reasons"][1]["at"] == pytest.approx(float(explanation["timestamp"]) + 259_200)
     low = place[-16:]
     old = ids.to_hex((clock() - (MAX_TTL + 9) * ids.TICKS_PER_SECOND, ids.parse_low(low)))
     assert codes(owner, old) == ["absent", "older_than_queue", "expired", "no_trace"]

@@ -1,4 +1,4 @@
-"""Posting with an Idempotency-Key: once, however often the request is repeated."""
+"""Posts with an Idempotency-Key: stored once, however often the request is repeated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ MARK = "Idempotent-Replayed"
 
 
 def keyed(caller: Caller, queue: str, body: str = "x", key: str = "a", **headers: str) -> Reply:
-    """Posts one message under a key."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return caller("POST", queue, body, headers={"Idempotency-Key": key, **named})
 
@@ -66,7 +65,7 @@ def test_another_post(owner: Caller, other: dict[str, str]) -> None:
     owner.create("q", partitions=2)
     first = keyed(owner, "q")
     refused = keyed(owner, "q", **({"body": "x"} | other))
-    if other.get("body") == '"x"':  # The text of a JSON string is that text.
+    if other.get("body") == '"x"':  # A JSON string is the same text.
         assert refused.headers[MARK] == "true"
         return
     assert refused.status == 422
@@ -102,7 +101,7 @@ def test_forms_of_a_key(owner: Caller) -> None:
     ["", " ", '""', '"', 'a"b', '"a', "a,b", '"a","b"', '"a";b=1', "a b", "a\\b", '"a\\b"', "a" * 256, '"\t"', "\x7f"],
 )
 def test_what_is_no_key(owner: Caller, key: str) -> None:
-    """What is no key is refused by its name, and nothing is stored."""
+    """An invalid key is refused by name, and nothing is stored."""
     owner.create("q")
     refused = keyed(owner, "q", key=key)
     assert refused.status == 400
@@ -159,8 +158,8 @@ def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) ->
             return [await request.to(gateway) for request in requests]
 
         with replace(bridge.run, blocked):
-            found: list[Reply] = running(app)(work)
-        return found
+            replies: list[Reply] = running(app)(work)
+        return replies
 
     first, again, other, bad = answers(
         Request(body=b"x", headers=key),
@@ -170,7 +169,7 @@ def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) ->
     )
     assert [first.status, again.status, other.status, bad.status] == [201, 201, 422, 400]
     names = [{name.lower(): value for name, value in reply.headers.items()} for reply in (first, again)]
-    assert [MARK.lower() in found for found in names] == [False, True]
+    assert [MARK.lower() in replies for replies in names] == [False, True]
     assert first.body == again.body
 
     async def change(*_: object, **__: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""JSON of callers is checked without being built: what is refused, and how much memory that takes."""
+"""JSON of callers is checked without being built: what is refused, and how much memory the check takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRINGS = [b"a", rb"\"", rb"\\", rb"\\\"[", b"[{", b"}]", b",", b"1e999", b"\\u0
 
 
 def refused(raw: bytes) -> bool:
-    """Whether decoding a value would refuse it, or it is too deep."""
+    """Returns whether decoding a value would fail, or the value is nested too deeply."""
     try:
         level = [decode_any(raw)]
     except JSON_ERRORS:
@@ -46,7 +46,6 @@ def refused(raw: bytes) -> bool:
 
 
 def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Values made of others, some of them much deeper."""
     lists = st.lists(inner, max_size=4).map(lambda some: b"[" + b", ".join(some) + b"]")
     objects = st.lists(inner, max_size=4).map(
         lambda some: b"{" + b",".join(b'"%d": %b' % (n, one) for n, one in enumerate(some)) + b"}"
@@ -83,39 +82,33 @@ def test_a_list_is_read_up_to_its_longest() -> None:
 
 
 def batch(body: bytes) -> object:
-    """Reads a batch of version 1."""
     return read_batch(body, LIMITS, QUEUE, blank_request())
 
 
 def _sent(body: bytes) -> Request:
-    """Returns a request with a JSON body."""
     request = blank_request(content_type="application/json")
     request.body = body
     return request
 
 
 def item(body: bytes) -> object:
-    """Reads an item of RQMS."""
     return rqms._draft(_sent(body), "x")
 
 
 def ticket(body: bytes) -> object:
-    """Reads a ticket of RQMS."""
     return rqms._revision(body)
 
 
 def ids(body: bytes) -> object:
-    """Reads message ids of EmoDB."""
     return requests.read_ids(_sent(body), LIMITS)
 
 
 def message(body: bytes) -> object:
-    """Reads a message of EmoDB."""
     return requests.read_message(_sent(body), LIMITS)
 
 
 def many(piece: bytes, size: int) -> bytes:
-    """A list of about so many bytes."""
+    """Returns a list of about this many bytes."""
     return b"[" + piece * ((size - 200) // len(piece)) + b"{}]"
 
 

@@ -1,4 +1,4 @@
-"""What means nothing in a request is said, and a request that is malformed costs no read of its queue."""
+"""Meaningless fields of a request are reported, and a malformed request does not read its queue."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ MEANINGLESS: dict[str, tuple[Case, str]] = {
         "0.tll",
     ),
 }
-"""Requests, and the name in each that means nothing."""
+"""Requests, and the meaningless field in each."""
 
 
 def ask(owner: Caller, case: tuple[str, str, Any, dict[str, str]], **query: object) -> Any:  # noqa: ANN401 - a reply
-    """Sends a request of the table."""
     method, path, content, headers = case
     if content is None:
         return owner(
             method, path, b"x" * (path == "q"), headers={k.replace("_", "-"): v for k, v in headers.items()}, **query
         )
-    asked = f"{path}?strict=1" if query else path
-    return owner.send_json(method, asked, content, **headers)
+    target = f"{path}?strict=1" if query else path
+    return owner.send_json(method, target, content, **headers)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
@@ -94,7 +93,7 @@ def test_what_would_change_the_meaning_is_refused(owner: Caller, method: str, pa
 
 
 def test_headers_of_clients_and_proxies(owner: Caller) -> None:
-    """What proxies and browsers add is no reason for a warning, and strict takes it."""
+    """Headers that proxies and browsers add cause no warning, and strict accepts them."""
     owner.create("q")
     names = "X-Forwarded-For X-Real-IP X-Request-Id X-Amzn-Trace-Id X-Api-Key Traceparent Sec-Fetch-Mode Cookie Origin"
     headers = dict.fromkeys(names.split(), "1")
@@ -110,7 +109,7 @@ def test_fields_of_lists_are_known(owner: Caller) -> None:
 
 
 def test_a_malformed_body_costs_no_read_of_its_queue(owner: Caller, between: InterposedStore) -> None:
-    """What no row of a queue could make right is refused by what is known of the queue."""
+    """A body that no row of a queue could make valid is refused with the cached row."""
     owner.create("q")
     owner.post("q", "x")
     reads: list[str] = []

@@ -1,4 +1,4 @@
-"""Posting one message: bodies, headers, and where it goes."""
+"""Posting one message: bodies, headers, and the partition it goes to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
 
 def decoded(message: dict[str, object]) -> bytes:
-    """The bytes of a message's body as an answer shows it."""
+    """Returns the bytes of a message's body as an answer shows it."""
     body = message["body"]
     assert isinstance(body, str)
     return base64.b64decode(body) if message.get("encoding") == "base64" else body.encode()
@@ -46,7 +46,7 @@ def test_post_answers_with_the_place(owner: Caller) -> None:
 
 @given(body=st.binary(min_size=1, max_size=200) | st.text(min_size=1).map(str.encode))
 def test_any_bytes_come_back(owner: Caller, body: bytes) -> None:
-    """Whatever bytes are posted come back byte for byte: from ranges, by id, and raw."""
+    """All bytes come back byte for byte: from ranges, by id, and raw."""
     owner("POST", "", "queue_name=q", headers={"Content-Type": "application/x-www-form-urlencoded"})
     posted = owner.post("q", body)
     name = f"q/{posted['partition']}:{posted['key']}"
@@ -92,7 +92,7 @@ def test_too_many_or_too_long_headers_are_refused(owner: Caller) -> None:
 
 
 def test_headers_choose_partition_and_ttl(owner: Caller, clock: Clock) -> None:
-    """X-Partition picks the partition, X-TTL the seconds until the message is gone."""
+    """X-Partition picks the partition, X-TTL the seconds until the message expires."""
     owner.create("q", partitions=3)
     posted = owner.post("q", "x", X_Partition=" 3 ", X_TTL="10")
     assert posted["partition"] == 3
@@ -122,7 +122,7 @@ def test_after_orders(owner: Caller) -> None:
 
 
 def test_every_bad_header_is_named(owner: Caller) -> None:
-    """All bad headers are told together, and nothing is stored."""
+    """All bad headers are reported together, and nothing is stored."""
     owner.create("q", partitions=2)
     headers = {"X-TTL": "1e9", "X-Partition": "4", "X-Delay": "-1", "X-After": "z", "X-Message-Key": "k" * 257}
     reply = owner("POST", "q", "", headers=headers)
@@ -186,7 +186,7 @@ def test_body_limit_is_kept_before_reading(owner: Caller, limits: Limits) -> Non
     ],
 )
 def test_compressed_bodies_are_refused(owner: Caller, method: str, path: str, kind: str) -> None:
-    """A body that would have to be decoded is 415, so that nobody reads compressed bytes as a message."""
+    """A body that would have to be decoded is 415, so that no reader takes compressed bytes for a message."""
     owner.create("q")
     for coding in ("gzip", "br", "identity, gzip", "x" * 1000):
         reply = owner(method, path, gzip.compress(b"{}"), headers={"Content-Type": kind, "Content-Encoding": coding})
@@ -197,7 +197,7 @@ def test_compressed_bodies_are_refused(owner: Caller, method: str, path: str, ki
 
 @pytest.mark.parametrize("coding", ["", "identity", " Identity ,"])
 def test_bodies_that_are_said_to_be_as_they_are(owner: Caller, coding: str) -> None:
-    """``identity`` is no coding."""
+    """``identity`` is accepted: it does not encode the body."""
     owner.create("q")
     assert owner("POST", "q", "plain", headers={"Content-Encoding": coding}).status == 201
     assert owner.get("q").bodies == ["plain"]

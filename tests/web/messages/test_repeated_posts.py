@@ -19,7 +19,7 @@ from tests.web.caller import Caller
 
 @pytest.fixture
 def undoing(store: Store, between: InterposedStore) -> Callable[[int], list[str]]:
-    """Has so many posts be undone; returns the names of all calls that posts make from then on."""
+    """Undoes this many posts; returns the list of calls that posts make from then on."""
     calls: list[str] = []
 
     def undo(times: int) -> list[str]:
@@ -27,7 +27,7 @@ def undoing(store: Store, between: InterposedStore) -> Callable[[int], list[str]
             calls.append(method.__name__)
             if len(calls) > times:
                 return await method(*args, **how)
-            raise WriteUndone("Cassandra took too long; the message is taken back")
+            raise WriteUndone("Cassandra wrote the message too late; the write is undone")
 
         between.instead(Messages.append, partial(append, store.messages.append))
         between.instead(KeyedPosts.append_once, partial(append, store.keyed_posts.append_once))
@@ -54,7 +54,7 @@ def test_one_message(owner: Caller, undoing: Callable[[int], list[str]], headers
 
 
 def test_both_fail(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
-    """After two attempts the answer is what it was after one: 503, nothing stored, and when to try again."""
+    """After two attempts the answer is the same as after one: 503, nothing stored, and when to retry."""
     owner.create("q")
     calls = undoing(9)
     reply = owner("POST", "q", "x")

@@ -1,4 +1,4 @@
-"""The requests of the original client, queuey-py, exactly as it makes them, and what it needs of the answers."""
+"""The requests of the original client, queuey-py, exactly as it sends them, and what it needs of the answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.web.conftest import KEY
 
 
 class OriginalClient:
-    """Makes the original client's requests: which headers, which bodies, which trailing slashes."""
+    """Sends the original client's requests: same headers, bodies and trailing slashes."""
 
     def __init__(self, app: App) -> None:
         self.caller = Caller(app, f"Application {KEY}")
@@ -44,15 +44,12 @@ class OriginalClient:
         return self._send("POST", url, params, data, headers or {})
 
     def put(self, url: str = "", data: str = "", headers: dict[str, str] | None = None) -> Reply:
-        """PUT."""
         return self._send("PUT", url, None, data, headers or {})
 
     def delete(self, url: str = "") -> Reply:
-        """DELETE."""
         return self._send("DELETE", url, None, "", {})
 
     def create_queue(self, partitions: int = 1, queue_name: str | None = None) -> str:
-        """Creates a queue and returns its name."""
         data: dict[str, Any] = {"partitions": partitions}
         if queue_name is not None:
             data["queue_name"] = queue_name
@@ -64,19 +61,18 @@ class OriginalClient:
     def messages(
         self, queue: str, partition: int | str = 1, since: str | None = None, limit: int = 100, order: str = "ascending"
     ) -> list[dict[str, Any]]:
-        """Reads messages, leaving out the one that since names."""
+        """Reads messages, without the message that ``since`` names."""
         params: dict[str, Any] = {"limit": limit, "order": order, "partitions": partition}
         if since is not None:
             params["since"] = since
         response = self.get(queue, params)
         assert response.status == 200
-        found: list[dict[str, Any]] = json.loads(response.text)["messages"]
-        return [message for message in found if message["message_id"] != since]
+        messages_read: list[dict[str, Any]] = json.loads(response.text)["messages"]
+        return [message for message in messages_read if message["message_id"] != since]
 
 
 @pytest.fixture
 def client(app: App) -> OriginalClient:
-    """The original client."""
     return OriginalClient(app)
 
 
@@ -86,7 +82,7 @@ def test_connect(client: OriginalClient) -> None:
 
 
 def test_create_queue(client: OriginalClient) -> None:
-    """It creates queues by form, named or not, and reads the name from the answer; again is no error."""
+    """It creates queues by form, named or not, and reads the name from the answer; a repeat is not an error."""
     assert client.create_queue(queue_name="mine") == "mine"
     assert client.create_queue(queue_name="mine") == "mine"
     assert len(client.create_queue(partitions=3)) == 32
@@ -103,8 +99,8 @@ def test_messages(client: OriginalClient) -> None:
     first = client.messages(name, limit=3)
     assert [m["body"] for m in first] == ["m0", "m1", "m2"]
     assert {m["partition"] for m in first} == {1}
-    rest = client.messages(name, since=first[-1]["message_id"])
-    assert [m["body"] for m in rest] == ["m3", "m4"]
+    following = client.messages(name, since=first[-1]["message_id"])
+    assert [m["body"] for m in following] == ["m3", "m4"]
     assert [m["body"] for m in client.messages(name, since=first[-1]["timestamp"])] == ["m2", "m3", "m4"]
     assert [m["body"] for m in client.messages(name, order="descending", limit=2)] == ["m4", "m3"]
     assert [m["body"] for m in client.messages(name, partition="2,1", limit=1)] == ["other", "m0"]
@@ -121,7 +117,7 @@ def test_batches(client: OriginalClient) -> None:
 
 
 def test_text_beyond_ascii(client: OriginalClient) -> None:
-    """Every JSON answer with text names its charset: the client's HTTP library guesses when there is none, wrongly."""
+    """Every JSON answer with text names its charset: without one the client's HTTP library guesses, wrongly."""
     name = client.create_queue()
     body = "Ærøskøbing, 東京"
     key = client.post(name, data=[body]).messages[0]["key"]

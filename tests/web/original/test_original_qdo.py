@@ -1,4 +1,4 @@
-"""The requests of the original Qdo worker, exactly as it makes them."""
+"""The requests of the original Qdo worker, exactly as it sends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUS_PARTITIONS = 7
 
 
 class OriginalWorker:
-    """Does what a worker of the original does with Queuey, one message at a time."""
+    """Does what an original worker does with Queuey, one message at a time."""
 
     def __init__(self, client: OriginalClient, fail_on: str = "") -> None:
         self.client = client
@@ -25,7 +25,6 @@ class OriginalWorker:
         self.status: dict[str, tuple[int, str]] = {}
 
     def start(self) -> list[str]:
-        """Finds the partitions, creates its own queues, and loads how far it was."""
         assert self.client.caller("HEAD", "/__heartbeat__").status == 200
         listed = self.client.get(params={"details": True}).json["queues"]
         names = [q["queue_name"] for q in listed]
@@ -50,16 +49,16 @@ class OriginalWorker:
         reply = self.client.get(f"qdo_status/{place}{quote(':')}{name}")
         [message] = reply.messages
         assert isinstance(message["body"], str)
-        found: str | None = json.loads(message["body"])["processed"] or None
-        return found
+        position: str | None = json.loads(message["body"])["processed"] or None
+        return position
 
     def step(self, partition: str) -> bool:
-        """Takes one message of a partition, works on it, and records it; tells whether there was one."""
+        """Takes one message of a partition, processes it, and records it; returns whether the partition had one."""
         queue, _, number = partition.partition("-")
-        found = self.client.messages(queue, partition=int(number), since=self.processed(partition), limit=2)
-        if not found:
+        messages = self.client.messages(queue, partition=int(number), since=self.processed(partition), limit=2)
+        if not messages:
             return False
-        message = found[0]
+        message = messages[0]
         if message["body"] == self.fail_on:
             message["queue"] = partition
             assert self.client.post("qdo_error", data=json.dumps(message), headers=MONTH).status == 201
@@ -69,7 +68,7 @@ class OriginalWorker:
         return True
 
     def record(self, partition: str, number: int, processed: str) -> None:
-        """Puts the status message, at an id that the first worker of the partition makes up."""
+        """Writes the status message, at an id that the first worker of the partition chooses."""
         place, name = self.status.setdefault(partition, ((number - 1) % STATUS_PARTITIONS + 1, uuid.uuid1().hex))
         body = json.dumps({"partition": partition, "processed": processed, "last_worker": "host-1"})
         reply = self.client.put(f"qdo_status/{place}{quote(':')}{name}", data=body, headers=MONTH)
@@ -79,11 +78,11 @@ class OriginalWorker:
 @pytest.fixture
 def client(app: App) -> OriginalClient:
     """The original client, with a queue of nine messages over three partitions."""
-    found = OriginalClient(app)
-    found.create_queue(partitions=3, queue_name="jobs")
+    original = OriginalClient(app)
+    original.create_queue(partitions=3, queue_name="jobs")
     for number in range(9):
-        found.post("jobs", data=f"job {number}", headers={"X-Partition": str(number % 3 + 1)})
-    return found
+        original.post("jobs", data=f"job {number}", headers={"X-Partition": str(number % 3 + 1)})
+    return original
 
 
 def test_a_worker_does_every_job_once(client: OriginalClient) -> None:
@@ -101,7 +100,7 @@ def test_a_worker_does_every_job_once(client: OriginalClient) -> None:
 
 
 def test_a_worker_goes_on_where_another_stopped(client: OriginalClient) -> None:
-    """What a worker recorded, the next one finds; the worker's own queues are not taken for work."""
+    """The next worker finds what a worker recorded; the worker's own queues are not processed as work."""
     first = OriginalWorker(client)
     first.start()
     assert first.step("jobs-1")

@@ -1,4 +1,4 @@
-"""Early messages over HTTP: of pages, of long polls, and of streams."""
+"""Early messages over HTTP: in pages, long polls, and streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ HOUR = 3600.0
 
 @pytest.fixture
 def run(app: App) -> Run:
-    """Runs something with a gateway before the application."""
     return running(app, waiters=50)
 
 
@@ -33,7 +32,6 @@ def queue(owner: Caller) -> str:
 
 
 def shown(page: dict[str, Any]) -> list[tuple[str, bool | None]]:
-    """The messages of a page, and whether they are marked."""
     return [(message["body"], message.get("early")) for message in page["messages"]]
 
 
@@ -55,9 +53,9 @@ def test_a_page(owner: Caller, queue: str, truth: str) -> None:
 def test_several_queues(owner: Caller, queue: str) -> None:
     """Each says for itself whether it is read early."""
     owner.post(queue, "a", X_Partition="1")
-    asked = {"queues": [{"queue_name": queue, "early": True}, {"queue_name": queue}]}
-    one, other = owner.send_json("POST", "_read", asked).json["queues"]
-    assert (shown(one), shown(other)) == ([("a", True)], [])
+    body = {"queues": [{"queue_name": queue, "early": True}, {"queue_name": queue}]}
+    first, second = owner.send_json("POST", "_read", body).json["queues"]
+    assert (shown(first), shown(second)) == ([("a", True)], [])
 
 
 @pytest.mark.parametrize("how", [{"order": "descending"}, {"delay": "0"}])
@@ -68,7 +66,7 @@ def test_what_cannot_be_early(owner: Caller, queue: str, how: dict[str, str]) ->
 
 
 def test_a_long_poll(owner: Caller, queue: str, run: Run, store: Store) -> None:
-    """It is answered by what is stored, not by what it was given before."""
+    """A poll is answered by stored messages, not by early ones that it has already received."""
     first = owner.post(queue, "a", X_Partition="1")["key"]
     row = bridge.run(store.catalogue.queue("queuey", queue))
 

@@ -1,4 +1,4 @@
-"""Reading several queues in one call."""
+"""Reading several queues in one request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_answers_are_in_the_order_asked(owner: Caller) -> None:
 
 
 def test_one_bad_queue_leaves_the_others(owner: Caller, guest: Caller) -> None:
-    """An unknown queue and one that is not the caller's are told in their places; the rest is read."""
+    """An unknown queue and one of another caller are reported in their places; the rest is read."""
     owner.create("private")
     owner.create("public", type="public")
     owner.post("public", "hello")
@@ -52,7 +52,7 @@ def test_one_bad_queue_leaves_the_others(owner: Caller, guest: Caller) -> None:
 
 
 def test_bad_parameters_are_named_by_index(owner: Caller) -> None:
-    """Every bad field of every queue is told together."""
+    """Every bad field of every queue is reported together."""
     owner.create("q")
     reply = owner.send_json(
         "POST",

@@ -1,4 +1,4 @@
-"""``page_bytes`` is a limit over partitions, and over queues and ids named again; so is that of a batch over copies."""
+"""``page_bytes`` limits partitions, and queues and ids that are named twice, together; so does a batch's for copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limits() -> Limits:
 
 
 def fill(owner: Caller, name: str, partitions: int, each: int, **fields: Any) -> list[tuple[int, str]]:  # noqa: ANN401
-    """Makes a queue with messages of the longest kind; returns where they are."""
+    """Creates a queue with messages of max size; returns their partitions and ids."""
     owner.create(name, partitions=partitions, **fields)
     items = [{"body": "x" * BODY, "partition": n} for n in range(1, partitions + 1) for _ in range(each)]
     reply = owner.batch(name, *items)
@@ -33,22 +33,22 @@ def fill(owner: Caller, name: str, partitions: int, each: int, **fields: Any) ->
 def test_over_partitions(owner: Caller, order: str, merge: str) -> None:
     """However many partitions are read, a page is a page, up to one message; and going on gives every message once."""
     stored = fill(owner, "q", 40, 2)
-    found: list[tuple[int, str]] = []
+    places: list[tuple[int, str]] = []
     cursor = ""
     for _ in range(60):
         reply = owner.get("q", partitions="*", order=order, merge=merge, since=cursor, delay=0)
         bodies = sum(map(len, reply.bodies))
         assert bodies <= PAGE + BODY
-        found += [(message["partition"], message["message_id"]) for message in reply.messages]
+        places += [(message["partition"], message["message_id"]) for message in reply.messages]
         cursor = reply.json["cursor"]
         if not reply.json["more"]:
             break
     assert not reply.json["more"]
-    assert sorted(found) == sorted(stored)
+    assert sorted(places) == sorted(stored)
 
 
 def test_over_queues_named_again(owner: Caller, anonymous: Caller) -> None:
-    """A queue named a hundred times, by somebody without a credential, gives one page; the rest can be had later."""
+    """A queue named a hundred times by an anonymous caller returns one page; the rest can be read later."""
     fill(owner, "q", 1, 5, type="public")
     content = {"queues": [{"queue_name": "q", "partitions": "*"}] * 100}
     reply = anonymous.send_json("POST", "_read", content)
@@ -62,7 +62,7 @@ def test_over_queues_named_again(owner: Caller, anonymous: Caller) -> None:
 
 
 def test_over_ids(owner: Caller) -> None:
-    """Ids named again give their message once; more than a page together is refused, so that nothing looks missing."""
+    """An id named twice returns its message once; more than a page together is refused, so nothing seems missing."""
     stored = [f"{partition}:{name}" for partition, name in fill(owner, "q", 1, 8)]
     reply = owner.get("q/" + ",".join([stored[0]] * 1000))
     assert reply.bodies == ["x" * BODY]

@@ -1,4 +1,4 @@
-"""Paging in any way gives exactly the messages of one read."""
+"""Paging in any way returns exactly the messages of a single read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.web.caller import Caller
 names = count()
 
 places = st.tuples(st.integers(1, 3), st.integers(0, 12), st.integers(0, 2))
-"""Partition, second and the end of the id: close together, so that ids are often equal across partitions."""
+"""Partition, second and end of the id: close together, so that ids are often equal across partitions."""
 
 queries = st.fixed_dictionaries(
     {
@@ -33,21 +33,19 @@ queries = st.fixed_dictionaries(
 
 
 def name_of(second: int, number: int = 0) -> str:
-    """An id at a second of the past."""
+    """Returns an id at a second of the past."""
     ticks = parse_instant(str(1_700_000_000 + second))
     assert ticks is not None
     return to_hex((ticks, LOW_MIN + number))
 
 
 def texts(query: dict[str, Any]) -> dict[str, str]:
-    """A query with its seconds as ids."""
     return {
         key: name_of(value) if isinstance(value, int) and key != "merge" else str(value) for key, value in query.items()
     }
 
 
 def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
-    """A fresh queue with a message at each place."""
     queue = owner.create(f"q{next(names)}", partitions=3)
     ids = ",".join(f"{partition}:{name_of(second, number)}" for partition, second, number in content)
     if ids:
@@ -56,7 +54,6 @@ def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
 
 
 def shown(page: dict[str, Any]) -> list[str]:
-    """The messages of an answer, by partition and id."""
     return [f"{message['partition']}:{message['message_id']}" for message in page["messages"]]
 
 
@@ -64,7 +61,7 @@ def shown(page: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.parametrize("instant", ["103072857660.6846975", "999999999999"], ids=["last", "beyond"])
 def test_a_cursor_from_the_end_of_time_comes_back(owner: Caller, bound: str, order: str, instant: str) -> None:
-    """An instant at or past the last one that an id can have gives a cursor that is taken like any other."""
+    """An instant at or past the last possible id gives a cursor that is accepted like any other."""
     queue = owner.create("q")
     cursor = owner.get(queue, order=order, **{bound: instant}).json["cursor"]
     assert owner.get(queue, order=order, since=cursor).json["messages"] == []
@@ -76,17 +73,17 @@ def test_pages_are_the_whole(
 ) -> None:
     """Following the cursor with any limit, order, partitions, bounds and merging loses and repeats nothing."""
     queue = filled(owner, content)
-    asked = texts(query)
-    whole = owner.get(queue, **asked, limit="1000").json
+    parameters = texts(query)
+    whole = owner.get(queue, **parameters, limit="1000").json
     assert whole["more"] is False
-    seen: list[str] = []
-    page = owner.get(queue, **asked, limit=str(limit)).json
+    paged: list[str] = []
+    page = owner.get(queue, **parameters, limit=str(limit)).json
     for _ in range(len(content) + 2):
-        seen += shown(page)
+        paged += shown(page)
         if not page["more"]:
             break
-        page = owner.get(queue, **(asked | {"since": page["cursor"]}), limit=str(limit)).json
+        page = owner.get(queue, **(parameters | {"since": page["cursor"]}), limit=str(limit)).json
     assert not page["more"]
     if not query["merge"]:
-        seen = [name for number in whole["next"] for name in seen if name.startswith(f"{number}:")]
-    assert seen == shown(whole)
+        paged = [name for number in whole["next"] for name in paged if name.startswith(f"{number}:")]
+    assert paged == shown(whole)

@@ -1,4 +1,4 @@
-"""Fields of queries that mean nothing: said in a header, or refused on request, never passed over in silence."""
+"""Meaningless fields of queries: reported in a header, or refused on request, never ignored silently."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_unknown_fields(owner: Caller, method: str, path: str, body: str) -> Non
 
 
 def test_two_warnings_are_one_header(owner: Caller) -> None:
-    """A batch that is taken for a message because of its Content-Type is warned of as well; clients see both."""
+    """A batch that is read as a message because of its Content-Type causes a warning as well; clients see both."""
     owner.create("q")
     reply = owner("POST", "q?until=-1", '{"messages": [{"body": "x"}]}', headers={"Content-Type": "text/plain"})
     assert reply.status == 201
@@ -54,17 +54,17 @@ def test_two_warnings_are_one_header(owner: Caller) -> None:
 
 
 def test_known_fields(owner: Caller) -> None:
-    """Fields that mean something are no reason for a warning, and strict takes them."""
+    """Known fields cause no warning, and strict accepts them."""
     owner.create("q")
-    known = "partitions=*&limit=5&order=descending&since=1&after=1&before=2&until=2&delay=0&merge=1&wait=0&strict=true"
-    for path in (f"q?{known}", "?limit=1&offset=a&details=1&include_count=1&strict=1", f"q/{ID}?raw=0&strict=1"):
+    fields = "partitions=*&limit=5&order=descending&since=1&after=1&before=2&until=2&delay=0&merge=1&wait=0&strict=true"
+    for path in (f"q?{fields}", "?limit=1&offset=a&details=1&include_count=1&strict=1", f"q/{ID}?raw=0&strict=1"):
         reply = owner("GET", path)
         assert (reply.status, "Warning" in reply.headers) == (200, False)
 
 
 @given(st.lists(st.text(), min_size=1, max_size=200))
 def test_a_warning_is_one_short_line(names: list[str]) -> None:
-    """Whatever somebody names a field, the header is a short text that no reader takes for anything else."""
+    """Whatever the name of a field, the warning is a short, unambiguous header."""
     request = blank_request()
     note_unknown(request, names, "field", "query", ())
     [(name, value)] = with_warning((), request.ignored)

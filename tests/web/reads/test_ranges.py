@@ -16,7 +16,7 @@ PAST = 1_517_363_399
 
 
 def place(second: int, number: int = 0) -> str:
-    """The id of a message at a second of the past."""
+    """Returns the id of a message at a second of the past."""
     ticks = parse_instant(str(PAST + second))
     assert ticks is not None
     return to_hex((ticks, LOW_MIN + number))
@@ -89,7 +89,7 @@ def test_what_a_read_gives(owner: Caller, queue: str, query: dict[str, str], bod
 
 
 def test_answer_has_horizon_and_cursors(owner: Caller, queue: str) -> None:
-    """Every answer says what it considered and where to go on, per partition and as one text."""
+    """Every answer says what it considered and where to continue, per partition and as one text."""
     content = owner.get(queue, partitions="1,2,3", limit="2").json
     assert content.keys() == {"status", "messages", "horizon", "next", "cursor", "more"}
     assert content["next"].keys() == {"1", "2", "3"}
@@ -100,7 +100,7 @@ def test_answer_has_horizon_and_cursors(owner: Caller, queue: str) -> None:
 
 
 def test_descending_ends_with_null(owner: Caller, queue: str) -> None:
-    """An exhausted partition has next null and is left out of the cursor; going on gives nothing more of it."""
+    """An exhausted partition has next null and is left out of the cursor; going on returns nothing more of it."""
     first = owner.get(queue, partitions="1,2", limit="2", order="descending").json
     assert (first["next"]["2"] is None, first["next"]["1"] is None) in {(True, False), (False, False)}
     second = owner.get(queue, partitions="1,2", order="descending", since=first["cursor"])
@@ -116,7 +116,7 @@ def test_no_partitions_still_have_a_horizon(owner: Caller, queue: str) -> None:
 
 
 def test_read_delay_holds_back_and_delay_0_does_not(owner: Caller, clock: Clock) -> None:
-    """A queue's read delay hides what is younger; delay=0 shows it and says that its cursor is not safe."""
+    """A queue's read delay hides younger messages; delay=0 shows them and says that its cursor is not safe."""
     owner.create("q", read_delay=10)
     owner.post("q", "young")
     assert owner.get("q").bodies == []
@@ -132,8 +132,8 @@ def test_default_limit(owner: Caller, limits: Limits) -> None:
     owner.create("q", partitions=2)
     for partition in (1, 2, 1, 2, 1, 2):
         owner.batch("q", *[{"body": "x", "partition": partition}] * limits.max_batch)
-    found = owner.get("q", partitions="*")
-    assert (len(found.messages), found.json["more"]) == (200, True)
+    reply = owner.get("q", partitions="*")
+    assert (len(reply.messages), reply.json["more"]) == (200, True)
     assert len(owner.get("q", partitions="*", limit=1000).messages) == 300
 
 
@@ -153,13 +153,13 @@ def test_ids_and_times_of_a_page_are_each_their_own(owner: Caller) -> None:
     owner.create("q", partitions=2)
     base = parse_position(place(0))[0]
     offsets = (0, 1, 9_999_999, 10_000_000, 10_000_001, 1 << 32, (1 << 32) + 1, 1 << 33)
-    wanted = []
+    expected = []
     for number, offset in enumerate(offsets):
         name = to_hex((base + offset, LOW_MIN + number % 3))
         kind = ("text/a", "text/b")[number // 2 % 2]
         owner("PUT", f"q/{name}", f"{number}", headers={"Content-Type": kind, "X-TTL": "33554432"})
-        wanted.append((name, f"{number}", kind))
-    found = owner.get("q").messages
-    assert [(m["message_id"], m["body"], m["content_type"]) for m in found] == wanted
-    times = [Decimal(m["timestamp"]) for m in found]
+        expected.append((name, f"{number}", kind))
+    messages = owner.get("q").messages
+    assert [(m["message_id"], m["body"], m["content_type"]) for m in messages] == expected
+    times = [Decimal(m["timestamp"]) for m in messages]
     assert [int((time - PAST) * 10**7) for time in times] == list(offsets)

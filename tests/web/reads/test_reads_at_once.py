@@ -1,4 +1,4 @@
-"""Short reads, which are awaited in the loop's thread. A store may end one at once, or later from a thread."""
+"""Short reads, which are awaited in the loop's thread. A store may finish one immediately, or later from a thread."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.web.gateway_calls import Request, Run, not_short, running
 
 
 class Reads:
-    """Stands for ``Messages.read``; each read ends in another thread.
+    """Replaces ``Messages.read``; each read ends in another thread.
 
     Attributes:
-        error: What the next one ends with.
-        at_once: How many were awaited in the loop's thread.
-        in_threads: How many were run in another one.
+        error: Error with which the next read ends.
+        at_once: Number of reads awaited in the loop's thread.
+        in_threads: Number of reads run in another thread.
     """
 
     def __init__(self, store: Store) -> None:
@@ -37,7 +37,6 @@ class Reads:
         self.in_threads = 0
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Reads."""
         if blocks():
             self.in_threads += 1
         else:
@@ -53,7 +52,6 @@ class Reads:
 
 @pytest.fixture
 def reads(store: Store, between: InterposedStore) -> Reads:
-    """Has the store end reads in threads."""
     reads = Reads(store)
     between.instead(Messages.read, reads.read)
     return reads
@@ -61,7 +59,7 @@ def reads(store: Store, between: InterposedStore) -> Reads:
 
 @pytest.fixture
 def run(reads: Reads, app: App) -> Run:
-    """Runs something with a gateway before an application whose store ends reads in threads."""
+    """Runs a coroutine with a gateway before an application whose store ends reads in threads."""
     return running(app)
 
 
@@ -75,7 +73,6 @@ def q(owner: Caller) -> str:
 
 
 def got(run: Run, query: str = "", **request: Any) -> Reply:  # noqa: ANN401 - as Request takes it
-    """Reads the queue through the gateway."""
     reply: Reply = run(Request("GET", query=query, **request).to)
     return reply
 
@@ -94,7 +91,7 @@ def got(run: Run, query: str = "", **request: Any) -> Reply:  # noqa: ANN401 - a
     ],
 )
 def test_a_read_at_once_answers_as_any_other(run: Run, reads: Reads, q: str, query: str) -> None:
-    """Whatever is asked of one partition, the answer is the one that a thread gives; only the horizon moves on."""
+    """Whatever is read of one partition, the answer equals that of a thread; only the horizon differs."""
     at_once = got(run, query)
     assert (reads.at_once, reads.in_threads) == (1, 0)
     with replace(Reader.read_short, not_short):

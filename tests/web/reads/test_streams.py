@@ -1,4 +1,4 @@
-"""Streams over HTTP: what comes of them, who may have them, and how they end."""
+"""Streams over HTTP: their events, who may read them, and how they end."""
 
 from __future__ import annotations
 
@@ -35,27 +35,24 @@ from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, running, until
 
 MAX_STREAM_BYTES = 7200
-"""Max bytes of objects of ours that a silent stream holds."""
+"""Max bytes of Python objects that an idle stream holds."""
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(queuey.__file__).parent}/*")
 READ: frozenset[Verb] = frozenset({"read"})
 
 
 class Event(NamedTuple):
-    """A server-sent event."""
-
     kind: str
     id: str
     data: Any
 
     @property
     def body(self) -> Any:  # noqa: ANN401 - of a message
-        """Of its message."""
         return self.data["body"]
 
 
 def events_of(text: str) -> list[Event]:
-    """Takes a stream apart, as the standard says; comments and the time of reconnection are left out."""
-    found = []
+    """Parses a stream as the standard says; comments and the reconnection time are left out."""
+    events = []
     for block in text.split("\n\n")[:-1]:
         fields: dict[str, str] = {}
         for line in block.split("\n"):
@@ -63,12 +60,12 @@ def events_of(text: str) -> list[Event]:
             fields[name] = value
         if "data" in fields or "id" in fields:
             data = json.loads(fields["data"]) if "data" in fields else None
-            found.append(Event(fields.get("event", "message"), fields.get("id", ""), data))
-    return found
+            events.append(Event(fields.get("event", "message"), fields.get("id", ""), data))
+    return events
 
 
 class Reader(Request):
-    """Somebody who reads a stream, and leaves when told to."""
+    """A reader of a stream, which disconnects when told to."""
 
     def __init__(self, path: str = "q", query: str = "", *, last: str = "", key: str | None = KEY) -> None:
         accepts = [] if path == "_stream" else [("accept", "text/event-stream")]
@@ -80,7 +77,6 @@ class Reader(Request):
         self.takes.set()
 
     async def receive(self) -> dict[str, Any]:
-        """Says when it leaves."""
         if self.pieces:
             self.pieces.clear()
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -88,28 +84,25 @@ class Reader(Request):
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Takes a part, while it takes any."""
+        """Accepts a part, as long as it accepts any."""
         await asyncio.wait_for(self.takes.wait(), 600)
         await super().send(message)
 
     @property
     def events(self) -> list[Event]:
-        """What has come."""
         return events_of(self.response.decode())
 
     @property
     def bodies(self) -> list[Any]:
-        """The bodies of messages that have come."""
         return [event.body for event in self.events if event.kind == "message" and event.data]
 
     def kinds(self) -> list[str]:
-        """The kinds of what has come beside messages."""
+        """Returns the kinds of the events that are not messages."""
         return [event.kind for event in self.events if event.kind != "message"]
 
 
 @asynccontextmanager
 async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
-    """Reads a stream beside the block."""
     task = asyncio.create_task(answer(gateway, reader.scope, reader.receive, reader.send))
     await until(lambda: bool(reader.response) or task.done())
     yield reader
@@ -119,18 +112,16 @@ async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
 
 @pytest.fixture
 def run(app: App) -> Run:
-    """Runs something with a gateway before the application."""
     return running(app, waiters=50)
 
 
 def service_of(app: App) -> Service:
-    """The use cases of an application."""
-    found: Service = app.service
-    return found
+    service: Service = app.service
+    return service
 
 
 def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store) -> None:
-    """First what there is, then what comes, each with the place behind it; from there another stream goes on."""
+    """Stored messages come first, then new ones, each with the position from which another stream can resume."""
     owner.create("q")
     owner.batch("q", {"body": "a"}, {"body": {"b": [1]}}, {"body": "ü\n\r\n!"})
     queue = bridge.run(store.catalogue.queue("queuey", "q"))
@@ -178,7 +169,7 @@ def test_a_silent_stream_holds_little(owner: Caller, app: App) -> None:
 
 
 def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Store) -> None:
-    """Before the first message it says where it is, so a reader that comes again misses nothing in between."""
+    """Before the first message it sends its position, so a reader that reconnects misses nothing in between."""
     owner.create("q")
     owner.post("q", "before")
     queue = bridge.run(store.catalogue.queue("queuey", "q"))
@@ -194,7 +185,7 @@ def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Stor
 
 
 def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
-    """Names of queues come with their messages. One that is deleted is gone; the stream goes on with the rest."""
+    """Messages have the names of their queues. A deleted queue is reported; the stream goes on with the rest."""
     for name in "abc":
         owner.create(name, partitions=3 if name == "b" else 1)
 
@@ -206,8 +197,8 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
             assert {event.data["queue_name"] for event in reader.events if event.data} == {"a", "b"}
             await store.catalogue.delete_queue(await store.catalogue.queue("queuey", "a"))
             await until(lambda: reader.kinds() == ["gone"])
-            gone = reader.events[-1]
-            assert gone.data["queue_name"] == "a"
+            deleted = reader.events[-1]
+            assert deleted.data["queue_name"] == "a"
             await store.messages.append(await store.catalogue.queue("queuey", "b"), [new("more", partition=2)])
             await until(lambda: reader.bodies[-1] == "more")
             [same] = gateway._polls._waiting.values()
@@ -216,7 +207,7 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
             await store.messages.append(await store.catalogue.queue("queuey", "b"), [new("last", partition=2)])
             await until(lambda: reader.bodies[-1] == "last")
             assert reader.kinds() == ["gone"]
-        async with reading(gateway, Reader("_stream", "queues=b", last=gone.id)) as again:
+        async with reading(gateway, Reader("_stream", "queues=b", last=deleted.id)) as again:
             await until(lambda: again.bodies == ["more", "last"])
 
     run(work)
@@ -255,7 +246,7 @@ def test_the_end_of_a_stream(
     stopping: threading.Event,
     what: str,
 ) -> None:
-    """When the service ends, the right or the queue, the reader is told why, and nothing is left."""
+    """When the service, the right or the queue ends, the reader is told why, and nothing is left."""
     owner.create("q", type="public")
     service = service_of(app)
 
@@ -320,7 +311,7 @@ def test_all_queues_of_nobody(owner: Caller, app: App, method: str) -> None:
 
 @pytest.mark.parametrize("path", ["q", "_stream"])
 def test_silence_is_broken(owner: Caller, app: App, path: str) -> None:
-    """Without a message there is a comment now and then."""
+    """An idle stream sends a comment now and then."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> None:
@@ -352,14 +343,14 @@ def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, s
 
 
 def test_too_many_streams(owner: Caller, app: App) -> None:
-    """An application has places for so many streams and long polls; one more is refused as such."""
+    """An application has a limited number of streams and long polls; one more is refused with this reason."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader()) as one, reading(gateway, Reader()) as two:
+        async with reading(gateway, Reader()) as first, reading(gateway, Reader()) as second:
             async with reading(gateway, Reader()) as three:
                 await until(lambda: three.answered)
-            assert (one.status, two.status, three.status) == (200, 200, 503)
+            assert (first.status, second.status, three.status) == (200, 200, 503)
             assert b"TooManyWaiters" in three.response
             await until(lambda: service_of(app).statistics()["streams_open"] == 2)
         await until(lambda: service_of(app).statistics()["streams_open"] == 0)
@@ -368,7 +359,7 @@ def test_too_many_streams(owner: Caller, app: App) -> None:
 
 
 def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -> None:
-    """One for each sixteen queues, so that few streams cannot have the service watch everything."""
+    """A stream takes one place for each sixteen queues, so few streams cannot make the service watch everything."""
     names = ",".join(owner.create(f"q{number}") for number in range(40))
 
     async def work(gateway: Gateway) -> None:
@@ -386,19 +377,16 @@ def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -
 
 @pytest.fixture
 def tokens() -> Tokens:
-    """Users that the application knows."""
     return Tokens()
 
 
 @pytest.fixture
 def with_users(store: Store, tokens: Tokens) -> App:
-    """An application with users."""
     bridge.run(store.applications.create_application("queuey"))
     return make_app(store, readers=[tokens])
 
 
 def user(tokens: Tokens, name: str, *queues: str, ends: float | None = None) -> Callable[..., Reader]:
-    """Returns what makes readers with a user's token."""
     grants = tuple(Grant("queuey", READ, queue) for queue in queues)
     tokens.known[name] = Identity(frozenset({f"queuey {name}"}), grants, "users of queuey", ends)
 
@@ -418,18 +406,18 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
 
     async def work(gateway: Gateway) -> None:
         async with (
-            reading(gateway, ann("_stream")) as one,
-            reading(gateway, ann("inbox-ann")) as two,
+            reading(gateway, ann("_stream")) as first,
+            reading(gateway, ann("inbox-ann")) as second,
             reading(gateway, ann("_stream")) as three,
             reading(gateway, bob("_stream")) as other,
         ):
             await until(lambda: three.answered)
             assert b"This user has 2 streams" in three.response
             await store.messages.append(await store.catalogue.queue("queuey", "inbox-ann"), [new("for Ann")])
-            await until(lambda: one.bodies == two.bodies == ["for Ann"])
+            await until(lambda: first.bodies == second.bodies == ["for Ann"])
             queue, _ = await store.catalogue.create_queue("queuey", "later", QueueSpec())
             await store.messages.append(queue, [new("later")])
-            await until(lambda: one.bodies == ["for Ann", "later"])
+            await until(lambda: first.bodies == ["for Ann", "later"])
             assert other.bodies == []
         async with reading(gateway, ann("_stream")) as again:
             await until(lambda: again.status == 200)
@@ -439,7 +427,7 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
 
 
 def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401
-    """Shortly before, so that a reader can come again with a new one; at its end the stream ends."""
+    """It is announced shortly before, so that a reader can reconnect with a new one; at its end the stream ends."""
     ends = time.time() + NOTICE_INTERVAL + 0.5
     ann = user(tokens, "ann", "inbox-ann", ends=ends)
     bridge.run(store.catalogue.create_queue("queuey", "inbox-ann", QueueSpec()))
@@ -470,7 +458,7 @@ def test_who_am_i(with_users: Any, tokens: Tokens, store: Store) -> None:  # noq
         123.5,
     )
     bridge.run(store.applications.create_application("other"))
-    with pytest.raises(AssertionError):  # its token has ended
+    with pytest.raises(AssertionError):  # its token has expired
         assert Caller(with_users, "Token ann").get("_me").status == 200
     tokens.known["ann"] = Identity(tokens.known["ann"].names, tokens.known["ann"].grants, "users of queuey", 9e9)
     assert Caller(with_users, "Token ann").get("_me").json == {
@@ -484,6 +472,6 @@ def test_who_am_i(with_users: Any, tokens: Tokens, store: Store) -> None:  # noq
 
 def test_who_is_the_owner(owner: Caller) -> None:
     """A key without limits may do everything."""
-    found = owner.get("_me").json
-    assert (found["names"], found["rights"][0]["patterns"]) == (["app:queuey"], ["*"])
-    assert found["rights"][0]["allow"] == ["send", "read", "delete", "claim", "admin", "measure"]
+    owner_info = owner.get("_me").json
+    assert (owner_info["names"], owner_info["rights"][0]["patterns"]) == (["app:queuey"], ["*"])
+    assert owner_info["rights"][0]["allow"] == ["send", "read", "delete", "claim", "admin", "measure"]

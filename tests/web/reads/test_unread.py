@@ -1,4 +1,4 @@
-"""Read marks over HTTP: who has them, what is refused, and what streams tell of them."""
+"""Read marks over HTTP: who has them, what is refused, and which events of streams report them."""
 
 from __future__ import annotations
 
@@ -29,37 +29,33 @@ READ: frozenset[Verb] = frozenset({"read"})
 
 @pytest.fixture
 def tokens() -> Tokens:
-    """Users that the application knows."""
     return Tokens()
 
 
 @pytest.fixture
 def app(app: App, store: Store, tokens: Tokens) -> App:
-    """Has users, too, whose queues no stranger hears of."""
+    """The application with users, whose queues are hidden from strangers."""
     assert app.endpoints
     return make_app(store, readers=[tokens], private={"queuey"})
 
 
 def user(app: App, tokens: Tokens, name: str, *queues: str) -> Caller:
-    """A user who may read some queues."""
     grants = tuple(Grant("queuey", READ, queue) for queue in queues)
     tokens.known[name] = Identity(frozenset({f"queuey user:{name}"}), grants, "users of queuey", None)
     return Caller(app, f"Token {name}")
 
 
 def unread(caller: Caller, *queues: str, **more: int) -> list[tuple[int, bool]]:
-    """What is unread, and whether there is more."""
-    found = caller.send_json("POST", "_unread", {"queues": queues, **more}).json["queues"]
-    return [(each["unread"], each["more"]) for each in found]
+    queues_read = caller.send_json("POST", "_unread", {"queues": queues, **more}).json["queues"]
+    return [(each["unread"], each["more"]) for each in queues_read]
 
 
 def mark(caller: Caller, queue: str, **given: object) -> Reply:
-    """Marks messages as read."""
     return caller.send_json("PUT", f"{queue}/read", given)
 
 
 def test_a_user_marks_the_own_inbox(owner: Caller, app: App, tokens: Tokens) -> None:
-    """By an id or a cursor, for that user alone; the application has a mark of its own."""
+    """A user marks their own inbox by an id or a cursor, for that user alone; the application has its own mark."""
     ann, bob = user(app, tokens, "ann", "inbox-ann"), user(app, tokens, "bob", "inbox-bob")
     for name in ("inbox-ann", "inbox-bob"):
         owner.create(name)
@@ -123,7 +119,7 @@ def test_a_queue_for_all_users(owner: Caller, app: App, tokens: Tokens, anonymou
     ],
 )
 def test_marks_that_are_refused(owner: Caller, given: dict[str, Any], field: str) -> None:
-    """What names no message that somebody can have seen is 400, names the field, and moves nothing."""
+    """A mark above all visible messages, or without a message, is 400, names the field, and moves nothing."""
     owner.create("q")
     owner.post("q", "a")
     reply = mark(owner, "q", **given)
@@ -133,7 +129,7 @@ def test_marks_that_are_refused(owner: Caller, given: dict[str, Any], field: str
 
 
 def test_a_thousand_queues(owner: Caller, store: Store) -> None:
-    """They are counted in one call; one more is refused, and so is what is no list of names."""
+    """A thousand queues are counted in one call; one more is refused, as is a body that is not a list of names."""
     names = [f"q{number}" for number in range(1000)]
     for name in names:
         queue, _ = bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
@@ -146,13 +142,12 @@ def test_a_thousand_queues(owner: Caller, store: Store) -> None:
 
 
 def reads(reader: Reader) -> list[Event]:
-    """What a stream has told of marks."""
     return [event for event in reader.events if event.kind == "read"]
 
 
 @pytest.mark.parametrize("path", ["q", "_stream"])
 def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str) -> None:
-    """First what is unread, then each mark that moves, in this process at once; only of who reads, and who asks."""
+    """First the unread counts, then each moved mark of this process, at once; only the reader's own, on request."""
     queue = bridge.run(store.catalogue.queue("queuey", owner.create("q")))
     places = bridge.run(store.messages.append(queue, [new(text) for text in "abc"]))
     service: Service = app.service
@@ -171,7 +166,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str)
             assert reads(one)[1].id == ""
             await until(lambda: len(two.bodies) == 3)
             assert reads(two) == []
-            # Only streams that tell of them are asked about a reader's marks.
+            # Only streams that report read marks read the reader's marks.
             assert [*map(len, service.streams.followers.values())] == [1]
         await until(lambda: not service.streams.followers)
 
@@ -179,7 +174,7 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str)
 
 
 def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: App) -> None:
-    """A stream that cannot have what it asks for is refused."""
+    """A stream of an anonymous reader that asks for read marks is refused."""
     owner.create("news", type="public")
 
     async def work(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""Reads that may wait: when they wait, and for which messages. What ends a wait: see the gateway's tests."""
+"""Reads that may wait: when they wait, and for which messages. For the end of a wait see the gateway's tests."""
 
 from __future__ import annotations
 

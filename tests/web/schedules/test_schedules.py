@@ -25,29 +25,26 @@ PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"bo
 
 @pytest.fixture
 def owner(owner: Caller) -> Caller:
-    """The owner, with a queue."""
     owner.create("q", partitions=4)
     return owner
 
 
 def put(caller: Caller, name: str = "s", **fields: object) -> dict[str, Any]:
-    """Makes or changes a schedule."""
     reply = caller.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status in {200, 201}, reply
-    found: dict[str, Any] = reply.json
-    return found
+    schedule: dict[str, Any] = reply.json
+    return schedule
 
 
 def refused(caller: Caller, name: str = "s", **fields: object) -> dict[str, str]:
-    """What is wrong with a schedule."""
     reply = caller.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status == 400, reply
-    found: dict[str, str] = reply.json["error_msg"]
-    return found
+    errors: dict[str, str] = reply.json["error_msg"]
+    return errors
 
 
 def test_made_shown_changed_and_removed(owner: Caller) -> None:
-    """A schedule is made, shown and listed as it is, changed in what is given, and removed."""
+    """A schedule is created, shown and listed, changed in the given fields, and removed."""
     reply = owner.send_json("PUT", "_schedules/s", {**PLAN, "timezone": "Europe/Berlin"})
     assert reply.status == 201
     made = reply.json
@@ -100,15 +97,15 @@ def test_messages(owner: Caller, message: dict[str, Any]) -> None:
     assert run.status == 200
     last = run.json["last"]
     assert last["state"] == "published"
-    [found] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
-    assert {key: found[key] for key in found if key in message} == {
-        key: value for key, value in message.items() if key != "ttl" and key in found
+    [posted] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
+    assert {key: posted[key] for key in posted if key in message} == {
+        key: value for key, value in message.items() if key != "ttl" and key in posted
     }
-    assert found["body"] == message["body"]
+    assert posted["body"] == message["body"]
 
 
 def test_a_firing_without_threads(owner: Caller) -> None:
-    """Wherever an application runs out of threads, 429 says that nothing was done, and nothing is done later."""
+    """When an application runs out of threads at any step, 429 says that nothing was done, and nothing is later."""
     statuses = []
     for most in range(9):
         name = f"s{most}"
@@ -151,7 +148,7 @@ def test_what_is_wrong(owner: Caller) -> None:
 
 
 def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
-    """It can be shown, paused and removed; its tick says what is wrong."""
+    """A schedule of a deleted queue can be shown, paused and removed; its tick reports the error."""
     put(owner, **PLAN)
     owner("DELETE", "q")
     assert owner("POST", "_schedules/s/run").json["last"]["state"] == "failed"
@@ -161,7 +158,6 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
 
 
 def limited(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
-    """A caller with a limited key."""
     key = f"{'-'.join(allow)} {queues}"
     bridge.run(store.applications.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,))))
     return Caller(app, f"Application {key}")
@@ -182,9 +178,9 @@ def test_who_may(app: App, store: Store, owner: Caller) -> None:
     for method, path in (("GET", "s"), ("DELETE", "s"), ("POST", "s/run")):
         assert stranger(method, f"_schedules/{path}").status == 404
     assert stranger.get("_schedules").json["schedules"] == []
-    # The name is taken, whoever wants it.
+    # The name is taken, for every caller.
     assert stranger.send_json("PUT", "_schedules/s", {**PLAN, "queue": "other"}).status == 403
-    # It cannot be sent elsewhere, nor be given another message by who may not send.
+    # A caller without the right to send can neither change its queue nor its message.
     assert manager.send_json("PUT", "_schedules/s", {"queue": "other"}).status == 403
     assert admin.send_json("PUT", "_schedules/s", {"message": {"body": "x"}}).status == 403
     assert admin.send_json("PUT", "_schedules/s", {"every": 10}).status == 403
@@ -205,7 +201,7 @@ def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:
             return ZoneInfo(name)
         raise ZoneInfoNotFoundError(name)
 
-    states._coming.cache_clear()  # As in the process that is started on a machine without the zone.
+    states._coming.cache_clear()  # As in a process that is started on a machine without the zone.
     with replace_in(timetables, timetables._load_zone, gone):
         listed = owner.get("_schedules").json["schedules"]
         assert [(each["schedule"], len(each["next"])) for each in listed] == [("a", 1), ("b", 5)]

@@ -1,7 +1,7 @@
-"""An issuer of tokens for tests: its keys, its tokens, and a server of its keys on loopback that can misbehave.
+"""An issuer of tokens for tests: its keys, its tokens, and a server of its keys on loopback that can fail on purpose.
 
-Tokens are made when a test runs: those made while tests are collected have expired by the time that a long run comes to
-them.
+Tokens are made when a test runs: tokens made at collection would have expired when a long
+run reaches their test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ Behaviour = Literal["serve", "hang", "grow", "drip", "redirect", "fail", "compre
 
 
 def new_key(kind: Kind) -> Any:  # noqa: ANN401 - one of several kinds
-    """Makes a private key."""
     if kind in {"RS256", "PS256"}:
         return rsa.generate_private_key(65537, 2048)
     if kind == "EdDSA":
@@ -41,47 +40,44 @@ def new_key(kind: Kind) -> Any:  # noqa: ANN401 - one of several kinds
 
 @cache
 def known_key(kind: Kind, number: int = 0) -> Any:  # noqa: ANN401 - one of several kinds
-    """Returns a private key that is made once: they take a while."""
+    """Returns a cached private key: generating one takes a while."""
     return new_key(kind)
 
 
 def encoded(content: object) -> str:
-    """Returns a part of a token."""
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 class Issuer:
-    """Has keys and makes tokens of them.
+    """Has keys and issues tokens.
 
     Args:
         name: Its ``iss``.
-        kind: Of its first key.
+        kind: Kind of its first key.
     """
 
     def __init__(self, name: str = "https://accounts.example.org", kind: Kind = "ES256") -> None:
         self.name = name
         self.keys: dict[str, tuple[Kind, Any]] = {"first": (kind, known_key(kind))}
         self.further: list[dict[str, Any]] = []
-        """Keys to publish beside its own, as JSON Web Keys."""
+        """Keys to publish in addition to its own, as JSON Web Keys."""
 
     def rotate(self, name: str, kind: Kind = "ES256") -> None:
-        """Signs with a new key from now on, and publishes the new one alone."""
+        """Signs with a new key from now on, and publishes only that one."""
         self.keys = {name: (kind, new_key(kind))}
 
     def published(self) -> bytes:
-        """Returns its set of keys."""
         own = [self.jwk(name) for name in self.keys]
         return json.dumps({"keys": [*own, *self.further]}).encode()
 
     def jwk(self, name: str) -> dict[str, Any]:
-        """Returns one of its public keys."""
         kind, key = self.keys[name]
-        found = get_default_algorithms()[kind].to_jwk(key.public_key(), as_dict=True)
-        return {**found, "kid": name, "use": "sig", "alg": kind}
+        public = get_default_algorithms()[kind].to_jwk(key.public_key(), as_dict=True)
+        return {**public, "kid": name, "use": "sig", "alg": kind}
 
     def claims(self, user: object, **claims: object) -> dict[str, Any]:
-        """Returns what a token for a user says; a claim that is None is left out."""
+        """Returns the claims of a token for a user; a claim that is None is left out."""
         now = int(time.time())
         usual = {"iss": self.name, "aud": AUDIENCE, "sub": user, "iat": now, "nbf": now, "exp": now + 600}
         return {name: value for name, value in {**usual, **claims}.items() if value is not None}
@@ -89,18 +85,18 @@ class Issuer:
     def token(
         self, user: object = "ann", *, key: str | None = None, headers: dict[str, Any] | None = None, **claims: object
     ) -> str:
-        """Makes a token.
+        """Returns a token.
 
         Args:
             user: Its ``sub``.
-            key: Of which of its keys; by default the last.
-            headers: Beside ``alg`` and ``kid``, or in their place.
-            claims: Beside the usual ones, or in their place.
+            key: Index of the signing key; by default the last.
+            headers: Headers besides ``alg`` and ``kid``, or replacing them.
+            claims: Claims besides the usual ones, or replacing them.
         """
         return self.signed(json.dumps(self.claims(user, **claims)).encode(), key=key, headers=headers)
 
     def signed(self, payload: bytes, *, key: str | None = None, headers: dict[str, Any] | None = None) -> str:
-        """Signs anything."""
+        """Returns signed headers and claims of any kind."""
         name = key or list(self.keys)[-1]
         kind, _ = self.keys[name]
         header = {"typ": "JWT", "alg": kind, "kid": name, **(headers or {})}
@@ -108,7 +104,6 @@ class Issuer:
         return self.signed_text(f"{encoded(header)}.{encoded(payload)}", name)
 
     def signed_text(self, text: str, name: str = "first") -> str:
-        """Signs two parts as they are."""
         kind, private = self.keys[name]
         signature = get_default_algorithms()[kind].sign(text.encode(), private)
         return f"{text}.{encoded(signature)}"
@@ -118,9 +113,9 @@ class KeyServer:
     """Serves what an issuer publishes, at ``url``.
 
     Attributes:
-        content: What it serves.
-        behaviour: How.
-        asked: How often it was asked.
+        content: Content that it serves.
+        behaviour: How it serves the content.
+        asked: Number of requests.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -139,7 +134,7 @@ class KeyServer:
             do_POST = do_GET  # noqa: N815 - http.server has it so
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -149,7 +144,6 @@ class KeyServer:
         self._thread.start()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answers one request."""
         if self.behaviour == "hang":
             self.closing.wait(600)
             return
@@ -170,7 +164,7 @@ class KeyServer:
             handler.wfile.write(self.content)
 
     def close(self) -> None:
-        """Ends it, and whatever it still sends."""
+        """Stops the server, and whatever it is still sending."""
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
@@ -179,7 +173,7 @@ class KeyServer:
 
 @contextlib.contextmanager
 def serving(content: bytes) -> Iterator[KeyServer]:
-    """Serves keys for as long as it is entered."""
+    """Serves keys while the block runs."""
     server = KeyServer(content)
     try:
         yield server
@@ -188,7 +182,7 @@ def serving(content: bytes) -> Iterator[KeyServer]:
 
 
 def patient_readers(users: Users) -> list[CredentialReader]:
-    """Makes what reads users' credentials; it waits for keys for as long as a busy machine may take to serve them."""
+    """Returns readers of users' credentials that wait for keys as long as a busy machine may take to serve them."""
     readers = readers_of(users, ask=False)
     for reader in readers:
         assert isinstance(reader, Bearer)

@@ -24,21 +24,21 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class OpenIdProvider(KeyServer):
-    """Logs in whoever comes, as one user.
+    """Logs in every visitor as one user.
 
     Args:
-        host: Of its name; the address is loopback.
-        client: The only client that is registered.
-        secret: Of the client; None: it has none.
+        host: Host of its name; the address is loopback.
+        client: The only registered client.
+        secret: Secret of the client, or None if it has no secret.
 
     Attributes:
-        user: Who comes; None: somebody who cancels.
+        user: The visitor, or None for one who cancels.
         asks: Show a page with a link first.
-        claims: Of ID tokens, beside the usual ones or in their place.
-        headers: The same of their headers.
-        discovery: What the discovery document says.
-        answer_fields: What the browser brings back, beside the usual fields or in their place.
-        troubled: The path at which it misbehaves, as ``behaviour`` and ``content`` say.
+        claims: Claims of ID tokens, besides the usual ones or replacing them.
+        headers: Headers of ID tokens, likewise.
+        discovery: The discovery document.
+        answer_fields: Fields that the browser brings back, besides the usual ones or replacing them.
+        troubled: The path at which it fails, as ``behaviour`` and ``content`` say.
         exchanged: Forms that were sent for codes.
     """
 
@@ -64,9 +64,8 @@ class OpenIdProvider(KeyServer):
         self._codes: dict[str, dict[str, str]] = {}
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answers one request."""
         parts = urlsplit(handler.path)
-        # Read in any case: a connection that is closed with something unread is reset, and the answer may be lost.
+        # Always read the body: closing a connection with unread bytes resets it, and the answer may be lost.
         form = handler.rfile.read(int(handler.headers.get("Content-Length", 0))).decode()
         if parts.path == self.troubled:
             super().answer(handler)
@@ -90,32 +89,31 @@ class OpenIdProvider(KeyServer):
         return 404, {}, b""
 
     def _authorize(self, query: dict[str, str]) -> Answer:
-        """Sends the browser back with a code."""
         usual = {"response_type": "code", "client_id": self._client, "code_challenge_method": "S256", "theme": "dark"}
         if not usual.items() <= query.items() or "openid" not in query["scope"].split():
             return 400, {}, b"bad request"
         code = secrets.token_urlsafe(16)
         self._codes[code] = query
         usual = {"code": code} if self.user is not None else {"error": "access_denied", "error_description": "no"}
-        given = {**usual, "state": query["state"], "session_state": "x", **self.answer_fields}
-        fields = urlencode({name: value for name, value in given.items() if value is not None})
+        answer = {**usual, "state": query["state"], "session_state": "x", **self.answer_fields}
+        fields = urlencode({name: value for name, value in answer.items() if value is not None})
         back = f"{query['redirect_uri']}?{fields}"
         if self.asks:
             return 200, {"Content-Type": "text/html"}, f'<a href="{escape(back)}">Go on as {self.user}</a>'.encode()
         return 302, {"Location": back}, b""
 
     def _token(self, form: dict[str, str], authorization: str | None) -> Answer:
-        """Gives an ID token for a code, once."""
+        """Returns an ID token for a code, once."""
         self.exchanged.append(form)
         if not self._knows(form, authorization):
             return _error("invalid_client", 401)
-        asked = self._codes.pop(form["code"], None)
-        if asked is None or form["grant_type"] != "authorization_code" or form["redirect_uri"] != asked["redirect_uri"]:
+        login = self._codes.pop(form["code"], None)
+        if login is None or form["grant_type"] != "authorization_code" or form["redirect_uri"] != login["redirect_uri"]:
             return _error("invalid_grant")
         challenge = urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
-        if challenge != asked["code_challenge"]:
+        if challenge != login["code_challenge"]:
             return _error("invalid_grant")
-        claims = {"aud": self._client, "nonce": asked.get("nonce"), **self.claims}
+        claims = {"aud": self._client, "nonce": login.get("nonce"), **self.claims}
         token = self.issuer.token(self.user, headers=self.headers, **claims)
         return 200, {}, json.dumps({"access_token": "x", "token_type": "Bearer", "id_token": token}).encode()
 
@@ -134,7 +132,6 @@ def _error(code: str, status: int = 400) -> Answer:
 
 @contextlib.contextmanager
 def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | None = None) -> Iterator[OpenIdProvider]:
-    """Has a provider for as long as it is entered."""
     provider = OpenIdProvider(host, client, secret)
     try:
         yield provider
@@ -143,7 +140,7 @@ def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | Non
 
 
 def visit(address: str) -> str:
-    """Goes to a provider as a browser does, and returns where that sends the browser."""
+    """Visits a provider as a browser does, and returns the URL of its redirect."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     try:
@@ -156,7 +153,7 @@ def visit(address: str) -> str:
 
 
 def patient_providers(users: Users, environ: dict[str, str]) -> tuple[list[CredentialReader], list[Provider]]:
-    """Makes readers of credentials and providers that wait for as long as a busy machine may take."""
+    """Makes readers of credentials and providers wait as long as a busy machine may take."""
     readers = patient_readers(users)
     providers = providers_of(users, readers, environ, ask=False)
     for provider in providers:

@@ -1,4 +1,4 @@
-"""Users with BrowserID assertions: real ones, checked here, by issuers that the settings name and nobody else."""
+"""Users with BrowserID assertions: real ones, verified locally, from issuers that the settings name and no others."""
 
 from __future__ import annotations
 
@@ -37,26 +37,24 @@ ISSUER_KEY = get_keypair(ISSUER)[1]
 
 
 def milliseconds(seconds: float = 60) -> int:
-    """A time from now."""
     return int((time.time() + seconds) * 1000)
 
 
 def certificate(key: Any = ISSUER_KEY, **claims: object) -> str:  # noqa: ANN401 - a key of PyBrowserID's
-    """Makes what an issuer says of a user's key; a claim that is None is left out."""
+    """Returns an issuer's certificate of a user's key; a claim that is None is left out."""
     usual = {"iss": ISSUER, "exp": milliseconds(), "principal": {"email": MAIL}, "public-key": PUBLIC}
     return str(signed.generate({name: value for name, value in {**usual, **claims}.items() if value is not None}, key))
 
 
 def bundle(*certificates: str, key: Any = PRIVATE, **claims: object) -> str:  # noqa: ANN401 - a key of PyBrowserID's
-    """Makes an assertion with certificates; by default the usual one."""
+    """Returns an assertion with certificates; by default the usual one."""
     usual = {"exp": milliseconds(), "aud": AUDIENCE}
-    found = {name: value for name, value in {**usual, **claims}.items() if value is not None}
-    return str(bundle_certs_and_assertion(list(certificates) or [certificate()], signed.generate(found, key)))
+    content = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    return str(bundle_certs_and_assertion(list(certificates) or [certificate()], signed.generate(content, key)))
 
 
 @pytest.fixture
 def documents(tmp_path: Path) -> Path:
-    """A directory with the documents of issuers."""
     for host in (ISSUER, "other.example.net"):
         (tmp_path / host).write_text(json.dumps({"public-key": get_keypair(host)[0], "provisioning": "/provision"}))
     return tmp_path
@@ -64,7 +62,7 @@ def documents(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def users(documents: Path) -> Mapping[str, tuple[UserIssuer, ...]]:
-    """Each application trusts an issuer."""
+    """Users of applications that trust one issuer each."""
     ours = UserIssuer(
         scheme="BrowserID",
         issuer=ISSUER,
@@ -86,7 +84,7 @@ def users(documents: Path) -> Mapping[str, tuple[UserIssuer, ...]]:
 
 @pytest.fixture
 def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
-    """The application, which cannot ask anybody."""
+    """The application, which cannot reach any issuer."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("a server was asked")
@@ -99,7 +97,6 @@ def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: 
 
 
 def holder(app: App, assertion: str, base: str = "/v1/queuey") -> Caller:
-    """Somebody with an assertion."""
     return Caller(app, f"BrowserID {assertion}", base)
 
 
@@ -128,7 +125,7 @@ def test_a_queue_can_name_a_mail_address(owner: Caller, app: App) -> None:
 
 
 def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: App) -> None:
-    """Whoever one application trusts with a mail address opens nothing of another that has the same principal."""
+    """A mail address that one application trusts opens nothing of another application with the same principal."""
     owner.create("team", principles=f"bid:{MAIL}=read")
     mine = Caller(guest.app, guest.authorization, "/v1/guest")
     mine.create(QUEUE)
@@ -140,11 +137,11 @@ def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: 
 
 
 def huge(bits: int) -> str:
-    """A number of so many bits, in base 16."""
+    """Returns a number of this many bits, in base 16."""
     return f"{(1 << bits) - 1:x}"
 
 
-FORM, TIMES = "no assertion with one certificate", "does not say when it ends"
+FORM, TIMES = "not an assertion with one certificate", "has no expiry"
 SIGNATURES, EXPIRED, ISSUERS = "signatures are not valid", "has expired", "issuer is not trusted here"
 AUDIENCES, MAILS, EARLY = "for another audience", "not trusted with this mail address", "is not valid yet"
 EVIL = get_keypair("evil.example.org")[1]
@@ -231,11 +228,11 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         FORM,
     ),
 }
-"""By what is wrong: the assertion, made when it is needed, and words of the refusal."""
+"""What is wrong: the assertion, made when it is needed, and words of the refusal."""
 
 
 def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: App) -> None:
-    """The answer is 401, names the scheme and the reason, repeats nothing of the assertion, and nobody is asked."""
+    """The answer is 401 with scheme and reason, repeats nothing of the assertion, and no issuer is contacted."""
     owner.create(QUEUE)
     for attack, (make, words) in ATTACKS.items():
         assertion = make()
@@ -260,7 +257,7 @@ def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: App) -> None:
 def test_a_document_that_cannot_be_used_stops_the_start(
     documents: Path, users: Mapping[str, tuple[UserIssuer, ...]], content: str, words: str
 ) -> None:
-    """The message names the issuer and what is wrong with its document. Authority is never handed on."""
+    """The message names the issuer and the defect of its document. Authority is never delegated."""
     (documents / ISSUER).write_text(content)
     with pytest.raises(SettingsError, match=words) as caught:
         readers_of(users)
@@ -275,7 +272,7 @@ def test_a_document_that_cannot_be_used_stops_the_start(
     ],
 )
 def test_what_has_to_be_installed(users: Mapping[str, tuple[UserIssuer, ...]], installed: list[str], said: str) -> None:
-    """A start without the reader, or without its library, says so."""
+    """A start without the reader, or without its library, says what to install."""
     entries = [EntryPoint("BrowserID", place, makers.ENTRY_POINTS) for place in installed]
     with (
         replace_in(makers, entry_points, lambda **_: entries),

@@ -1,4 +1,4 @@
-"""Which addresses the document of an OpenID provider may name."""
+"""Addresses that the document of an OpenID provider may name."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_a_provider_elsewhere_names_nothing_of_this_machine(scheme: str, host: s
 @pytest.mark.parametrize("url", ["HTTP://accounts.example.org/t", "http://198.51.100.7/t"])
 def test_a_provider_on_this_machine_may_name_it(url: str) -> None:
     """A provider of a developer is on loopback with http; elsewhere it needs https as well."""
-    here = "http://127.0.0.1:8080"
-    content = {"issuer": here, "authorization_endpoint": f"{here}/a", "token_endpoint": f"{here.upper()}/t"}
-    assert read_discovery(here, msgspec.json.encode(content)).authorization == f"{here}/a"
+    local = "http://127.0.0.1:8080"
+    content = {"issuer": local, "authorization_endpoint": f"{local}/a", "token_endpoint": f"{local.upper()}/t"}
+    assert read_discovery(local, msgspec.json.encode(content)).authorization == f"{local}/a"
     with pytest.raises(ValueError, match="token_endpoint"):
-        read_discovery(here, msgspec.json.encode(content | {"token_endpoint": url}))
+        read_discovery(local, msgspec.json.encode(content | {"token_endpoint": url}))

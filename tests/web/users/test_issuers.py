@@ -1,4 +1,4 @@
-"""Issuers whose keys change, hang, grow or go away: only their own users notice, and nobody waits for long."""
+"""Issuers whose keys change, hang, grow or disappear: only their own users notice, and no request waits long."""
 
 from __future__ import annotations
 
@@ -18,37 +18,34 @@ from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_BYTES, R
 from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 
 SOON = 60.0
-"""Seconds within which a thread of the test's own has its turn, on a busy machine."""
+"""Seconds within which a thread of the test gets its turn on a busy machine."""
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Says what time it is."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock of keys."""
     return Clock()
 
 
 @pytest.fixture
 def issuer() -> Issuer:
-    """Whom the application trusts."""
+    """The issuer that the application trusts."""
     return Issuer()
 
 
 @pytest.fixture
 def server(issuer: Issuer) -> Iterator[KeyServer]:
-    """Serves the issuer's keys."""
-    with serving(issuer.published()) as found:
-        yield found
+    with serving(issuer.published()) as key_server:
+        yield key_server
 
 
 @pytest.fixture
@@ -59,13 +56,12 @@ def keys(issuer: Issuer, server: KeyServer, clock: Clock) -> Published[KeySet]:
 
 @pytest.fixture
 def reader(issuer: Issuer, server: KeyServer, keys: Published[KeySet]) -> Bearer:
-    """Reads tokens."""
     trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=server.url)
     return Bearer([("shop", trusted)], {issuer.name: keys})
 
 
 def read(reader: Bearer, token: str) -> str:
-    """What becomes of a token."""
+    """Returns the user of a token, or the refusal."""
     try:
         reader.read(token, time.time())
     except (InvalidToken, IssuerUnavailable) as error:
@@ -74,7 +70,6 @@ def read(reader: Bearer, token: str) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits until something is so."""
     end = time.monotonic() + SOON
     while not condition():
         assert time.monotonic() < end
@@ -82,7 +77,6 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def settle(keys: Published[KeySet]) -> None:
-    """Waits until nothing is being loaded."""
     until(lambda: not keys._loading)
 
 
@@ -131,12 +125,12 @@ def test_unknown_keys_do_not_make_the_issuer_busy(
 def test_an_answer_that_cannot_be_used(
     reader: Bearer, issuer: Issuer, server: KeyServer, clock: Clock, behaviour: Behaviour
 ) -> None:
-    """Without keys a token is neither good nor bad: 503, soon; when the issuer is well again, its users are let in."""
+    """Without keys a token is neither good nor bad: 503, soon; when the issuer is back, its users are let in."""
     server.behaviour = behaviour
     assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
-    asked = server.asked
+    requests = server.asked
     assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
-    assert server.asked == asked
+    assert server.asked == requests
     server.behaviour = "serve"
     clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
@@ -300,7 +294,7 @@ SECRET = b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}]}'
     ids=lambda value: None if isinstance(value, str) else repr(value)[:20],
 )
 def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path, content: bytes | None, words: str) -> None:
-    """The message names the issuer, the file and what is wrong with it."""
+    """The message names the issuer, the file and its defect."""
     file = tmp_path / "keys.json"
     if content is not None:
         file.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Users with tokens: who is let in, what they may do, and that nobody gets further."""
+"""Users with tokens: who is let in, what they may do, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,20 +33,18 @@ ID = "0123456789ab11e88000000000000001"
 
 @pytest.fixture
 def issuer() -> Issuer:
-    """Whom the application trusts."""
+    """The issuer that the application trusts."""
     return Issuer()
 
 
 @pytest.fixture
 def keys(issuer: Issuer) -> Iterator[KeyServer]:
-    """Serves the issuer's keys."""
     with serving(issuer.published()) as server:
         yield server
 
 
 @pytest.fixture
 def trusted(issuer: Issuer, keys: KeyServer) -> UserIssuer:
-    """The setting."""
     return UserIssuer(
         issuer=issuer.name,
         audience=AUDIENCE,
@@ -57,13 +55,12 @@ def trusted(issuer: Issuer, keys: KeyServer) -> UserIssuer:
 
 @pytest.fixture
 def users(trusted: UserIssuer) -> dict[str, tuple[UserIssuer, ...]]:
-    """The users of the applications."""
     return {"queuey": (trusted,)}
 
 
 @pytest.fixture
 def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> App:
-    """The application, with two applications that have a key each, one of them with users."""
+    """The application, with two tenants that have a key each, one of them with users."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         bridge.run(store.applications.create_application(name))
         bridge.run(store.applications.add_key(name, digest_of(key)))
@@ -71,12 +68,10 @@ def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> App:
 
 
 def bearer(app: App, token: str, base: str = "/v1/queuey") -> Caller:
-    """Somebody with a token."""
     return Caller(app, f"Bearer {token}", base)
 
 
 def inbox(issuer: Issuer, user: str = "ann") -> str:
-    """The name of a user's queue."""
     return queue_name(PATTERN, user_name(issuer.name, user))
 
 
@@ -115,8 +110,8 @@ def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: App) 
         assert [bob("DELETE", f"{other}/{ID}").status, bob("POST", other, "x").status] == [403, 403]
     assert bob.get().status == 403
     assert bob.send_form("POST", "", queue_name=inbox(issuer, "bob2")).status == 403
-    [found] = bob.send_json("POST", "_read", {"queues": [{"queue_name": inbox(issuer, "ann")}]}).json["queues"]
-    assert list(found["error_msg"]) == ["Forbidden"]
+    [entry] = bob.send_json("POST", "_read", {"queues": [{"queue_name": inbox(issuer, "ann")}]}).json["queues"]
+    assert list(entry["error_msg"]) == ["Forbidden"]
 
 
 @pytest.mark.parametrize("name", ["ann", "bob", "a stranger", "a wrong key", "a guest", "nobody"])
@@ -127,7 +122,7 @@ def test_nobody_learns_whether_somebody_has_a_queue(
     app: App,
     name: str,
 ) -> None:
-    """Each request about a queue that does not concern the caller is answered the same whether there is one or not."""
+    """Each request about another's queue gets the same answer whether it exists or not."""
     bad = Issuer(issuer.name)
     bad.keys = {"first": ("ES256", known_key("ES256", 1))}
     caller = {
@@ -138,8 +133,8 @@ def test_nobody_learns_whether_somebody_has_a_queue(
         "a guest": guest,
         "nobody": Caller(app),
     }[name]
-    there, missing = inbox(issuer, "ann"), inbox(issuer, "eve")
-    owner.create(there)
+    present, missing = inbox(issuer, "ann"), inbox(issuer, "eve")
+    owner.create(present)
     requests = [
         *(("GET", path) for path in ("", "/info", "/offsets", "/offsets/g", f"/{ID}", "/zzz")),
         *(("POST", path) for path in ("", "/lag")),
@@ -147,14 +142,14 @@ def test_nobody_learns_whether_somebody_has_a_queue(
         *(("DELETE", path) for path in ("", "/messages", f"/{ID}", "/offsets/g")),
     ]
     for method, path in requests:
-        replies = [caller(method, queue + path) for queue in (missing, there)]
+        replies = [caller(method, queue + path) for queue in (missing, present)]
         if name == "ann":
             assert replies[0].status == 403
             continue
         assert [(reply.status, reply.body) for reply in replies] == [(replies[0].status, replies[0].body)] * 2
         assert replies[0].status in {401, 403}
-    [found] = owner.send_json("POST", "_read", {"queues": [{"queue_name": missing}]}).json["queues"]
-    assert list(found["error_msg"]) == ["InvalidQueueName"]
+    [entry] = owner.send_json("POST", "_read", {"queues": [{"queue_name": missing}]}).json["queues"]
+    assert list(entry["error_msg"]) == ["InvalidQueueName"]
 
 
 def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: App) -> None:
@@ -196,7 +191,7 @@ NASTY = [
 
 
 def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: App) -> None:
-    """Whatever characters a user's name has, its token opens the queue of that name and none of the others."""
+    """Whatever characters a user's name has, the token opens the queue of that name and no other."""
     queues = {user: owner.create(inbox(issuer, user)) for user in NASTY}
     for user in NASTY:
         caller = bearer(app, issuer.token(user))
@@ -334,18 +329,18 @@ def test_keys_that_are_for_something_else(owner: Caller, issuer: Issuer, keys: K
 
 
 class TestSeveral:
-    """Several applications and issuers beside each other."""
+    """Several applications and issuers together."""
 
     @pytest.fixture
     def other(self) -> Issuer:
-        """Another issuer, which knows the same people by the same names."""
-        found = Issuer("https://login.example.com")
-        found.keys = {"first": ("ES256", known_key("ES256", 1))}
-        return found
+        """Another issuer, which has the same people by the same names."""
+        second_issuer = Issuer("https://login.example.com")
+        second_issuer.keys = {"first": ("ES256", known_key("ES256", 1))}
+        return second_issuer
 
     @pytest.fixture
     def users(self, trusted: UserIssuer, other: Issuer, keys: KeyServer) -> Iterator[dict[str, tuple[UserIssuer, ...]]]:
-        """Both applications trust one issuer, each for an audience of its own, and one trusts another issuer, too."""
+        """Users of applications: both trust one issuer, each for its own audience, and one trusts a second issuer."""
         guests = msgspec.structs.replace(trusted, audience="guests", user="nick", queues={PATTERN: ("read",)})
         with serving(other.published()) as server:
             second = msgspec.structs.replace(trusted, issuer=other.name, keys=server.url)
@@ -392,7 +387,7 @@ class TestSeveral:
         assert bearer(app, token, "/v1/guest").get(inbox(issuer)).status == 403
 
     def test_a_token_for_both(self, owner: Caller, guest: Caller, issuer: Issuer, app: App) -> None:
-        """A token for both audiences gives what each application gives its holder, by the claim that each looks at."""
+        """A token for two audiences has in each application the rights of its holder, by the claim that each reads."""
         owner.create(inbox(issuer))
         mine = Caller(guest.app, guest.authorization, "/v1/guest")
         mine.create(inbox(issuer, "nicky"))

@@ -1,4 +1,4 @@
-"""Tokens that let nobody in: what is wrong with each, how it is made, and what the refusal says.
+"""Invalid tokens: what is wrong with each, how it is made, and what the refusal says.
 
 Each is made when it is needed, as they are short-lived.
 """
@@ -151,4 +151,4 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "user that is too long": (lambda issuer: issuer.token("x" * 256), USER),
     "user with half a character": (lambda issuer: issuer.token("ann\ud800"), USER),
 }
-"""By what is wrong: the token, by an issuer whose only key ``first`` is published, and words of the refusal."""
+"""What is wrong: the token, by an issuer whose only published key is ``first``, and words of the refusal."""

@@ -1,4 +1,4 @@
-// Every action of SQS for standard queues, by the SDK for Go. ENDPOINT says where the service is.
+// Every action of SQS for standard queues, by the SDK for Go. ENDPOINT is the URL of the service.
 package main
 
 import (
@@ -60,13 +60,13 @@ func fail(what ...any) {
 	os.Exit(1)
 }
 
-// fails makes sure that a call has failed with an error of this type.
+// fails checks that a call has failed with an error of this type.
 func fails[E error, T any](_ T, err error) {
 	var wanted E
 	check(errors.As(err, &wanted), fmt.Sprintf("%T was expected, and not: %v", wanted, err))
 }
 
-// failsWith does so for errors that have no type.
+// failsWith checks for an error without a type of its own, by its code.
 func failsWith[T any](_ T, err error) func(code string) {
 	return func(code string) {
 		var found smithy.APIError

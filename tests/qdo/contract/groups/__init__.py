@@ -1,1 +1,1 @@
-"""The contract of a group, held by members that meet at a tree."""
+"""The contract of a group, for members that meet at a tree."""

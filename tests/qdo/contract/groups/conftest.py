@@ -14,13 +14,11 @@ from tests.qdo.contract.groups.in_tree import TreeGroup
 
 @pytest.fixture
 def queues() -> dict[str, int]:
-    """The queues that there are, with their partitions."""
     return {}
 
 
 @pytest.fixture
 def make(queues: dict[str, int]) -> Callable[[int], str]:
-    """Creates queues."""
     numbers = itertools.count(1)
 
     def make(partitions: int) -> str:
@@ -33,7 +31,6 @@ def make(queues: dict[str, int]) -> Callable[[int], str]:
 
 @pytest.fixture
 def group(backend: str, request: pytest.FixtureRequest, queues: dict[str, int]) -> Iterator[TreeGroup]:
-    """A group without members."""
     if (mark := request.node.get_closest_marker("service_only")) is not None:
         pytest.skip(mark.args[0])
     service = BACKENDS[backend](request)

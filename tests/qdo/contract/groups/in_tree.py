@@ -1,4 +1,4 @@
-"""Groups whose members meet at a tree, and share partitions out among themselves."""
+"""Groups whose members meet at a tree and share partitions out among themselves."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from tests.qdo.unit.group.owners import Catalogue
 
 STORE, APPLICATION = "store", "app"
 REST = 0.002
-"""Seconds for which what is under way goes on after each step."""
+"""Seconds for which background work goes on after each step."""
 ALWAYS = 600.0
 
 
 class TreeGroup(Group):
     """A group in a tree.
 
-    Time passes at once: the servers end the session of a member that is silent for long, and the leader asks a clock
+    Time is simulated: the servers end the session of a member that is silent for too long, and the leader uses a clock
     of this group.
 
     Args:
         runner: Its loop runs while a member does something, and a moment longer.
-        service: Where the tree is.
-        queues: Names of all queues, with their partitions.
-        name: Of the group.
+        service: The service with the tree.
+        queues: Names of all queues, with their numbers of partitions.
+        name: The name of the group.
     """
 
     slack = 1.0
@@ -54,7 +54,7 @@ class TreeGroup(Group):
         self.name = name
         self.now = 1e9
         self.grace = 0.0
-        """Of all members: whoever leads decides."""
+        """Shared by all members: the leader decides."""
         self.owned_before: set[Place] = set()
         self.numbers = itertools.count(1)
         self.epochs = itertools.count(1)
@@ -65,18 +65,16 @@ class TreeGroup(Group):
         self._outside = self.run(self.opened())
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - what it returns
-        """Runs something, and what is under way beside it."""
+        """Runs a coroutine, and the background work beside it."""
         return self._runner.run(work)
 
     async def opened(self) -> Coordinator:
-        """Returns a new coordinator of the group."""
         coordinator = self.service.coordinator(self.name)
         self.coordinators.append(coordinator)
         await coordinator.open()
         return coordinator
 
     def close(self) -> None:
-        """Ends all members."""
         for other in self._others:
             other.close()
         for member in self._members:
@@ -162,7 +160,7 @@ class TreeMember(Member, PartitionListener):
         self._session_seconds = session
         self._silent = 0.0
         self._rows: dict[Place, tuple[int, OwnedPartition]] = {}
-        """What it owns, with the epochs."""
+        """Owned partitions, with their epochs."""
         self._former: dict[tuple[Place, int], OwnedPartition] = {}
         self._given_back: dict[Place, asyncio.Event] = {}
         self._events = SessionEvents(self._note)
@@ -171,10 +169,9 @@ class TreeMember(Member, PartitionListener):
         self._draining: asyncio.Task[None] | None = None
         self._is_gone = False
 
-    # What the group tells it
+    # Notifications from the group
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """See the base class."""
         for row in rows:
             place = row.partition.queue.name, row.partition.number
             self._rows[place] = next(self._group.epochs), row
@@ -189,13 +186,11 @@ class TreeMember(Member, PartitionListener):
             self._group.owned_before.add(place)
 
     async def revoke(self, row: OwnedPartition) -> None:
-        """See the base class."""
         place = row.partition.queue.name, row.partition.number
         await self._given_back[place].wait()
         self._end(place)
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """See the base class."""
         for row in rows:
             self._end((row.partition.queue.name, row.partition.number))
 
@@ -204,7 +199,7 @@ class TreeMember(Member, PartitionListener):
             epoch, row = self._rows.pop(place)
             self._former[place, epoch] = row
 
-    # What it does
+    # Operations of the member
 
     async def _join(self) -> None:
         group = self._group
@@ -237,7 +232,6 @@ class TreeMember(Member, PartitionListener):
 
     @property
     def session(self) -> Session:
-        """Its session in the tree."""
         assert self._session is not None
         session = self._session._session
         assert isinstance(session, Session)
@@ -302,7 +296,7 @@ class TreeMember(Member, PartitionListener):
     async def _commit(
         self, offsets: Mapping[Place, str], epochs: Mapping[Place, int], note: bytes | UnsetType | None
     ) -> AbstractSet[Place]:
-        """Returns the places whose commits were refused."""
+        """Returns the partitions whose commits were refused."""
         assert self._session is not None
         refused = set()
         for place, offset in offsets.items():
@@ -311,11 +305,11 @@ class TreeMember(Member, PartitionListener):
                 if note is not UNSET:
                     row.note = None if note is None else HandlingNote(note.decode("latin-1"))
                 if row.recorded is None or order_of(offset) > order_of(row.recorded):
-                    row.position = offset  # It was handed out.
+                    row.position = offset  # Marks the message as handed out.
                     self._session.table.add(row, offset, 1)
                 is_refused = bool(await self._session.table.flush([row]))
             else:
-                # As a program that does not know yet that its ownership is over.
+                # As a program that has not learned yet that its ownership is over.
                 former = self._former.get((place, epochs[place]))
                 is_refused = former is None or await self._is_fenced(former, offset)
             if is_refused:
@@ -344,7 +338,7 @@ class TreeMember(Member, PartitionListener):
             await asyncio.wait({self._life})
 
     def close(self) -> None:
-        """Ends its session, if it has not left."""
+        """Ends its session, unless it has left."""
         if self._session is not None:
             self._group.run(self._close(self._session))
 
@@ -360,10 +354,8 @@ class TreeMember(Member, PartitionListener):
 
 
 def queue_of(name: str) -> Queue:
-    """Returns a queue by its name."""
     return Queue(STORE, APPLICATION, name)
 
 
 def partition_of(place: Place) -> Partition:
-    """Returns a partition of a queue."""
     return Partition(queue_of(place[0]), place[1])

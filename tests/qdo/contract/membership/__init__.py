@@ -1,1 +1,1 @@
-"""Who is in a group."""
+"""The members of a group."""

@@ -1,4 +1,4 @@
-"""Groups: known from the first join or offset on, until they are forgotten."""
+"""Groups exist from the first join or offset on, until they are forgotten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = once
 
 
 async def test_looking_makes_no_group(open_one: Open) -> None:
-    """A group is not known because somebody asked for it."""
+    """Reading about a group does not create it."""
     looking = await open_one("looked-at")
     assert await looking.members() == {}
     assert await looking.owners() == {}
@@ -25,7 +25,7 @@ async def test_looking_makes_no_group(open_one: Open) -> None:
 
 
 async def test_groups_are_known_by_members_and_by_offsets(join: Join, open_one: Open) -> None:
-    """Both make a group known, also after the members are gone; names come sorted, from whatever group one asks."""
+    """A member or an offset creates a group, which outlives its members; names come sorted, from any group."""
     await (await open_one("b")).set_offsets({ONE: "1"})
     session, _ = await join("m", "a")
     await join("m", "c")
@@ -34,7 +34,7 @@ async def test_groups_are_known_by_members_and_by_offsets(join: Join, open_one: 
 
 
 async def test_a_group_with_members_is_not_forgotten(join: Join, open_one: Open) -> None:
-    """A refusal leaves everything as it was."""
+    """Forgetting a group with members is refused and changes nothing."""
     session, _ = await join("a")
     held = await session.claim([ONE])
     await session.commit([(held[ONE], "1")])
@@ -46,7 +46,7 @@ async def test_a_group_with_members_is_not_forgotten(join: Join, open_one: Open)
 
 
 async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Service) -> None:
-    """Offsets, target and name are removed, those of others stay; forgetting it again does nothing."""
+    """A forgotten group loses offsets, target and name; other groups keep theirs; forgetting it again does nothing."""
     await (await open_one("other")).set_offsets({ONE: "9"})
     session, _ = await join("a")
     held = await session.claim([ONE])
@@ -63,7 +63,7 @@ async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Se
 
 
 async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> None:
-    """Whoever joins later finds nothing of what was."""
+    """Members that join a forgotten group later find nothing of its past."""
     first, _ = await join("a")
     held = await first.claim([ONE])
     await first.commit([(held[ONE], "1")])
@@ -78,7 +78,7 @@ async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> 
 
 
 async def test_what_is_kept_of_some_queues_is_forgotten(join: Join, open_one: Open) -> None:
-    """The rest of the group stays, and the stores of which nothing is left are gone."""
+    """Forgetting some queues leaves the rest of the group, and removes stores without offsets."""
     elsewhere = Queue("elsewhere", "acme", "orders")
     looking = await open_one()
     await looking.set_offsets(dict.fromkeys([*some(3), *some(2, OTHER), *some(2, elsewhere)], "1"))

@@ -1,4 +1,4 @@
-"""Members whose interpreter is held up: a process of its own gives their signs of life, for a while."""
+"""Members whose interpreter is blocked: another process sends their heartbeats for a while."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import ONE
 
 SESSIONS = 1.5
-"""For so many times of its session a member is held up. Where that must not end it, the session is one that outlasts a
-pause of the machine, in which nobody gives signs of life."""
+"""Session timeouts for which a member is blocked. Where its session must survive, the timeout outlasts a pause of the
+machine, in which no heartbeats are sent."""
 
 pytestmark = pytest.mark.needs_programs
 on = partial(pytest.mark.parametrize, "backend", indirect=True)
-"""Each case is played on one service; that such a member stays is played on both."""
+"""Each case runs on one service; that a blocked member stays is tested on both."""
 
 
 @from_outside
 async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
-    """For longer than its session nothing of it runs; it is a member all the same, and records afterwards."""
+    """A member that is blocked for longer than its session stays a member, and commits afterwards."""
     process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
     await process.ask("hold", SESSIONS * LONG_ENOUGH)
     assert set(await coordinator.members()) == {"held"}
@@ -43,7 +43,7 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
 @on(argvalues=["zookeeper"])
 @pytest.mark.parametrize("how", ["hold", "stand"])
 async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
-    """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
+    """Beyond the agreed time nobody sends heartbeats for a member, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await hold("held", session_timeout=service.short, outlast=service.short)
     process.say(how, 600)
@@ -53,7 +53,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, 
 
 @on(argvalues=["zookeeper"])
 async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
-    """The process that speaks for it ends with it, so its session ends in its time."""
+    """The process that sends heartbeats for a member ends with it, so its session ends in time."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await start("killed", session_timeout=service.short, outlast=600.0)
     speakers = list(speakers_of(process.id))
@@ -65,13 +65,13 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
 
 @on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
-    """The session lives on, and the member may be held up afterwards as before."""
+    """If the helper process is killed it is replaced: the session lives on, and the member may be blocked again."""
     process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
     former = set(speakers_of(process.id))
-    for each in former:
-        os.kill(each, signal.SIGKILL)
+    for speaker in former:
+        os.kill(speaker, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        while not any(map(_ready, set(speakers_of(process.id)) - former)):  # noqa: ASYNC110 - nobody tells
+        while not any(map(_ready, set(speakers_of(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
     await _until_recorded(process, "1")
     await process.ask("hold", SESSIONS * LONG_ENOUGH)
@@ -80,21 +80,21 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
 
 @on(argvalues=["zookeeper"])
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
-    """A program that runs gives its signs of life by itself, or has another process do so."""
+    """With a stopped helper process no session ends: the member sends heartbeats itself, or starts another helper."""
     process = await hold("a", session_timeout=LONG_ENOUGH, outlast=600.0)
     stopped = list(speakers_of(process.id))
-    for each in stopped:
-        os.kill(each, signal.SIGSTOP)
+    for speaker in stopped:
+        os.kill(speaker, signal.SIGSTOP)
     try:
         await asyncio.sleep(SESSIONS * LONG_ENOUGH)
         await _until_recorded(process, "1")
     finally:
-        for each in stopped:
-            os.kill(each, signal.SIGKILL)
+        for speaker in stopped:
+            os.kill(speaker, signal.SIGKILL)
 
 
 async def _until_recorded(process: Process, offset: str) -> None:
-    """Commits, again while the connection is broken."""
+    """Commits, and tries again while the connection is broken."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(Refused):
@@ -106,7 +106,7 @@ async def _until_recorded(process: Process, offset: str) -> None:
 
 @on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
-    """Nothing of it is left."""
+    """When a member leaves, nothing is left of its helper process."""
     process = await start("leaving", outlast=600.0)
     speakers = list(speakers_of(process.id))
     assert speakers
@@ -115,14 +115,13 @@ async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> 
 
 
 async def until_ended(processes: list[int]) -> None:
-    """Waits until none of them is alive."""
     async with asyncio.timeout(PATIENCE):
-        while any(map(_alive, processes)):  # noqa: ASYNC110 - nobody tells
+        while any(map(_alive, processes)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 
 def speakers_of(parent: int) -> Iterator[int]:
-    """Gives the processes that a process has started."""
+    """Returns the child processes of a process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
@@ -130,7 +129,7 @@ def speakers_of(parent: int) -> Iterator[int]:
 
 
 def _ready(speaker: int) -> bool:
-    """Tells whether a process that speaks for another has come as far as its own code: it lets SIGTERM pass then."""
+    """Returns whether a helper process runs its own code yet: it ignores SIGTERM from then on."""
     with suppress(OSError):
         ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{speaker}/status").read_text(), re.MULTILINE)
         return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGTERM - 1) & 1)

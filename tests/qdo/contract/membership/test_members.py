@@ -1,4 +1,4 @@
-"""Joining, being seen, leaving."""
+"""Members join, are visible to others, and leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.qdo.contract.samples import NAMES, ONE, some
 
 
 async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) -> None:
-    """Everybody, also the member itself and who only looks, sees what it wants, its kind and when it joined."""
+    """All members and observers see a member's subscription, its kind and the time of its join."""
     wants = Subscription(frozenset({"orders", "bills"}), ("log-*", "a?"), "other", "acme")
     before = time.time()
     mine, _ = await join("a", wants=wants, static=True)
@@ -33,7 +33,7 @@ async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) 
 @once
 @pytest.mark.parametrize("static", [False, True])
 async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None:
-    """Nobody joins under the name of a live member, and trying does it no harm."""
+    """Joining under the name of a live member is refused, and does not harm that member."""
     first, _ = await join("a", static=static)
     held = await first.claim([ONE])
     with pytest.raises(MemberExists):
@@ -42,7 +42,7 @@ async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None
 
 
 async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Open) -> None:
-    """The earlier one is lost, and commits nothing once what it owned was taken, which is possible at once."""
+    """The earlier session is lost, its partitions can be claimed at once, and then it commits nothing."""
     first, heard = await join("a", static=True)
     held = await first.claim([ONE])
     assert (await first.commit([(held[ONE], "1")]))[ONE]
@@ -61,7 +61,7 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
 
 @from_outside
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
-    """Whoever starts again under its name does not wait for its session."""
+    """A member that restarts under its name does not wait for the end of its old session."""
     process = await start("a", session_timeout=1000)
     await process.ask("claim", [str(ONE)])
     process.signal(signal.SIGKILL)
@@ -72,18 +72,18 @@ async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, ope
 
 @once
 async def test_groups_know_nothing_of_each_other(join: Join) -> None:
-    """The same name and the same partition belong to somebody in each group."""
+    """Each group has its own members and owners under the same names."""
     here, _ = await join("a", "here")
-    there, _ = await join("a", "there")
+    other_group_member, _ = await join("a", "there")
     held = await here.claim([ONE])
-    assert set(await there.claim([ONE])) == {ONE}
+    assert set(await other_group_member.claim([ONE])) == {ONE}
     await here.commit([(held[ONE], "1")])
-    assert (await there.claim([ONE]))[ONE].offset.id is None
+    assert (await other_group_member.claim([ONE]))[ONE].offset.id is None
     assert list(await here.members()) == ["a"]
 
 
 async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Service) -> None:
-    """A member that is gone without a word keeps its name no longer than its session."""
+    """The name of a member that vanished is free after its session timeout."""
     first, _ = await join("a")
     await service.expire(first)
     second, _ = await join("a")
@@ -92,7 +92,7 @@ async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Se
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None:
-    """Names of groups, members and of all parts of queues come back as they were given."""
+    """Names of groups, members and parts of queues may be any text, and are read back unchanged."""
     partition = Partition(Queue(name, name, name), 255)
     wants = Subscription(frozenset({name}), (name,), name, name)
     session, _ = await join(name, name, wants=wants)
@@ -116,7 +116,7 @@ async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None
 @once
 @pytest.mark.parametrize("name", ["", "x" * 1001, "\ud800"], ids=ascii)
 async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name: str) -> None:
-    """Names that cannot be stored are refused before anything is."""
+    """Names that cannot be stored are refused before anything is stored."""
     with pytest.raises(InvalidArgument):
         service.coordinator(name)
     with pytest.raises(InvalidArgument):
@@ -124,7 +124,7 @@ async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name
 
 
 async def expect_lost(session: Session) -> None:
-    """Every method says that the session is over."""
+    """Checks that every method raises because the session is over."""
     assert session.state == "lost"
     for call in (
         session.members,
@@ -141,7 +141,7 @@ async def expect_lost(session: Session) -> None:
 
 
 async def test_leaving_ends_everything(join: Join, open_one: Open) -> None:
-    """What was held is free, the methods refuse, leaving again does nothing, and nothing more is told."""
+    """Leaving frees everything held, methods refuse, leaving again does nothing, and no event follows."""
     mine, heard = await join("a")
     other, others_heard = await join("b")
     await mine.claim(some(3))
@@ -159,7 +159,7 @@ async def test_leaving_ends_everything(join: Join, open_one: Open) -> None:
 
 
 async def test_closing_ends_the_sessions(open_one: Open) -> None:
-    """Closing tells the members that they are lost, frees what they held, and may be done again."""
+    """Closing notifies the members of their loss, frees what they held, and may be repeated."""
     coordinator, looking = await open_one(), await open_one()
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)
@@ -175,7 +175,7 @@ async def test_closing_ends_the_sessions(open_one: Open) -> None:
 
 
 async def test_only_an_open_coordinator_works(service: Service, open_one: Open) -> None:
-    """Before it is opened and after it is closed every method refuses; opening twice does no harm."""
+    """Before it is opened and after it is closed every method refuses; opening twice is harmless."""
     fresh, closed = service.coordinator(), await open_one()
     await closed.open()
     await closed.close()
@@ -197,7 +197,7 @@ async def test_only_an_open_coordinator_works(service: Service, open_one: Open) 
 
 @once
 async def test_a_member_of_a_newer_program_is_not_guessed_at(join: Join, service: Service) -> None:
-    """What a newer program has written is refused rather than misread."""
+    """Data written by a newer program is refused rather than misread."""
     mine, _ = await join("a")
     await join("b")
     await service.write_member("group", "b", b"qdo9=?")
@@ -206,7 +206,7 @@ async def test_a_member_of_a_newer_program_is_not_guessed_at(join: Join, service
 
 
 async def test_everybody_hears_of_what_the_leader_may_see(join: Join) -> None:
-    """Members know the leader as it is now, and it knows them; a member that retires leads no more."""
+    """Members know the current leader, and the leader knows them; a retired member no longer leads."""
     sight = Sight(("orders", "log-*"), {})
     first, mine = await join("a", sight=sight)
     assert await first.lead()

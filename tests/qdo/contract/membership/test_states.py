@@ -16,7 +16,7 @@ from tests.qdo.contract.samples import ONE
 
 
 async def test_a_short_cut_suspends(join: Join, service: Service) -> None:
-    """Members are told when the service is gone and when it is back, and hold what they held."""
+    """A short cut suspends members, then resumes them; they keep what they held."""
     session, heard = await join("a", session_timeout=LONG_ENOUGH)
     held = (await session.claim([ONE]))[ONE]
     await service.cut()
@@ -30,7 +30,7 @@ async def test_a_short_cut_suspends(join: Join, service: Service) -> None:
 
 
 async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: Service) -> None:
-    """Every method says that the service is lost, and works again afterwards."""
+    """During a cut every method raises; afterwards all work again."""
     session, heard = await join("a", session_timeout=LONG_ENOUGH)
     coordinator = await open_one(session_timeout=LONG_ENOUGH)
     held = (await session.claim([ONE]))[ONE]
@@ -64,7 +64,7 @@ async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: S
 
 
 async def test_a_change_during_a_cut_is_heard_of(join: Join, open_one: Open, service: Service) -> None:
-    """Whoever was told of the end of a cut and looks again after each event sees what is there."""
+    """A member that reads again after each event of a cut sees the current state."""
     session, heard = await join("a", session_timeout=LONG_ENOUGH)
     await session.target()
     await service.cut()
@@ -77,7 +77,7 @@ async def test_a_change_during_a_cut_is_heard_of(join: Join, open_one: Open, ser
 
 
 async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None:
-    """When its time is over a session is lost for good, and a new one under its name takes its place afterwards."""
+    """A long cut ends the session for good; a new session under its name can follow."""
     session, heard = await join("a", session_timeout=LONG_ENOUGH)
     held = (await session.claim([ONE]))[ONE]
     await service.cut()
@@ -96,7 +96,7 @@ async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None
 
 
 async def test_a_session_that_was_ended_is_lost(join: Join, service: Service) -> None:
-    """The member is told without asking, and nothing comes after that."""
+    """A member whose session was ended is notified without a request, and receives no event afterwards."""
     session, heard = await join("a", session_timeout=LONG_ENOUGH)
     other, _ = await join("b")
     await session.target()

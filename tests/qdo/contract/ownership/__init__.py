@@ -1,1 +1,1 @@
-"""Who owns a partition, and what is recorded of it."""
+"""Owners of partitions, and their recorded offsets."""

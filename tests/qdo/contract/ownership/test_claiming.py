@@ -1,4 +1,4 @@
-"""Taking partitions and giving them up: one owner at a time."""
+"""Claiming and releasing partitions: one owner at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOUR = some(4)
 
 
 async def test_a_free_partition_is_taken(join: Join, open_one: Open) -> None:
-    """Who takes it owns it, at the offset that is recorded: none, in the beginning."""
+    """A free partition is claimed at its recorded offset, at first none."""
     session, _ = await join("a")
     held = await session.claim([ONE])
     assert held[ONE].partition == ONE
@@ -26,7 +26,7 @@ async def test_a_free_partition_is_taken(join: Join, open_one: Open) -> None:
 
 
 async def test_each_partition_is_taken_for_itself(join: Join, open_one: Open) -> None:
-    """What somebody owns is left out, and the others are taken nevertheless."""
+    """Partitions of other members are left out of a claim; the others are claimed."""
     mine, _ = await join("a")
     other, _ = await join("b")
     await mine.claim(FOUR[1:3])
@@ -37,14 +37,14 @@ async def test_each_partition_is_taken_for_itself(join: Join, open_one: Open) ->
 
 
 async def test_taking_again_gives_a_new_version(join: Join) -> None:
-    """What is owned already is in the answer, at a version that was not given before."""
+    """A repeated claim answers with the owned partitions, at a new version."""
     session, _ = await join("a")
     versions = [(await session.claim([ONE]))[ONE].version for _ in range(5)]
     assert len(set(versions)) == 5
 
 
 async def test_what_is_released_is_free(join: Join, open_one: Open) -> None:
-    """Only what was given up changes hands."""
+    """Only released partitions change hands."""
     mine, _ = await join("a")
     other, _ = await join("b")
     await mine.claim(FOUR)
@@ -54,7 +54,7 @@ async def test_what_is_released_is_free(join: Join, open_one: Open) -> None:
 
 
 async def test_what_is_not_owned_is_not_released(join: Join, open_one: Open) -> None:
-    """Giving up what nobody owns, or somebody else, passes over it."""
+    """Releasing a free partition, or another member's, does nothing."""
     mine, _ = await join("a")
     other, _ = await join("b")
     await mine.claim(FOUR[:2])
@@ -65,7 +65,7 @@ async def test_what_is_not_owned_is_not_released(join: Join, open_one: Open) -> 
 
 
 async def test_a_partition_has_one_owner_in_a_race(join: Join, open_one: Open) -> None:
-    """Of all that take the same partitions at once each is told exactly what it owns."""
+    """When members claim the same partitions at once, each is told exactly those that it owns."""
     partitions = some(100)
     sessions = {name: (await join(name))[0] for name in "abcdef"}
     looking = await open_one()
@@ -83,7 +83,7 @@ async def test_a_partition_has_one_owner_in_a_race(join: Join, open_one: Open) -
 
 @from_outside
 async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: Open) -> None:
-    """Four processes that each take, read the offset, commit one more and release arrive at the sum."""
+    """Four processes that each claim, read the offset, commit one more and release arrive at the sum."""
     processes = [await start(f"p{number}") for number in range(4)]
     for process in processes:
         process.say("count", [str(ONE)], 25)
@@ -92,7 +92,7 @@ async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: O
 
 
 async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service: Service) -> None:
-    """Its partitions belong to nobody, and whoever asks first gets them."""
+    """Partitions of an ended session are free; the first claim gets them."""
     mine, _ = await join("a")
     other, _ = await join("b")
     await mine.claim(FOUR)
@@ -104,7 +104,7 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
 
 @from_outside
 async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
-    """When a process is killed its partitions become free, and who could not take them is told."""
+    """When a process is killed its partitions become free, and members that could not claim them are notified."""
     process = await start("killed", session_timeout=LONG_ENOUGH)
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     assert len(await process.ask("claim", [str(partition) for partition in FOUR])) == 4
@@ -115,7 +115,7 @@ async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
 
 
 async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) -> None:
-    """Large groups work: taken, committed, released and taken by another, each in one call."""
+    """A thousand partitions are claimed, committed, released and claimed by another member, in one call each."""
     partitions = some(1000)
     mine, _ = await join("a")
     other, _ = await join("b")
@@ -133,7 +133,7 @@ async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) ->
 
 
 async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: Coordinator) -> None:
-    """Whatever it had taken when it was cancelled is given up with the rest, although nobody was told of it."""
+    """Partitions of a cancelled claim are released with the rest, although no caller learned of them."""
     session, _ = await join("a")
     partitions = some(300)
     await session.claim(partitions)
@@ -150,7 +150,7 @@ async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: Co
 async def test_an_offset_that_cannot_be_read_is_left_out(
     join: Join, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other partitions are taken, and the log names the one that is not, once."""
+    """A partition with an unreadable offset is left out, and logged once; the others are claimed."""
     first, _ = await join("a")
     await first.claim(some(3))
     await first.leave()

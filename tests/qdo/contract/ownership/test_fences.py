@@ -1,4 +1,4 @@
-"""What keeps a member from recording offsets of partitions that are no longer its own, each part taken out in turn."""
+"""Each check that fences commits, removed in turn: a member must not commit a partition that it no longer owns."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from tests.replacing import replace
 
 
 def named(parts: set[str]) -> str:
-    """Returns the name of a case."""
     return "+".join(sorted(parts)) or "nothing"
 
 
 @contextlib.contextmanager
 def only(parts: frozenset[str], session: Session, fresh: Link) -> Iterator[None]:
-    """Leaves of what fences a commit only some parts.
+    """Removes all but some checks of commits.
 
     Args:
-        parts: ``session``: commits go under the session that took the partition, or not at all; ``owner``: there must
-            be an owner; ``version``: the offset must have the version of the taking.
-        session: Whose commits.
-        fresh: Another session, under which they go otherwise.
+        parts: ``session``: commits go under the session that claimed the partition, or fail; ``owner``: there must
+            be an owner; ``version``: the offset must have the version of the claim.
+        session: The session whose commits are fenced.
+        fresh: The session that commits use without ``session``.
     """
 
     def recording(self: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
@@ -51,9 +50,9 @@ def only(parts: frozenset[str], session: Session, fresh: Link) -> Iterator[None]
 async def recorded_after(
     parts: frozenset[str], join: Join, coordinator: Coordinator, service: Service, *, claimed: bool
 ) -> str | None:
-    """Has a member commit after its session has ended, with some parts of the fence; returns what is recorded then.
+    """Lets a member commit after its session has ended, with some checks; returns the id recorded then.
 
-    The member has committed 1, whoever takes over has committed 5, and what comes late is 2.
+    The member has committed 1, a new owner commits 5, and the late commit is 2.
     """
     old, _ = await join("old")
     held = await commit(old, (await old.claim([ONE]))[ONE], "1")
@@ -74,7 +73,7 @@ async def recorded_after(
 
 
 async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
-    """Commits what must be recorded."""
+    """Commits, and checks that it is recorded."""
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after
@@ -86,7 +85,7 @@ async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedO
 async def test_a_late_commit_changes_nothing_after_a_takeover(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """The session alone keeps it out, and so does the version alone."""
+    """After a takeover the session check alone keeps a late commit out, and so does the version check."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "5"
 
 
@@ -94,7 +93,7 @@ async def test_a_late_commit_changes_nothing_after_a_takeover(
 async def test_without_session_and_version_an_offset_moves_back(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """With both taken out the late commit overwrites the new owner's; that there is an owner does not help."""
+    """Without both checks a late commit overwrites the new owner's offset; the owner check does not help."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "2"
 
 
@@ -102,7 +101,7 @@ async def test_without_session_and_version_an_offset_moves_back(
 async def test_a_late_commit_changes_nothing_although_nobody_took_over(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """The session alone keeps it out, and so does the owner alone."""
+    """Without a takeover the session check alone keeps a late commit out, and so does the owner check."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "1"
 
 
@@ -110,12 +109,12 @@ async def test_a_late_commit_changes_nothing_although_nobody_took_over(
 async def test_without_session_and_owner_a_member_records_what_it_does_not_own(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """With both taken out the late commit is recorded: the version is still that of the last commit."""
+    """Without both checks the late commit is recorded, because the version is still that of the last commit."""
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "2"
 
 
 async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coordinator) -> None:
-    """The tree does not tell one owner from another: with the session's own memory taken out a stranger commits."""
+    """Without the session's own memory another member can commit, because the tree does not distinguish owners."""
     mine, _ = await join("a")
     other, _ = await join("b")
     held = (await mine.claim([ONE]))[ONE]

@@ -1,4 +1,4 @@
-"""Commits, and that nobody commits who does not own the partition any more."""
+"""Commits of partitions, which only their owner may make."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ from tests.qdo.contract.samples import ONE, some
 
 
 async def recorded(coordinator: Coordinator, partition: Partition = ONE) -> str | None:
-    """Returns the id that is recorded for a partition."""
-    found = (await coordinator.offsets([partition])).get(partition)
-    return None if found is None else found.id
+    offset = (await coordinator.offsets([partition])).get(partition)
+    return None if offset is None else offset.id
 
 
 async def committed(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
-    """Commits what must be recorded."""
+    """Commits, and checks that it is recorded."""
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after
 
 
 async def test_a_commit_is_recorded(join: Join, coordinator: Coordinator) -> None:
-    """It says which id, by whom and when; the answer is what the next commit needs."""
+    """A commit records id, owner and time, and returns the version for the next commit."""
     session, _ = await join("a")
     held = (await session.claim([ONE]))[ONE]
     for identifier in ("1", "2", "3"):
         before = time.time()
         held = await committed(session, held, identifier)
-        found = (await coordinator.offsets())[ONE]
-        assert (found.id, found.member) == (identifier, "a")
-        assert before - 60 < found.at < time.time() + 60
-        assert held.offset == found
+        offset = (await coordinator.offsets())[ONE]
+        assert (offset.id, offset.member) == (identifier, "a")
+        assert before - 60 < offset.at < time.time() + 60
+        assert held.offset == offset
 
 
 async def test_the_next_owner_goes_on_where_the_last_one_was(join: Join) -> None:
-    """An offset outlives its owner, whoever takes the partition next."""
+    """An offset outlives its owner; the next owner begins there."""
     mine, _ = await join("a")
     other, _ = await join("b")
     await committed(mine, (await mine.claim([ONE]))[ONE], "7")
@@ -53,13 +52,13 @@ async def test_the_next_owner_goes_on_where_the_last_one_was(join: Join) -> None
 
 
 async def test_committing_nothing_is_allowed(join: Join) -> None:
-    """No offsets, no answer."""
+    """An empty commit returns nothing."""
     session, _ = await join("a")
     assert await session.commit([]) == {}
 
 
 async def test_only_the_latest_version_commits(join: Join, coordinator: Coordinator) -> None:
-    """What was held before a commit, or before the partition was taken again, records nothing."""
+    """Versions from before a commit, or before another claim, commit nothing."""
     session, _ = await join("a")
     first = (await session.claim([ONE]))[ONE]
     second = await committed(session, first, "1")
@@ -71,7 +70,7 @@ async def test_only_the_latest_version_commits(join: Join, coordinator: Coordina
 
 
 async def test_each_partition_is_committed_for_itself(join: Join, coordinator: Coordinator) -> None:
-    """One that is refused keeps no other from being recorded."""
+    """A refused commit does not affect those of other partitions."""
     session, _ = await join("a")
     other, _ = await join("b")
     partitions = some(4)
@@ -87,7 +86,7 @@ async def test_each_partition_is_committed_for_itself(join: Join, coordinator: C
 
 
 async def test_nothing_is_committed_after_the_release(join: Join, coordinator: Coordinator) -> None:
-    """Neither while the partition is free, nor while another owns it, nor after it came back."""
+    """After a release nothing is committed: while the partition is free, is another's, or has come back."""
     mine, _ = await join("a")
     other, _ = await join("b")
     old = (await mine.claim([ONE]))[ONE]
@@ -104,7 +103,7 @@ async def test_nothing_is_committed_after_the_release(join: Join, coordinator: C
 
 
 async def test_nobody_commits_with_what_another_holds(join: Join, coordinator: Coordinator) -> None:
-    """Knowing the version is not enough: the partition must belong to the very session."""
+    """A member that knows the version of another session's partition cannot commit it."""
     mine, _ = await join("a")
     other, _ = await join("b")
     held = (await mine.claim([ONE]))[ONE]
@@ -113,7 +112,7 @@ async def test_nobody_commits_with_what_another_holds(join: Join, coordinator: C
 
 
 async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> None:
-    """What was held before the offset was removed from outside records nothing after later takings."""
+    """After an offset was removed from outside, old versions commit nothing, also after later claims."""
     mine, _ = await join("a")
     other, _ = await join("b")
     old = [(await mine.claim([ONE]))[ONE]]
@@ -131,7 +130,7 @@ async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> No
 async def test_an_ended_session_commits_nothing_although_nobody_took_over(
     join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """The partition is free, the version is the latest, and still nothing is recorded."""
+    """An ended session commits nothing, even if the partition is free and the version is the latest."""
     session, _ = await join("a")
     held = await committed(session, (await session.claim([ONE]))[ONE], "1")
     await service.expire(session)
@@ -141,7 +140,7 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
 
 
 async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
-    """Has a session end and another one go on with its partition up to 5; returns the old one with what it held."""
+    """Ends a session and lets another one go on with its partition up to 5; returns the old one with what it held."""
     old, _ = await join("old")
     held = await committed(old, (await old.claim([ONE]))[ONE], "1")
     new, _ = await join("new")
@@ -153,7 +152,7 @@ async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
 async def test_an_ended_session_commits_nothing_after_a_takeover(
     join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """What the new owner recorded stays."""
+    """After a takeover the new owner's offset stays."""
     old, held = await takeover(join, service)
     with pytest.raises(SessionLost):
         await old.commit([(held, "2")])
@@ -161,7 +160,7 @@ async def test_an_ended_session_commits_nothing_after_a_takeover(
 
 
 async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coordinator, service: Service) -> None:
-    """The same scenario shows the violation once commits ask neither for the owner nor for the version."""
+    """Without the checks of owner and version the same scenario moves the offset back."""
     old, held = await takeover(join, service)
     with unfenced():
         await old.commit([(held, "2")])
@@ -171,7 +170,7 @@ async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coo
 async def test_a_name_does_not_commit_for_its_earlier_life(
     join: Join, coordinator: Coordinator, service: Service
 ) -> None:
-    """A static member that is back is another session: what its earlier life held is worth nothing."""
+    """A static member that restarts has a new session; versions of its earlier one commit nothing."""
     earlier, _ = await join("a", static=True)
     old = (await earlier.claim([ONE]))[ONE]
     await service.expire(earlier)
@@ -188,9 +187,9 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
 async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     hold: Hold, join: Join, coordinator: Coordinator, service: Service, *, claimed: bool, outlast: float
 ) -> None:
-    """Stopped past its session a process finds out at its next commit, whether somebody took over or not.
+    """A process stopped for longer than its session learns so at its next commit, after a takeover or without one.
 
-    What keeps a session while the interpreter is held does not do so for a process that is stopped.
+    The helper process keeps a session while the interpreter is blocked, but not while the process is stopped.
     """
     process = await hold("stopped", session_timeout=service.short, outlast=outlast)
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
@@ -221,28 +220,28 @@ async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordina
 
 @from_outside
 async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Open) -> None:
-    """Every commit that was answered is recorded, although the process is killed at once."""
+    """Every acknowledged commit is recorded, even if the process is killed at once."""
     process = await start("killed")
     partitions = some(20)
     await process.ask("claim", [str(partition) for partition in partitions])
     for partition in partitions:
         await process.ask("commit", {str(partition): f"id{partition.number}"})
     process.signal(signal.SIGKILL)
-    found = await (await open_one()).offsets()
-    assert {partition: offset.id for partition, offset in found.items()} == {
+    offsets = await (await open_one()).offsets()
+    assert {partition: offset.id for partition, offset in offsets.items()} == {
         partition: f"id{partition.number}" for partition in partitions
     }
 
 
 async def test_members_of_one_process_are_fenced_from_each_other(open_one: Open, service: Service) -> None:
-    """Sharing a coordinator shares no session: one that ended records nothing, the other goes on."""
+    """Members with one coordinator have separate sessions: one that ended commits nothing, the other goes on."""
     coordinator = await open_one()
-    one = await coordinator.join(Member("one"), Heard())
+    first = await coordinator.join(Member("one"), Heard())
     two = await coordinator.join(Member("two"), Heard())
     mine, theirs = some(2)
-    held, others = (await one.claim([mine]))[mine], (await two.claim([theirs]))[theirs]
-    await service.expire(one)
+    held, others = (await first.claim([mine]))[mine], (await two.claim([theirs]))[theirs]
+    await service.expire(first)
     with pytest.raises(SessionLost):
-        await one.commit([(held, "1")])
+        await first.commit([(held, "1")])
     await committed(two, others, "2")
     assert await recorded(coordinator, mine) is None

@@ -1,4 +1,4 @@
-"""What is known of a partition whose owner was lost: that it was, and what it had noted beside the offset."""
+"""The next owner learns whether the last one was lost, and which note it left beside the offset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOTE = HandlingNote("5", 2, last=True)
 
 
 def noted(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
-    """What is handed in to have something noted."""
+    """Returns the argument that records a note."""
     return msgspec.structs.replace(held, offset=msgspec.structs.replace(held.offset, note=note))
 
 
 async def test_a_release_is_told_from_a_loss(join: Join, service: Service) -> None:
-    """Whoever takes a partition knows whether the one before gave it up; a commit in between changes nothing."""
+    """A claim tells a release by the last owner from a loss; a commit in between changes nothing."""
     first, _ = await join("a")
     held = (await first.claim([ONE]))[ONE]
     assert not held.offset.held
@@ -39,7 +39,7 @@ async def test_a_release_is_told_from_a_loss(join: Join, service: Service) -> No
 
 
 async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> None:
-    """Through commits, a release, and a loss; also where nothing was recorded yet."""
+    """A note outlives commits, a release and a loss, also where no offset was recorded yet."""
     first, _ = await join("a")
     held = (await first.claim([ONE]))[ONE]
     held = (await first.commit([(noted(held, NOTE), None)]))[ONE]  # type: ignore[assignment] # it is ours
@@ -58,7 +58,7 @@ async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> 
 
 
 async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coordinator) -> None:
-    """Somebody from outside has decided where to go on."""
+    """After an offset was moved from outside, the loss and the note are forgotten."""
     session, _ = await join("a")
     held = (await session.claim([ONE]))[ONE]
     await session.commit([(noted(held, NOTE), "1")])
@@ -69,7 +69,7 @@ async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coo
 
 
 async def taken(session: Session) -> OwnedOffset:
-    """Takes the partition as soon as it is free."""
+    """Claims the partition as soon as it is free."""
     while not (held := await session.claim([ONE])):
         pass
     return held[ONE]

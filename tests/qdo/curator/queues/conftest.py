@@ -1,4 +1,4 @@
-"""Nodes for a queue, for each test its own."""
+"""ZooKeeper nodes for the queue of each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers.plugin import ZooKeeper, unique_name
 
 @pytest.fixture
 def nodes(zookeeper: ZooKeeper) -> Iterator[Nodes]:
-    """A place on the shared server; what is left there goes with the server's data."""
+    """A place on the shared server, which is removed with the server's data."""
     nodes = Nodes(zookeeper.connect_string, f"/{unique_name('curator')}")
     try:
         yield nodes
@@ -24,7 +24,6 @@ def nodes(zookeeper: ZooKeeper) -> Iterator[Nodes]:
 
 @pytest.fixture
 def client(nodes: Nodes) -> Any:  # noqa: ANN401 - kazoo's
-    """A client of the shared server."""
     return nodes.client()
 
 
@@ -36,7 +35,7 @@ def proxy(nodes: Nodes) -> Proxy:
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    """A consumer; whatever it holds up is let go at the end."""
+    """A consumer whose held calls are released at the end."""
     heard = Heard()
     yield heard
     heard.released.set()

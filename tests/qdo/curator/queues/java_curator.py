@@ -1,4 +1,4 @@
-"""Curator itself, in a Java program that does what a test tells it."""
+"""Curator itself, in a Java program that executes a test's requests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class JavaCurator(java_programs.JavaProgram):
     """A process with Curator, in a session of its own.
 
     Args:
-        command: From :func:`build`.
-        hosts: Of the servers.
-        session: Seconds.
+        command: The result of :func:`build`.
+        hosts: The addresses of the servers.
+        session: Session timeout in seconds.
     """
 
     def __init__(self, command: list[str], hosts: str, session: float = 30.0) -> None:
@@ -34,14 +34,13 @@ class JavaCurator(java_programs.JavaProgram):
         self._reader.start()
 
     def call(self, *words: object) -> str:
-        """Calls, and returns the result."""
         self.tell("\t".join(map(str, words)))
         kind, result = self._answers.get(timeout=PATIENCE)
         assert kind == "done", result
         return result
 
     def open(self, kind: str, path: str, lock_path: str = "", *, consume: bool = False) -> None:
-        """Opens one of the five queues, in the place of the one before; forgets the messages that that one gave."""
+        """Opens one of the five queues in place of the former one, and drops the messages received so far."""
         self._messages = queue.Queue()
         self.call("open", kind, path, lock_path, "consume" if consume else "")
 
@@ -50,11 +49,10 @@ class JavaCurator(java_programs.JavaProgram):
         self.call("put", ",".join(messages), more)
 
     def got(self) -> str:
-        """Waits for the next message that its consumer is given."""
+        """Waits for the next message of its consumer."""
         return self._messages.get(timeout=PATIENCE)
 
     def close(self) -> None:
-        """Kills the process."""
         self.process.kill()
         self._reader.join(PATIENCE)
         super().close()

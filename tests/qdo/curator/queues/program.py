@@ -17,7 +17,7 @@ from qdo.curator import TEXT, QueueBuilder
 
 
 def main() -> None:
-    """Consumes; a lost session is followed by another queue object."""
+    """Consumes; after a lost session it builds the queue again."""
     hosts, path, lock_path, session, pause = sys.argv[1:]
     client = KazooClient(hosts, timeout=float(session))
     client.start(60)

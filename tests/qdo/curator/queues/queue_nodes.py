@@ -1,4 +1,4 @@
-"""A queue on a server, clients that a network of their own leads to, and what consumers were given."""
+"""A queue on a server, clients behind a proxy, and a consumer that records its messages."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from qdo.settings import Retry
 from tests.harness.proxy import Proxy
 
 PATIENCE = 60.0
-"""Seconds; a busy machine may be ten times as slow as others."""
+"""Timeout in seconds for waits; a busy machine may be ten times slower than others."""
 SESSION = 30.0
-"""Seconds; outlasts a machine that stands still."""
+"""Session timeout in seconds that outlasts a paused machine."""
 CLOSE_SESSION = -11
-"""The number of the request."""
+"""The type number of the request."""
 AT_ONCE = Retry(attempts=0, base=0.0, cap=0.0)
-"""Failed messages are put back without a pause."""
+"""Puts failed messages back without a pause."""
 
 
 def until(reached: Callable[[], object]) -> None:
-    """Waits until something is so."""
     end = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < end
@@ -37,11 +36,11 @@ def until(reached: Callable[[], object]) -> None:
 
 
 class Heard(list[Any]):
-    """What a function was called with; the calls may be held up, and may fail.
+    """Records the calls of a function, which may be held up, and may fail.
 
     Attributes:
-        released: Calls wait for it.
-        fails: A call fails with this error if it returns one.
+        released: An event that calls wait for.
+        fails: Returns the error with which a call fails, or None.
     """
 
     def __init__(self) -> None:
@@ -50,15 +49,14 @@ class Heard(list[Any]):
         self.released.set()
         self.fails: Callable[[Any], Exception | None] = lambda _: None
 
-    def __call__(self, item: Any) -> None:  # noqa: ANN401 - whatever comes
-        """Is called."""
+    def __call__(self, item: Any) -> None:  # noqa: ANN401 - any item
         self.append(item)
         assert self.released.wait(PATIENCE)
         if (error := self.fails(item)) is not None:
             raise error
 
     def wait(self, count: int) -> list[Any]:
-        """Returns what came once it is so much."""
+        """Returns the calls once there are this many."""
         until(lambda: len(self) >= count)
         return list(self)
 
@@ -67,8 +65,8 @@ class Nodes:
     """The nodes of one test: its queue and its locks, and clients that reach them.
 
     Args:
-        hosts: Of the servers.
-        root: A path that is the test's own.
+        hosts: The addresses of the servers.
+        root: A path used only by the test.
     """
 
     def __init__(self, hosts: str, root: str) -> None:
@@ -87,18 +85,18 @@ class Nodes:
         return client
 
     def proxy(self) -> Proxy:
-        """Returns a network that can be cut; it is closed after the clients that are made later."""
+        """Returns a proxy; it is closed after the clients that are created later."""
         proxy = Proxy.to(self.hosts)
         self._closing.callback(proxy.close)
         return proxy
 
     def builder(self, client: Any, consumer: Heard | None = None, **options: Any) -> QueueBuilder[str]:  # noqa: ANN401 - kazoo's
-        """Returns a builder of queues of texts here, with a lock path."""
+        """Returns a builder of queues of texts, with a lock path."""
         return QueueBuilder(client, consumer, TEXT, self.path, **({"lock_path": self.lock_path} | options))
 
     @contextlib.contextmanager
-    def opened(self, queue: Any) -> Iterator[Any]:  # noqa: ANN401 - one of several
-        """Starts a queue, and closes it with what was held up let go."""
+    def opened(self, queue: Any) -> Iterator[Any]:  # noqa: ANN401 - any kind of queue
+        """Starts a queue; closes it after the held calls are released."""
         queue.start()
         try:
             yield queue
@@ -106,12 +104,11 @@ class Nodes:
             queue.close(PATIENCE)
 
     def close(self) -> None:
-        """Stops the clients."""
         self._closing.close()
 
 
-def start(queue: Any) -> None:  # noqa: ANN401 - one of several
-    """Starts a queue that gives ZooKeeper little time to answer, as often as that takes."""
+def start(queue: Any) -> None:  # noqa: ANN401 - any kind of queue
+    """Starts a queue with a short answer timeout, and retries as often as necessary."""
 
     def started() -> bool:
         try:
@@ -129,7 +126,7 @@ def errors_into(kept: list[QdoError]) -> Callable[[QdoError], None]:
 
 
 def expire(client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Ends a client's session at the servers; returns once it knows."""
+    """Ends a client's session at the servers; returns once the client has noticed."""
     ended = threading.Event()
     client.add_listener(lambda state: ended.set() if state == "LOST" else None)
     host, port = client._connection._socket.getpeername()[:2]
@@ -138,10 +135,10 @@ def expire(client: Any) -> None:  # noqa: ANN401 - kazoo's
 
 
 def end_session(server: str, identity: tuple[int, bytes]) -> None:
-    """Ends a session as another client that has its number and password, whoever connects in it meanwhile.
+    """Ends a session from another client with its number and password, whatever else connects in it meanwhile.
 
-    Both requests go in one piece: to go on in the session, and to close it. On the server that the session's own client
-    uses, so that the session never moves between servers, whose answers kazoo would not understand.
+    Two requests are sent in one piece: to resume the session, and to close it. They go to the server of the session's
+    own client, because kazoo does not understand a server's answer after the session has moved.
     """
     host, _, port = server.rpartition(":")
     session, password = identity

@@ -21,7 +21,7 @@ PROGRAMS: dict[str, list[Block]] = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_run(nodes: Nodes, name: str) -> None:
-    """Each runs, on other servers and in another place than it says."""
+    """Each program of the page runs, on other servers and another path."""
     assert PROGRAMS[name]
     for program in PROGRAMS[name]:
         text = program.text.replace("127.0.0.1:2181", nodes.hosts).replace('"/queues/', f'"{nodes.path}/')
@@ -31,5 +31,5 @@ def test_programs_run(nodes: Nodes, name: str) -> None:
 
 
 def test_every_class_shows_a_program() -> None:
-    """A reader of a docstring sees how the class is used."""
+    """The docstring of each class shows a program."""
     assert {"QueueBuilder", "DistributedQueue", "SimpleDistributedQueue"} <= set(PROGRAMS)

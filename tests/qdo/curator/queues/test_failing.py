@@ -1,4 +1,4 @@
-"""Messages that cannot be handled or read."""
+"""Messages whose handler fails, and nodes that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Heard, Nodes, until
 
 
 class NotAgain(Retry, frozen=True, kw_only=True):
-    """Failed messages stay locked for longer than any test takes."""
+    """A retry pause that is longer than any test."""
 
     def after(self, attempt: int, kinds: Collection[str], draw: float) -> float | None:
-        """Returns the pause."""
         return 10.0**6
 
 
 def names(client: Any, path: str) -> list[str]:  # noqa: ANN401 - kazoo's
-    """Returns the names of the nodes there, without consumers' fences."""
+    """Returns the names of the nodes, without consumers' fences."""
     return sorted(name for name in client.get_children(path) if name.startswith("queue-"))
 
 
@@ -43,7 +42,7 @@ def test_a_failed_message_is_put_back_under_the_same_prefix(
     more: tuple[Any, ...],
     prefix: str,
 ) -> None:
-    """It keeps priority, instant and id, and comes again until it is handled."""
+    """A failed message keeps priority, instant and id, and comes again until it is handled."""
     errors: list[QdoError] = []
     heard.fails = lambda _: ValueError("not yet") if len(heard) < 3 else None
     builder = nodes.builder(client, heard, retry=AT_ONCE, on_error=errors.append)
@@ -60,7 +59,7 @@ def test_a_failed_message_is_put_back_under_the_same_prefix(
 
 
 def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Others pass by meanwhile; when its consumer closes, it is put back at once and somebody else gets it."""
+    """Others pass a failed message during its pause; when its consumer closes, another one gets it at once."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     other = Heard()
     consumer = nodes.builder(client, heard, retry=NotAgain(), put_in_background=False).build_queue()
@@ -80,7 +79,7 @@ def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, he
 
 
 def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Where that is asked for, failures are counted over all its nodes."""
+    """A message is removed after the configured number of failures, counted over all its nodes."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     retry = Retry(attempts=3, base=0.0, cap=0.0)
     with nodes.opened(nodes.builder(client, heard, retry=retry).build_queue()) as queue:
@@ -92,7 +91,7 @@ def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, 
 
 
 def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """With ``delete`` the rest of its node is handled all the same."""
+    """With ``delete`` the rest of the node is handled all the same."""
     heard.fails = lambda item: ValueError("no") if item == "b" else None
     with nodes.opened(nodes.builder(client, heard, error_mode="delete").build_queue()) as queue:
         queue.put_multi(["a", "b", "c"])
@@ -102,7 +101,7 @@ def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any
 
 
 def test_a_node_is_put_back_as_a_whole(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Messages of a node that were handled before the one that failed come again."""
+    """Messages of a node that were handled before the failed one come again."""
     heard.fails = lambda item: ValueError("no") if item == "b" and len(heard) == 2 else None
     with nodes.opened(nodes.builder(client, heard, retry=AT_ONCE).build_queue()) as queue:
         queue.put_multi(["a", "b", "c"])
@@ -133,7 +132,7 @@ def test_nodes_that_cannot_be_read_stay(
     data: bytes,
     delete_first: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """They are reported once and left as they are, not locked; what comes after them is handled."""
+    """Unreadable nodes are reported once and left as they are, not locked; those behind them are handled."""
     errors: list[QdoError] = []
     client.create(f"{nodes.path}/queue-", data, sequence=True, makepath=True)
     lock_path = None if delete_first else nodes.lock_path
@@ -157,7 +156,7 @@ def test_a_message_that_is_too_large_to_be_sent_again_keeps_its_place(
     client: Any,  # noqa: ANN401 - kazoo's
     heard: Heard,
 ) -> None:
-    """A consumer with a smaller limit than the producer's does not break its connection with it."""
+    """A consumer with a smaller limit than the producer's does not break its connection with a large message."""
     heard.fails = lambda _: ValueError("no") if len(heard) < 3 else None
     text = "x" * 20_000
     with nodes.opened(nodes.builder(client).build_queue()) as producer:

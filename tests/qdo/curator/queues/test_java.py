@@ -15,13 +15,13 @@ from tests.servers.plugin import ZooKeeper
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What runs the Java program."""
+    """The command that runs the Java program."""
     return build(tmp_path_factory.mktemp("java"))
 
 
 @pytest.fixture(scope="module")
 def java(command: list[str], zookeeper: ZooKeeper) -> Iterator[JavaCurator]:
-    """Curator, for all tests here."""
+    """Curator, for all tests of this module."""
     program = JavaCurator(command, zookeeper.connect_string)
     try:
         yield program
@@ -36,21 +36,21 @@ KINDS: list[Kind] = [
     ("delay", (1_000, 2_000, 3_000)),
     ("id", ("a/1", "b", "c")),
 ]
-"""Each queue and what its messages have beside, in the order in which they come out."""
+"""Each queue with the extra fields of its messages, in the order in which they come out."""
 
 
-def opened(nodes: Nodes, client: Any, kind: str, consumer: Heard | None = None) -> Any:  # noqa: ANN401 - one of several
-    """Returns a queue here that is not started."""
+def opened(nodes: Nodes, client: Any, kind: str, consumer: Heard | None = None) -> Any:  # noqa: ANN401 - any kind of queue
+    """Returns a Python queue that is not started."""
     builder = nodes.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
     return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_curator_takes_what_python_puts(nodes: Nodes, client: Any, java: JavaCurator, kind: str, more: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Curator's consumers get the messages in the order of its recipe, those of one node too."""
+    """Curator's consumers get the messages in the order of its recipe, also those of one node."""
     with nodes.opened(opened(nodes, client, kind)) as queue:
-        for text, given in zip(("m0", "ä", ""), more, strict=True):
-            queue.put(text, *([given] if given != "" else []))
+        for text, fields in zip(("m0", "ä", ""), more, strict=True):
+            queue.put(text, *([fields] if fields != "" else []))
         java.open(kind, nodes.path, nodes.lock_path, consume=True)
         assert [java.got() for _ in range(3)] == ["m0", "ä", ""]
         if kind == "queue":
@@ -67,12 +67,12 @@ def test_python_takes_what_curator_puts(
     java: JavaCurator,
     heard: Heard,
     kind: str,
-    more: Any,  # noqa: ANN401 - of each kind
+    more: Any,  # noqa: ANN401 - any fields
 ) -> None:
-    """Messages of Curator's producers come in the order of the recipe, those of one node too."""
+    """Messages of Curator's producers come in the order of the recipe, also those of one node."""
     java.open(kind, nodes.path, nodes.lock_path)
-    for text, given in zip(("m0", "ä", "last"), more, strict=True):
-        java.put(text, more=given)
+    for text, fields in zip(("m0", "ä", "last"), more, strict=True):
+        java.put(text, more=fields)
     if kind != "id":
         java.put("x", "", "y", more=more[-1])
     with nodes.opened(opened(nodes, client, kind, heard)) as queue:
@@ -83,7 +83,7 @@ def test_python_takes_what_curator_puts(
 
 
 def test_the_simple_queue(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
-    """Both sides take what the other offers."""
+    """Both sides of the simple queue take the other's messages."""
     queue = SimpleDistributedQueue(client, nodes.path)
     java.open("simple", nodes.path)
     queue.offer(b"from python")
@@ -94,7 +94,7 @@ def test_the_simple_queue(nodes: Nodes, client: Any, java: JavaCurator) -> None:
 
 
 def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurator, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A message in hand on one side is left alone by the other, which takes the rest; each is handled once."""
+    """A message in hand on one side is locked for the other, which takes the rest; each is handled once."""
     java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("hold")
     assert java.got() == "hold"
@@ -120,7 +120,7 @@ def test_a_failed_message_of_one_side_is_handled_by_the_other(
     java: JavaCurator,
     heard: Heard,
 ) -> None:
-    """What Python puts back Curator takes, and what Curator puts back Python takes."""
+    """A failed message of either side is taken by the other."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     with nodes.opened(opened(nodes, client, "queue", heard)) as queue:
         queue.put("m0")
@@ -140,7 +140,7 @@ def test_a_failed_message_of_one_side_is_handled_by_the_other(
 
 
 def test_ids_are_removed_by_either_side(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
-    """A message that was put with an id on one side is removed by it on the other."""
+    """A message put with an id on one side is removed by it on the other."""
     java.open("id", nodes.path, nodes.lock_path)
     with nodes.opened(opened(nodes, client, "id")) as queue:
         queue.put("m0", "a")

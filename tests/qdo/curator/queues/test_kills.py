@@ -1,4 +1,4 @@
-"""Consumers in both languages on three servers that are killed, and whose sessions end, while they have messages."""
+"""Consumers in both languages on three servers, which are killed or lose their sessions with messages in hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS
 pytestmark = pytest.mark.slow
 
 SHORT = 6.0
-"""Seconds of a session that is to end soon."""
+"""Session timeout in seconds for sessions that are to end soon."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def nodes(zookeeper_nodes: ZooKeeperEnsemble) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What runs the Java program."""
+    """The command that runs the Java program."""
     return build(tmp_path_factory.mktemp("java"))
 
 
@@ -59,7 +59,6 @@ class Program:
         self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
 
     def kill(self) -> None:
-        """Ends it by kill -9."""
         self._process.kill()
         self._process.wait(PATIENCE_SECONDS)
         self._reader.join(PATIENCE)
@@ -68,7 +67,7 @@ class Program:
 
 
 def put(nodes: Nodes, *messages: str) -> None:
-    """Puts messages, a node each."""
+    """Puts messages, each in a node."""
     client = nodes.client()
     for message in messages:
         client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
@@ -87,7 +86,7 @@ def _is_lost(queue: DistributedQueue[str]) -> bool:
 
 
 def test_python_takes_what_a_killed_curator_had(nodes: Nodes, command: list[str], heard: Heard) -> None:
-    """The message comes within the session's time although nothing else changes in the queue."""
+    """Python gets the message of a killed Curator within the session timeout, although nothing else changes."""
     put(nodes, "hold")
     java = JavaCurator(command, nodes.hosts, SHORT)
     try:
@@ -104,7 +103,7 @@ def test_python_takes_what_a_killed_curator_had(nodes: Nodes, command: list[str]
 
 
 def test_curator_takes_what_a_killed_python_had(nodes: Nodes, command: list[str]) -> None:
-    """It gets the message once the session of the dead one has ended and something has changed, as with its own."""
+    """Curator gets the message after the dead session's end and a change of the queue, as among its own consumers."""
     put(nodes, "m0")
     program = Program(nodes, PATIENCE)
     java = JavaCurator(command, nodes.hosts)
@@ -124,7 +123,7 @@ def test_curator_takes_what_a_killed_python_had(nodes: Nodes, command: list[str]
 
 
 def test_no_message_is_lost_among_kills(nodes: Nodes) -> None:
-    """Every message is handled to its end at least once while consumers are killed again and again."""
+    """Every message is handled completely at least once while consumers are killed repeatedly."""
     random.seed(7)
     messages = [f"m{number}" for number in range(300)]
     put(nodes, *messages)
@@ -150,7 +149,7 @@ def test_no_message_is_lost_among_kills(nodes: Nodes) -> None:
 
 
 def test_no_message_is_lost_among_ended_sessions(nodes: Nodes) -> None:
-    """Every message is handled while sessions end, and a message twice only if it was in hand then."""
+    """Every message is handled while sessions end, and twice only if it was in hand then."""
     messages = [f"m{number}" for number in range(200)]
     heard = Heard()
     put(nodes, *messages)
@@ -169,7 +168,7 @@ def test_no_message_is_lost_among_ended_sessions(nodes: Nodes) -> None:
 
 
 def test_the_leader_is_killed(nodes: Nodes, zookeeper_nodes: ZooKeeperEnsemble, heard: Heard) -> None:
-    """Consumers go on in their sessions with the servers that are left, and handle each message."""
+    """Consumers keep their sessions on the remaining servers, and handle each message."""
     messages = [f"m{number}" for number in range(150)]
     consumers = [nodes.builder(nodes.client(), heard).build_queue() for _ in range(2)]
     with nodes.opened(consumers[0]), nodes.opened(consumers[1]):
@@ -186,7 +185,7 @@ def test_the_leader_is_killed(nodes: Nodes, zookeeper_nodes: ZooKeeperEnsemble, 
 
 
 def test_a_hundred_thousand_messages(nodes: Nodes, heard: Heard) -> None:
-    """More than Curator can list: they are consumed in order, while a producer puts more and another consumer helps."""
+    """More items than Curator can list are consumed in order, while a producer and another consumer run."""
     client = nodes.client()
     client.ensure_path(nodes.path)
     for first in range(0, 100_000, 1000):
@@ -201,6 +200,6 @@ def test_a_hundred_thousand_messages(nodes: Nodes, heard: Heard) -> None:
         with nodes.opened(nodes.builder(nodes.client(), heard, threads=4).build_queue()):
             heard.wait(3000)
         assert queue.flush_puts(PATIENCE)
-    left = client.exists(nodes.path).children_count
-    assert left == 100_100 - len(heard)
+    remaining = client.exists(nodes.path).children_count
+    assert remaining == 100_100 - len(heard)
     assert len(set(heard)) == len(heard)

@@ -1,4 +1,4 @@
-"""Puts: in the background, in the foreground, and what bounds them."""
+"""Puts: in the background, in the foreground, and their limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, start, 
 
 
 def test_a_broken_connection_fails_puts(nodes: Nodes, client: Any, proxy: Proxy) -> None:  # noqa: ANN401 - kazoo's
-    """Puts whose answers did not come are in the error of the flush, and can be put again; the next flush is good."""
+    """Puts without an answer are in the error of the flush, and can be repeated; the next flush succeeds."""
     errors: list[QdoError] = []
     queue = nodes.builder(nodes.client(proxy.address), on_error=errors.append).build_queue()
     with nodes.opened(queue):
@@ -28,7 +28,7 @@ def test_a_broken_connection_fails_puts(nodes: Nodes, client: Any, proxy: Proxy)
         queue.put("m0")
         queue.put_multi(["m1", "m2"])
         assert not queue.flush_puts(0.0)
-        until(lambda: client.exists(nodes.path).children_count == 2)  # what is not sent yet would only wait
+        until(lambda: client.exists(nodes.path).children_count == 2)  # messages that were not sent would only wait
         proxy.cut()
         until(lambda: len(errors) == 2)
         proxy.resume()
@@ -44,7 +44,7 @@ def test_a_broken_connection_fails_puts(nodes: Nodes, client: Any, proxy: Proxy)
 
 
 def test_a_put_at_once_waits_for_its_answer_and_not_for_ever(nodes: Nodes, proxy: Proxy) -> None:
-    """It is stored when the call returns; without an answer in time its end is not known."""
+    """A foreground put is stored when it returns; without an answer in time its outcome is unknown."""
     builder = nodes.builder(nodes.client(proxy.address), put_in_background=False, answer_timeout=0.5)
     queue = builder.build_queue()
     start(queue)
@@ -69,7 +69,7 @@ def test_a_message_that_is_too_large_is_refused(nodes: Nodes, client: Any, heard
 
 
 def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Without room a put returns False after its time, and goes on when a consumer has made room."""
+    """Without room a put returns False after its timeout, and goes on when a consumer has made room."""
     queue = nodes.builder(client, max_items=3).build_queue()
     with nodes.opened(queue):
         for number in range(3):
@@ -82,15 +82,14 @@ def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Heard
 
 
 class Silent:
-    """A link that never answers until it is told to, and keeps what it was asked for."""
+    """A link that answers only when told to, and keeps its requests."""
 
     def __init__(self) -> None:
         self.state = "connected"
         self.changes: list[Any] = []
         self._answers: list[asyncio.Future[Any]] = []
 
-    async def apply(self, changes: Iterable[Any]) -> Any:  # noqa: ANN401 - as the original
-        """Asks."""
+    async def apply(self, changes: Iterable[Any]) -> Any:  # noqa: ANN401 - as in the base class
         assert self.state == "connected"
         self.changes += changes
         self._answers.append(asyncio.get_running_loop().create_future())
@@ -98,32 +97,31 @@ class Silent:
         raise CoordinationLost("broken")
 
     async def fail(self, number: int) -> None:
-        """Answers one, counted from 0, with what failed; returns once that has been seen."""
+        """Fails one request, counted from 0; returns once the failure was processed."""
         self._answers[number].set_result(None)
         await settled()
 
     async def end(self) -> None:
-        """Answers all."""
         for answer in self._answers:
             answer.cancel()
         await settled()
 
 
 async def settled() -> None:
-    """Waits until the loop has done what is to be done at once."""
+    """Waits until the loop has run all that is due."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 def begun(silent: Silent, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
-    """Returns puts in the background of a queue that is started, and its state."""
+    """Returns the background puts of a started queue, and its state."""
     lifecycle, link = Lifecycle("/q"), cast("Link", silent)
     lifecycle.happened("start")
     return lifecycle, Puts(lifecycle, link, QueueOptions(None, None, BYTES, "/q", node_limit=limit), lambda _: None)
 
 
-def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - whatever is put
-    """Puts messages, if there is room, and lets them be sent, if they may."""
+def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - any data
+    """Puts messages if there is room, and lets the loop send them."""
     stored = puts.put("queue-", messages, data, 0.0)
     run(settled())
     return stored
@@ -131,7 +129,7 @@ def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - what
 
 @pytest.fixture
 def silent() -> Iterator[Silent]:
-    """Servers that do not answer, until the test has ended."""
+    """Servers that do not answer until the test has ended."""
     silent = Silent()
     yield silent
     silent.state = "suspended"
@@ -145,7 +143,7 @@ def puts(silent: Silent) -> Puts:
 
 
 def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
-    """When so many are not answered, or so many bytes, a put waits, and does not go when its time is over."""
+    """With the max number of puts or bytes unanswered a put waits, and gives up after its timeout."""
     assert put(puts, b"", 0)
     for number in range(1, MOST_PENDING):
         assert puts.put("queue-", [number], b"", 0.0)
@@ -159,7 +157,7 @@ def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
 
 
 def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent: Silent) -> None:
-    """Two transactions are sent at a time, each with what has come meanwhile, in order and within its bounds."""
+    """Two transactions are sent at a time, each with the waiting puts, in order and within its limits."""
     for number in range(300):
         put(puts, b"%d" % number, number)
     puts.put("queue-", ["large"], bytes(MOST_BYTES), 0.0)
@@ -175,7 +173,7 @@ def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent
 
 
 def test_servers_with_a_lower_limit_get_smaller_transactions(silent: Silent) -> None:
-    """What goes together is no larger than they take."""
+    """Transactions are no larger than the servers accept."""
     _, puts = begun(silent, 20_000)
     for number in range(10):
         put(puts, bytes(5_000), number)
@@ -185,7 +183,7 @@ def test_servers_with_a_lower_limit_get_smaller_transactions(silent: Silent) -> 
 
 
 def test_what_waits_when_the_session_ends_is_not_sent(silent: Silent) -> None:
-    """The error says that it was not stored; a later session of the same client is not used."""
+    """Puts that wait when the session ends fail as not stored; they do not use a later session of the client."""
     lifecycle, puts = begun(silent)
     for number in range(5):
         put(puts, b"", number)
@@ -200,13 +198,13 @@ def test_what_waits_when_the_session_ends_is_not_sent(silent: Silent) -> None:
 
 
 def test_bytes_under_way_are_bounded(puts: Puts) -> None:
-    """A message of any size goes alone; further ones wait."""
+    """A message of any size is sent alone; further ones wait."""
     assert puts.put("queue-", ["large"], bytes(64 * 1024 * 1024), 0.0)
     assert not puts.put("queue-", ["small"], b"x", 0.0)
 
 
 def test_failures_are_told_in_the_order_of_the_puts(puts: Puts, silent: Silent) -> None:
-    """Transactions under way together may fail in any order."""
+    """Failures are reported in the order of the puts, in whatever order the transactions fail."""
     put(puts, b"", 0)
     put(puts, b"", 1)
     for number in (1, 0):
@@ -217,7 +215,7 @@ def test_failures_are_told_in_the_order_of_the_puts(puts: Puts, silent: Silent) 
 
 
 def test_failures_are_kept_up_to_a_bound(puts: Puts, silent: Silent) -> None:
-    """Of more failed puts than that only the number is kept."""
+    """Beyond the limit only the number of failed puts is kept."""
     for number in range(MOST_FAILURES + 5):
         put(puts, b"", number)
     for number, _ in enumerate(silent.changes):  # which grows

@@ -1,4 +1,4 @@
-"""What is put into the queues, and in which order it comes out."""
+"""The order of messages in the queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.replacing import replace_in
 
 
 def test_messages_come_in_order_and_leave_nothing(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Each message is handled once, in the order of puts, those of one node too; then queue and locks are empty."""
+    """Each message is handled once, in the order of puts, also within a node; then queue and locks are empty."""
     with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         for number in range(20):
             assert queue.put(f"m{number}")
@@ -32,7 +32,7 @@ def test_messages_come_in_order_and_leave_nothing(nodes: Nodes, client: Any, hea
 
 
 def test_nodes_are_those_of_curator(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Names and bytes are what Curator's queues write."""
+    """Names and bytes are those of Curator's queues."""
     with nodes.opened(nodes.builder(client, put_in_background=False).build_queue()) as queue:
         queue.put("m0")
         queue.put_multi(["a", "b"])
@@ -42,7 +42,7 @@ def test_nodes_are_those_of_curator(nodes: Nodes, client: Any) -> None:  # noqa:
 
 
 def test_priorities(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """The smallest number comes first, of one number the oldest."""
+    """The smallest number comes first, and the oldest of one number."""
     with nodes.opened(nodes.builder(client).build_priority_queue()) as queue:
         for number, priority in enumerate([5, -1, 0, 5, -(2**31), 2**31 - 1, -1]):
             queue.put(f"{priority} {number}", priority)
@@ -52,7 +52,7 @@ def test_priorities(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: A
 
 
 def test_a_smaller_number_overtakes_those_that_wait(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """What is put while others wait comes before them, however many they are."""
+    """A message with a smaller number comes before all waiting ones."""
     heard.released.clear()
     builder = nodes.builder(client, heard, put_in_background=False)
     with nodes.opened(builder.build_priority_queue(min_items_before_refresh=1)) as queue:
@@ -66,7 +66,7 @@ def test_a_smaller_number_overtakes_those_that_wait(nodes: Nodes, client: Any, h
 
 
 def test_delays(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A message comes when its instant has come and not before, the earliest first, in whatever order they were put."""
+    """A message comes at its instant and not before, the earliest first, in whatever order they were put."""
     now = int(time.time() * 1000)
     with nodes.opened(nodes.builder(client).build_delay_queue()) as queue:
         queue.put("never", now + 10**9)
@@ -81,7 +81,7 @@ def test_delays(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN40
 
 
 def test_messages_are_removed_by_id(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """All messages of an id are removed, except for the one that a consumer has in hand; others stay in order."""
+    """All messages of an id are removed, except one in hand; others keep their order."""
     heard.released.clear()
     with nodes.opened(nodes.builder(client, heard, put_in_background=False).build_id_queue()) as queue:
         for number, name in enumerate(["a/1", "b", "a/1", "a|1", "c"]):
@@ -107,7 +107,7 @@ def test_several_consumers_share_a_queue(nodes: Nodes, heard: Heard) -> None:
 
 
 def test_without_a_lock_path_messages_are_removed_first(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """That has to be asked for; then a message is gone while it is handled, and lost if that fails."""
+    """Without a lock path, which must be chosen explicitly, messages are removed first, and lost on a failure."""
     with pytest.raises(InvalidArgument, match="delete_first=True"):
         nodes.builder(client, heard, lock_path=None)
     heard.released.clear()
@@ -136,7 +136,7 @@ def test_nodes_of_others_stay(nodes: Nodes, client: Any, heard: Heard) -> None: 
 
 
 def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Consumers and producers make it again."""
+    """Consumers and producers recreate the node of a queue."""
     with nodes.opened(nodes.builder(client, heard, put_in_background=False).build_queue()) as queue:
         queue.put("m0")
         heard.wait(1)
@@ -147,7 +147,7 @@ def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any, heard
 
 
 def test_what_curator_put_back_is_taken(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Curator's names without priority are handled before all others."""
+    """Names that Curator put back without a priority are handled before all others."""
     client.ensure_path(nodes.path)
     for name in ("queue-100000005", "queue-0FFFFFFFF", "queue-"):
         client.create(f"{nodes.path}/{name}", encode([name.encode()]), sequence=True)
@@ -156,7 +156,7 @@ def test_what_curator_put_back_is_taken(nodes: Nodes, client: Any, heard: Heard)
 
 
 def test_a_queue_is_used_once(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Before it is started and after it was closed it refuses puts, and it cannot be started again."""
+    """Before its start and after its close a queue refuses puts, and it cannot be started twice."""
     queue = nodes.builder(client, heard, retry=AT_ONCE).build_queue()
     states = [queue.state]
     with pytest.raises(QueueStopped, match="was not started"):
@@ -175,7 +175,7 @@ def test_a_queue_is_used_once(nodes: Nodes, client: Any, heard: Heard) -> None: 
 
 
 def test_a_client_has_to_be_connected(nodes: Nodes) -> None:
-    """The error says what to do."""
+    """The error for a client without a connection says what to do."""
     client = nodes.client()
     client.stop()
     with pytest.raises(InvalidArgument, match=r"client\.start"):
@@ -183,7 +183,7 @@ def test_a_client_has_to_be_connected(nodes: Nodes) -> None:
 
 
 def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A queue whose nodes somebody else has made is used by programs that may make nothing beside it."""
+    """A queue with existing nodes is used by programs that may not create nodes above it."""
     for path in (nodes.path, nodes.lock_path):
         client.ensure_path(path)
     client.set_acls(nodes.path.rpartition("/")[0], [make_acl("world", "anyone", read=True)])
@@ -193,7 +193,7 @@ def test_nodes_that_are_there_need_no_rights_above_them(nodes: Nodes, client: An
 
 
 def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Of two consumers the one that leads takes all messages; when it ends, the other goes on with the next."""
+    """Only the leading consumer takes messages; when it ends, the other one continues."""
     clients = (client, nodes.client())
     elections = [LeaderElection(each, f"{nodes.path}-leader") for each in clients]
     with contextlib.ExitStack() as stack:
@@ -221,7 +221,7 @@ def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard
 
 
 def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """The election stands again by itself; the queue is built again, and takes messages once its program leads."""
+    """After a lost session the election is repeated by itself; the rebuilt queue takes messages once it leads."""
     election = LeaderElection(client, f"{nodes.path}-leader")
     builder = nodes.builder(client, heard, election=election)
     election.start()
@@ -240,7 +240,7 @@ def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(nodes: Nodes,
 
 
 def test_two_queues_on_one_client(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Consumers in one session leave each other's messages alone; one that is closed takes nothing from the other."""
+    """Consumers in one session leave each other's messages alone; closing one does not affect the other."""
     heard.released.clear()
     queues = [nodes.builder(client, heard).build_queue() for _ in range(2)]
     with nodes.opened(queues[0]), nodes.opened(queues[1]):
@@ -258,7 +258,7 @@ def test_two_queues_on_one_client(nodes: Nodes, client: Any, heard: Heard) -> No
 
 
 def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A message of a later instant comes when the clock is set to that, and not only after the time that was left."""
+    """A delayed message comes when the clock is set to its instant, and not only after the remaining time."""
     ahead = [0]
     with (
         replace_in(consumption, now_ms, lambda: now_ms() + ahead[0]),

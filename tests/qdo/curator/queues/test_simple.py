@@ -13,7 +13,7 @@ from tests.servers.plugin import unique_name
 
 
 def test_messages_are_taken_in_order(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Bytes come back as they were, the oldest first; looking removes nothing."""
+    """Bytes come back unchanged, the oldest first; peek removes nothing."""
     queue = SimpleDistributedQueue(client, nodes.path)
     assert queue.peek() is None
     assert queue.poll() is None
@@ -30,7 +30,7 @@ def test_messages_are_taken_in_order(nodes: Nodes, client: Any) -> None:  # noqa
 
 
 def test_a_message_is_waited_for(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Whoever waits gets it when it comes; after its time it gets nothing."""
+    """A waiting take gets a message when it comes, or None after its timeout."""
     queue = SimpleDistributedQueue(client, nodes.path)
     assert queue.poll(0.1) is None
     taken: list[bytes | None] = []
@@ -49,7 +49,7 @@ def test_a_message_is_waited_for(nodes: Nodes, client: Any) -> None:  # noqa: AN
 
 
 def test_each_message_is_taken_once(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Several takers, of one object and of others, share the messages; nodes of others stay."""
+    """Several takers, of one object and of others, share the messages; foreign nodes stay."""
     queue = SimpleDistributedQueue(client, nodes.path)
     queue.offer(b"0")
     client.create(f"{nodes.path}/config")
@@ -73,11 +73,11 @@ def test_each_message_is_taken_once(nodes: Nodes, client: Any) -> None:  # noqa:
 
 
 def test_a_list_is_used_up_before_another_is_made(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Fifty messages cost one list for what there was and one that finds nothing."""
+    """Fifty messages cost one list, and another one that is empty."""
     lists = []
 
     class Counting:
-        """The client, which counts lists."""
+        """A client that counts lists."""
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - kazoo's
             if name == "get_children_async":
@@ -92,7 +92,7 @@ def test_a_list_is_used_up_before_another_is_made(nodes: Nodes, client: Any) -> 
 
 
 def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """ZooKeeper removes empty containers, in which Curator keeps these queues; they are made again."""
+    """ZooKeeper removes empty containers, which hold these queues; they are created again."""
     queue = SimpleDistributedQueue(client, nodes.path)
     queue.offer(b"a")
     queue.offer(b"b")
@@ -105,7 +105,7 @@ def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any) -> No
 
 
 def test_a_chroot_that_is_missing_is_made(nodes: Nodes) -> None:
-    """As kazoo makes it with the first path."""
+    """A missing chroot is created, as kazoo does with the first path."""
     with pytest.warns(UserWarning, match="No chroot path exists"):
         client = nodes.client(f"{nodes.hosts}/{unique_name('chroot')}")
     queue = SimpleDistributedQueue(client, "/queues/simple")
@@ -114,7 +114,7 @@ def test_a_chroot_that_is_missing_is_made(nodes: Nodes) -> None:
 
 
 def test_a_queue_outlives_the_session(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """It goes on in the session that its client begins; a call that waits gets what comes then."""
+    """A queue continues in the next session of its client; a waiting call gets messages that come then."""
     queue = SimpleDistributedQueue(client, nodes.path)
     taken: list[bytes | None] = []
     waiting = threading.Thread(target=lambda: taken.append(queue.poll(PATIENCE)))

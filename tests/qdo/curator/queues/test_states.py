@@ -1,4 +1,4 @@
-"""What a queue does when its connection breaks, its session ends or it is closed, and what becomes of its messages."""
+"""What happens to a queue and its messages when the connection breaks, the session ends or the queue is closed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, end_ses
 
 
 def put(client: Any, nodes: Nodes, *messages: str) -> None:  # noqa: ANN401 - kazoo's
-    """Puts messages, a node each, as somebody else."""
+    """Puts messages from outside, each in a node."""
     for message in messages:
         client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
 
 
 def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """Without connection no message is begun; the one in hand is removed once the connection is back; then all goes on.
+    """Without a connection no message is begun; the one in hand is removed after the reconnect; others follow.
 
     started → suspended → started
     """
@@ -44,7 +44,7 @@ def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, hear
 
 
 def test_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """When the session ends during a callback, the message stays and somebody else gets it, once; the queue is over.
+    """When the session ends during a callback, the message stays and another consumer gets it once; the queue ends.
 
     started → lost → closed
     """
@@ -77,7 +77,7 @@ def test_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 
 
 
 def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A message that was in hand when the session ended is not removed, even if its lock is somebody else's by then."""
+    """A message in hand is not removed after its session ended, even if another session holds its lock by then."""
     errors: list[QdoError] = []
     heard.released.clear()
     put(client, nodes, "m0")
@@ -95,7 +95,7 @@ def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, hea
 
 
 def test_suspended_and_lost(nodes: Nodes, client: Any, proxy: Proxy, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A session that ended while there was no connection is over once the servers can say so.
+    """A session that ended without a connection is lost once the servers can report it.
 
     suspended → lost
     """
@@ -113,7 +113,7 @@ def test_suspended_and_lost(nodes: Nodes, client: Any, proxy: Proxy, heard: Hear
 
 
 def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """No further message is begun; the one in hand is finished, and only then nothing is left of the consumer.
+    """After a close no message is begun; the one in hand is finished, and then the consumer's nodes are gone.
 
     started → closed
     """
@@ -132,7 +132,7 @@ def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Any, heard: Hea
 
 
 def test_a_consumer_may_close_its_queue(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Its message is finished afterwards."""
+    """The message of a consumer that closes its queue is finished afterwards."""
     put(client, nodes, "m0", "m1")
     closed = threading.Event()
 
@@ -148,7 +148,7 @@ def test_a_consumer_may_close_its_queue(nodes: Nodes, client: Any) -> None:  # n
 
 
 def test_closed_and_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A session that ends after the close: what is in hand stays in the queue for somebody else.
+    """If the session ends after the close, the message in hand stays in the queue for another consumer.
 
     closed → closed
     """
@@ -170,7 +170,7 @@ def test_closed_and_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # no
 
 
 def test_a_queue_that_is_closed_again_waits_again(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """What was not finished in the time of the first call is waited for by the next one."""
+    """A second close waits for messages that the first did not wait for."""
     heard.released.clear()
     put(client, nodes, "m0")
     queue = nodes.builder(client, heard).build_queue()
@@ -184,7 +184,7 @@ def test_a_queue_that_is_closed_again_waits_again(nodes: Nodes, client: Any, hea
 
 
 def test_consumers_that_close_their_queue_do_not_wait_for_each_other(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Two of them, in two threads, come to an end at once; what has the queue from outside waits for both."""
+    """Two consumers that close their queue do not wait for each other; a close from outside waits for both."""
     put(client, nodes, "m0", "m1")
     both = threading.Barrier(2)
     ended: list[bool] = []
@@ -202,7 +202,7 @@ def test_consumers_that_close_their_queue_do_not_wait_for_each_other(nodes: Node
 
 
 def test_a_start_that_failed_can_be_made_again(nodes: Nodes, proxy: Proxy, heard: Heard) -> None:
-    """Nothing of the failed one stays; of two that start a queue at once one is told that it was started before.
+    """A failed start leaves nothing and can be repeated; of two concurrent starts one fails as "started before".
 
     latent → latent → started
     """
@@ -248,7 +248,7 @@ def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Any, heard: Heard
 
 
 def test_a_lock_whose_answer_was_lost_is_the_consumers_own(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """A consumer that finds its own lock goes on as the holder, and does not wait for itself."""
+    """A consumer that finds its own lock, whose answer was lost, holds it, and does not wait for itself."""
     put(client, nodes, "m0")
     queue = nodes.builder(client, heard).build_queue()
     client.create(f"{nodes.lock_path}/queue-0000000000", queue._token.encode(), ephemeral=True, makepath=True)
@@ -259,7 +259,7 @@ def test_a_lock_whose_answer_was_lost_is_the_consumers_own(nodes: Nodes, client:
 
 
 def test_a_consumer_without_its_fence_is_lost(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
-    """If somebody removes what stands for its session, a consumer ends, and takes nothing that it could not finish."""
+    """If the fence of its session is removed, a consumer ends, and takes no message that it could not finish."""
     queue = nodes.builder(client, heard).build_queue()
     with nodes.opened(queue):
         client.delete(f"{nodes.lock_path}/{queue._token}")

@@ -23,12 +23,12 @@ LEADER_SECONDS = 30.0
 
 
 class ZooKeeperService:
-    """A chroot of its own on an ensemble that may be broken, by one fault at a time.
+    """A chroot on an ensemble that has one fault at a time.
 
     Args:
         ensemble: Three servers.
-        session_timeout: Seconds.
-        apart: See the protocol. Each of these workers has a proxy before each server.
+        session_timeout: In seconds.
+        apart: The slots whose workers have a proxy before each server.
     """
 
     recovery = 6.0
@@ -49,23 +49,20 @@ class ZooKeeperService:
         self._proxies = {slot: [Proxy.to(host) for host in self._hosts.split(",")] for slot in apart}
 
     def url(self, slot: str = "") -> str:
-        """See the protocol."""
         hosts = ",".join(proxy.address for proxy in self._proxies.get(slot, [])) or self._hosts
         return f"zookeeper://{hosts}/{self._root}?connect_timeout=20"
 
     def expire(self, session: str) -> None:
-        """Closes it as another client that has its number and password."""
+        """Closes the session from another client that has its number and password."""
         number, _, password = session.partition(":")
-        # Nobody may be there to be asked; then it goes on.
+        # Every server may be down; then the session goes on.
         with contextlib.suppress(Exception), plain(self._hosts, client_id=(int(number), bytes.fromhex(password))):
             """Leaving closes the session."""
 
     def restore(self) -> None:
-        """See the protocol."""
         self._ensemble.restore()
 
     def close(self) -> None:
-        """Ends the proxies."""
         for proxies in self._proxies.values():
             for proxy in proxies:
                 proxy.close()

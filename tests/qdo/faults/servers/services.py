@@ -1,4 +1,4 @@
-"""The coordination services of the experiments: how to reach them, and how each is broken."""
+"""The coordination services of the experiments: how each is reached and broken."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.faults.webs import Store
 from tests.harness.nemesis import hit
 
 Deed = Callable[[str, float], None]
-"""Does something to a slot, or to all, for so many seconds; returns when it is undone."""
+"""Does something to a slot, or to all, for a number of seconds; returns when it is undone."""
 
 
 class Service(Protocol):
-    """A coordination service with nothing in it.
+    """An empty coordination service.
 
     Attributes:
-        session_timeout: Seconds of a worker's session.
+        session_timeout: Session timeout of a worker in seconds.
     """
 
     session_timeout: float
@@ -33,23 +33,23 @@ class Service(Protocol):
 
     @property
     def deeds(self) -> Mapping[str, Deed]:
-        """What can be done to it, and to how it is reached."""
+        """The faults of the service and of its network."""
 
     def url(self, slot: str = "") -> str:
-        """Returns what ``open_coordinator`` takes, in a slot or elsewhere; empty: groups are those of the service."""
+        """Returns the argument of ``open_coordinator`` for a slot, or for others; empty for groups of the service."""
 
     def expire(self, session: str) -> None:
         """Ends a session."""
 
     def restore(self) -> None:
-        """Waits until everything is as in the beginning."""
+        """Waits until everything is as at the beginning."""
 
 
 class ServiceGroups:
-    """Groups of the service whose messages the workers handle: what breaks them is done to its process.
+    """Groups of the service whose messages the workers handle: its faults are those of the service's process.
 
     Args:
-        store: What the service runs on, if its nodes are broken, too: one at a time.
+        store: The store of the service, if its nodes have faults too, one at a time.
         session_timeout: Seconds.
     """
 
@@ -57,7 +57,7 @@ class ServiceGroups:
 
     def __init__(self, store: Store | None = None, session_timeout: float = 3.0) -> None:
         self.session_timeout = session_timeout
-        # A node that has started again is slow for a while: it gets what it has missed.
+        # A restarted node is slow for a while, because it receives the writes that it missed.
         self.recovery = 6.0 if store is None else 16.0
         self._store = store
         self._one = threading.Lock()
@@ -65,14 +65,12 @@ class ServiceGroups:
         self.deeds: Mapping[str, Deed] = {name: self._breaking(kind) for name, kind in kinds.items()}
 
     def url(self, slot: str = "") -> str:
-        """See the protocol: there is no other service."""
         return ""
 
     def expire(self, session: str) -> None:
-        """Is not asked for: the service ends no session before its time."""
+        """Not used: the service ends no session before its time."""
 
     def restore(self) -> None:
-        """See the protocol."""
         if self._store is not None:
             self._store.settled()
 

@@ -1,1 +1,1 @@
-"""Parts of the consumer by themselves."""
+"""Tests of single parts of the consumer."""

@@ -1,4 +1,4 @@
-"""The fetched messages, what they weigh, and the order in which they are handed out."""
+"""The fetched messages, their weight, and the order in which they are handed out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, 
 
 
 def opened(partition: Partition) -> OwnedPartition:
-    """Gives a partition that may be handed out."""
+    """Returns a partition that may be handed out."""
     row = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
     row.place(None)
     row.opened = True
@@ -20,7 +20,7 @@ def opened(partition: Partition) -> OwnedPartition:
 
 
 def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
-    """Gives a fetch buffer with so many messages of each partition."""
+    """Returns a fetch buffer with this many messages of each partition."""
     buffer = FetchBuffer()
     rows = [opened(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
     for row, count in zip(rows, counts, strict=True):
@@ -29,14 +29,14 @@ def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
 
 
 def handed(buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()) -> list[tuple[int, int]]:
-    """Hands out, and gives the partitions with the number of messages of each."""
+    """Hands out, and returns the partitions with the number of messages of each."""
     batches = buffer.hand_out(buffer.take(most, skip))
     return [(batch.partition.number, len(batch.messages)) for batch in batches]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, 300))
 def test_shares_are_fair_and_leave_nothing(counts: list[int], more: int) -> None:
-    """Nobody gets more than it has, all of what may be given is, and who gets less than another has no more."""
+    """Shares add up to the limit, none exceeds its backlog, and a smaller share than another's is a whole backlog."""
     most = len(counts) + more
     shares = share(counts, most)
     assert sum(shares) == min(most, sum(counts))
@@ -50,7 +50,7 @@ def test_shares_are_fair_and_leave_nothing(counts: list[int], more: int) -> None
     st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=30),
 )
 def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list[tuple[int, bool]]) -> None:
-    """However it is cut into portions, and whatever of it is put back, nothing is lost, doubled or moved."""
+    """Messages handed out in portions of any size, and put back at any point, are not lost, doubled or reordered."""
     buffer, row = FetchBuffer(), opened(ONE)
     total = sum(chunks)
     end = 0
@@ -76,7 +76,7 @@ def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list
 
 
 def test_a_whole_chunk_is_given_as_it_is() -> None:
-    """What was read as one page costs no copy when it is handed out as one."""
+    """A page that is handed out whole is not copied."""
     buffer, page = FetchBuffer(), messages(1, 100)
     buffer.put(opened(ONE), page)
     (taken,) = buffer.take(100)
@@ -84,45 +84,45 @@ def test_a_whole_chunk_is_given_as_it_is() -> None:
 
 
 def test_partitions_take_turns() -> None:
-    """Who was handed out goes to the end of the line, so that all come to their turn."""
+    """A partition that was handed out goes to the end of the line, so that each gets its turn."""
     buffer, _ = filled(2, 2, 2)
     assert [handed(buffer, 1) for _ in range(6)] == [[(number, 1)] for number in (1, 2, 3, 1, 2, 3)]
     assert handed(buffer, 1) == []
 
 
 def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
-    """What was taken before a revocation or a seek is dropped, and its position stays."""
-    buffer, (one, two) = filled(5, 5)
+    """Messages taken before a revocation or a seek are dropped, and the position stays."""
+    buffer, (first, second) = filled(5, 5)
     taken = buffer.take(10)
-    one.state = "revoking"
-    buffer.clear(one)
+    first.state = "revoking"
+    buffer.clear(first)
     assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
-    assert one.position is None
-    assert two.position == message_id(5)
+    assert first.position is None
+    assert second.position == message_id(5)
 
 
 def test_what_cannot_be_handed_out_now_is_kept() -> None:
-    """A pause, or a session that is suspended, drops nothing."""
-    buffer, (one, _) = filled(5, 5)
+    """A pause, or a suspended session, drops nothing."""
+    buffer, (partition, _) = filled(5, 5)
     taken = buffer.take(10)
-    one.paused = True
+    partition.paused = True
     assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
-    one.paused = False
-    buffer.refresh(one)
+    partition.paused = False
+    buffer.refresh(partition)
     assert buffer.hand_out(buffer.take(3), stopped=True) == []
     assert buffer.count == 5
     assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(1, 5))]
 
 
 def test_what_reached_nobody_is_handed_out_again() -> None:
-    """A recall undoes the last hand-out alone, and only where nothing moved since."""
-    buffer, (one, two) = filled(4, 4)
+    """A recall undoes the last hand-out only, and only for partitions that did not move since."""
+    buffer, (first, second) = filled(4, 4)
     buffer.hand_out(buffer.take(2))
     buffer.hand_out(buffer.take(4))
-    two.state = "revoking"
-    buffer.clear(two)
+    second.state = "revoking"
+    buffer.clear(second)
     buffer.recall()
-    assert one.position == message_id(1)
+    assert first.position == message_id(1)
     assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(2, 4))]
     buffer.recall()
     buffer.recall()
@@ -130,16 +130,16 @@ def test_what_reached_nobody_is_handed_out_again() -> None:
 
 
 def test_messages_count_as_processed_when_more_is_asked_for() -> None:
-    """Except those of partitions that are still being worked on."""
-    buffer, (one, two) = filled(4, 4)
+    """Messages count as processed at the next poll, except those of partitions that are still being worked on."""
+    buffer, (first, second) = filled(4, 4)
     buffer.hand_out(buffer.take(4))
-    assert (buffer.settle(skip=[ONE]), two.position) == ([two], message_id(2))
-    assert (buffer.settle(), one.position) == ([one], message_id(2))
+    assert (buffer.settle(skip=[ONE]), second.position) == ([second], message_id(2))
+    assert (buffer.settle(), first.position) == ([first], message_id(2))
     assert buffer.settle() == []
 
 
 def test_the_sums_are_those_of_the_partitions() -> None:
-    """Whatever comes and goes, also by seeking and pausing."""
+    """The sums equal those of the partitions, whatever comes and goes, also by seeking and pausing."""
     buffer, rows = filled(7, 8, 9)
     buffer.hand_out(buffer.take(11))
     buffer.hand_out(buffer.take(5), stopped=True)
@@ -153,7 +153,7 @@ def test_the_sums_are_those_of_the_partitions() -> None:
 
 
 def test_bodies_of_all_kinds_are_weighed() -> None:
-    """Text, bytes and JSON count by their length; a number too large for packing is no obstacle."""
+    """Text, bytes and JSON count by their length; a number too large for packing is not an error."""
     light = weigh([message(1, body="x" * 10)])
     assert weigh([message(1, body="x" * 1010)]) - light in range(1000, 1010)
     assert weigh([message(1, body=b"x" * 100_000)]) >= 100_000

@@ -1,4 +1,4 @@
-"""What is asked next: by what is wanted, what there is room for, and what is under way."""
+"""The next reads, planned by what partitions want, the free room, and the running reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FULL = BufferSpace(0, low=False, reserve=7)
 
 
 def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
-    """Gives a partition that wants messages."""
+    """Returns a partition that wants messages."""
     partition = Partition(Queue("host", "app", queue), number)
     made = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
     made.count, made.more = held, more
@@ -37,18 +37,17 @@ def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = 
 
 
 def planned(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls: InFlightCalls = IDLE) -> FetchPlan:
-    """Plans for these."""
     return plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT)
 
 
 def test_reads_are_few_at_a_time() -> None:
-    """As many as are allowed are under way, so no other is begun; a poll still is."""
+    """With the max number of reads under way no read is begun, but a poll still is."""
     plan_fetches = planned(want(1, more=True), want(2, more=None), want(3), pending_calls=InFlightCalls(READS, (), 4))
     assert [ask.wait for ask in plan_fetches.asks] == [WAIT]
 
 
 def test_room_is_shared_by_those_who_have_more() -> None:
-    """Each gets its part of what may be held; and when the parts would get too small, fewer are asked."""
+    """Partitions share the room; if the shares would get too small, fewer partitions are read."""
     other = InFlightCalls(1, (), 4)
     (ask,) = planned(*(want(number, more=True) for number in range(1, 6)), pending_calls=other).asks
     assert (len(ask.wants), ask.limit) == (5, 750)
@@ -58,7 +57,7 @@ def test_room_is_shared_by_those_who_have_more() -> None:
 
 
 def test_two_calls_take_turns() -> None:
-    """With nothing under way those who have more are divided, so that one call is answered while another is made."""
+    """With nothing under way busy partitions are split into two calls: one is answered while the next is made."""
     asks = planned(*(want(number, more=True) for number in range(1, 6))).asks
     assert [[one.partition.number for one in ask.wants] for ask in asks] == [[1, 2, 3], [4, 5]]
     assert {ask.limit for ask in asks} == {750}
@@ -67,7 +66,7 @@ def test_two_calls_take_turns() -> None:
 
 
 def test_whoever_was_not_looked_at_comes_first() -> None:
-    """Those who always have more would keep it waiting for ever if they came before it."""
+    """A partition that was not read yet comes first; otherwise busy ones would delay it forever."""
     full, new = want(1, more=True), want(2, more=None)
     (ask,) = planned(full, new, pending_calls=InFlightCalls(READS - 1, (), 4)).asks
     assert ask.wants == (new,)
@@ -75,14 +74,14 @@ def test_whoever_was_not_looked_at_comes_first() -> None:
 
 
 def test_whoever_holds_nothing_is_never_starved() -> None:
-    """Even when others hold all that may be held, it may read its reserve."""
+    """A partition that holds nothing may read its reserve, even when others fill the room."""
     read, poll = planned(want(1, more=True), want(2), want(3, held=1), room=FULL).asks
     assert (read.limit, poll.limit) == (7, 7)
     assert [one.partition.number for one in poll.wants] == [2]
 
 
 def test_a_newcomer_waits_until_the_others_end() -> None:
-    """It gets a poll of its own that ends when theirs does, and theirs is not broken off."""
+    """A newcomer gets a poll of its own that ends with the running one, which is not broken off."""
     (ask,) = planned(want(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).asks
     assert ask.wait == 7.5
 
@@ -97,7 +96,7 @@ def test_polls_that_end_together_become_one() -> None:
 
 
 def test_too_many_polls_are_not_begun() -> None:
-    """The service has few places; who finds none is looked at without waiting."""
+    """Polls are limited, because the service has few places; partitions without one are read without waiting."""
     (ask,) = planned(want(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).asks
     assert ask.wait == 0
     assert planned(want(2), pending_calls=InFlightCalls(READS, (NOW + 9,) * 4, 4)).asks == []
@@ -132,11 +131,11 @@ FLIGHTS = st.builds(
 def test_plans_stay_within_all_bounds(
     wants: list[OwnedPartition], room: BufferSpace, pending_calls: InFlightCalls
 ) -> None:
-    """Nobody is asked twice, no call is too large, no more calls than may be, and no more than there is room for."""
+    """No partition is asked twice, no call is too large, and the number of calls and the room have their bounds."""
     asks = plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT).asks
-    asked = [one for ask in asks for one in ask.wants]
-    assert len(asked) == len(set(asked))
-    assert set(asked) <= set(wants)
+    all_wants = [one for ask in asks for one in ask.wants]
+    assert len(all_wants) == len(set(all_wants))
+    assert set(all_wants) <= set(wants)
     reads = [ask for ask in asks if not ask.wait]
     polls = [ask for ask in asks if ask.wait]
     assert len(reads) + pending_calls.reads <= READS
@@ -147,12 +146,12 @@ def test_plans_stay_within_all_bounds(
         assert ask.limit * len(ask.wants) <= max(room.free + SLICE, len(ask.wants) * room.reserve)
     assert all(one.more is False for ask in polls for one in ask.wants)
     if not room.free:
-        assert not any(one.count for one in asked)
+        assert not any(one.count for one in all_wants)
 
 
 @given(WANTS, ROOMS)
 def test_there_is_always_something_to_do(wants: list[OwnedPartition], room: BufferSpace) -> None:
-    """When nothing is under way and somebody holds nothing, somebody is asked; so reading never stands still."""
+    """With nothing under way and an empty partition a read is planned, so reading never stops."""
     asks = plan_fetches(wants, room, IDLE, NOW, page=PAGE, wait=WAIT).asks
     if any(not one.count for one in wants):
         assert asks
@@ -160,7 +159,7 @@ def test_there_is_always_something_to_do(wants: list[OwnedPartition], room: Buff
 
 @given(st.integers(0, 8000), st.integers(1, 2000))
 def test_room_ends_where_the_settings_say(held: int, partitions: int) -> None:
-    """What all may hold together and what each may hold in any case add up to the setting, or one for each."""
+    """The shared room and the reserves add up to the setting, or to one message per partition."""
     room = space_for(held, 0, partitions, prefetch_messages=5000, prefetch_bytes=1000)
     assert (
         held + room.free + partitions * room.reserve <= max(5000, held, 3750 + partitions) + partitions * room.reserve
@@ -170,6 +169,6 @@ def test_room_ends_where_the_settings_say(held: int, partitions: int) -> None:
 
 
 def test_bytes_end_prefetching_as_messages_do() -> None:
-    """Whoever holds as many bytes as may be held reads only where nothing is held, one message each."""
+    """At the byte limit only empty partitions are read, one message each."""
     assert space_for(3, 1000, 2, prefetch_messages=5000, prefetch_bytes=1000) == BufferSpace(0, low=False, reserve=1)
     assert space_for(3, 999, 2, prefetch_messages=5000, prefetch_bytes=1000).free > 0

@@ -1,4 +1,4 @@
-"""The decisions of a member of a group, and when a leader answers changes."""
+"""The decisions of a group member, and when a leader reacts to changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MINE = frozenset({TWO, FOUR})
 
 
 def view(**changes: Any) -> LeaderView:  # noqa: ANN401 - any field
-    """Returns what the leader of a group of two that has come to rest knows, but for some changes."""
+    """Returns the view of the leader of a stable group of two, with some changes."""
     rest = LeaderView(
         members=BOTH, queues=QUEUES_THERE, target=HALVES, planned=None, now=1000.0, age=60.0, settle=0.05, grace=10.0
     )
@@ -42,7 +42,7 @@ def view(**changes: Any) -> LeaderView:  # noqa: ANN401 - any field
 
 
 def test_whoever_has_what_is_given_to_it_rests() -> None:
-    """Nothing is set, taken, given up or waited for, by the leader as well."""
+    """A member that has its share does nothing, and neither does the leader."""
     assert partition_changes(MINE, dict.fromkeys(MINE, "owned")) == PartitionChanges()
     rests = decide_as_leader(view())
     assert rests == LeaderDecision(planned=ComputedPlan(BOTH, QUEUES_THERE, HALVES, None))
@@ -50,14 +50,14 @@ def test_whoever_has_what_is_given_to_it_rests() -> None:
 
 
 def test_what_may_have_been_taken_is_given_up_when_it_is_not_to_be_had() -> None:
-    """What is unsure is released like the rest."""
+    """A partition whose claim is in doubt is released like the rest."""
     assert partition_changes(MINE, {TWO: "owned", FOUR: "owned", ONE: "unsure"}) == PartitionChanges(
         give_up=frozenset([ONE])
     )
 
 
 def test_a_leader_waits_for_more_changes_to_come() -> None:
-    """It says for how long."""
+    """A leader waits for further changes, and says for how long."""
     members = {**BOTH, "c": Member("c", WANTS)}
     early = decide_as_leader(view(members=members, age=0.02))
     assert early.target is None
@@ -66,7 +66,7 @@ def test_a_leader_waits_for_more_changes_to_come() -> None:
 
 
 def test_a_leader_computes_once() -> None:
-    """As long as members, queues and target are those of the last time; one change is enough."""
+    """A leader computes nothing while members, queues and target are unchanged; one change is enough."""
     wrong = ComputedPlan(BOTH, QUEUES_THERE, HALVES, None)
     assert decide_as_leader(view(planned=wrong)).planned is wrong
     for change in ({"members": {"a": A}}, {"queues": {QUEUE: 5}}, {"target": TargetAssignment({ONE: "b"})}):
@@ -74,7 +74,7 @@ def test_a_leader_computes_once() -> None:
 
 
 def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
-    """It knows when that is, and computes again then."""
+    """A leader knows when an absent member is given up, and computes again then."""
     before = TargetAssignment(HALVES.owners, static=frozenset("b"))
     away = decide_as_leader(view(members={"a": A}, target=before))
     assert away.target is not None
@@ -89,13 +89,13 @@ def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
 
 @pytest.mark.parametrize("state", get_args(State))
 def test_every_life_can_be_ended(state: State) -> None:
-    """Whatever a member is doing, stop leads to the end, and there it stays."""
+    """A stop leads to the end from every state, and the end is final."""
     assert after(after(state, "stop"), "left") == "left"
     assert all(after("left", cause) == "left" for cause in get_args(Cause))
 
 
 def test_a_lost_session_is_followed_by_another() -> None:
-    """Whoever had one joins again, and nobody else does."""
+    """A member that lost its session joins again; one that had none does not."""
     leading_there = {state for (state, cause), then in TRANSITIONS.items() if cause == "lost" and then == "joining"}
     assert leading_there == {"active", "suspended"}
     assert after("leaving", "lost") == "leaving"
@@ -108,26 +108,26 @@ NOW = 1000.0
 
 
 def group(names: str) -> Mapping[str, Member]:
-    """Gives members, one for each letter."""
+    """Returns members, one for each letter."""
     return {name: Member(name) for name in names}
 
 
 @pytest.fixture
 def settling() -> RebalanceDebounce:
-    """A group at work whose members a and b were answered long ago."""
+    """A stable group whose members a and b were settled long ago."""
     made = RebalanceDebounce(SECONDS)
     assert made.age(group("ab"), NOW - 60, at_work=True) == SECONDS
     return made
 
 
 def test_a_change_after_a_while_is_answered_at_once(settling: RebalanceDebounce) -> None:
-    """Nobody waits for a second one, and asking again changes nothing."""
+    """The first change after a while is answered at once, and asking again changes nothing."""
     assert settling.age(group("abc"), NOW, at_work=True) == SECONDS
     assert settling.age(group("abc"), NOW + 0.001, at_work=True) == SECONDS
 
 
 def test_changes_that_follow_soon_gather(settling: RebalanceDebounce) -> None:
-    """They are answered together, when the time since the last answer is over; so is what comes after those."""
+    """Changes that follow soon are answered together when the settling time is over; so are later ones."""
     settling.age(group("abc"), NOW, at_work=True)
     assert settling.age(group("abcd"), NOW + 0.01, at_work=True) == pytest.approx(0.01)
     assert settling.age(group("abcde"), NOW + 0.04, at_work=True) == pytest.approx(0.04)
@@ -136,14 +136,14 @@ def test_changes_that_follow_soon_gather(settling: RebalanceDebounce) -> None:
 
 
 def test_a_change_that_is_undone_asks_for_nothing(settling: RebalanceDebounce) -> None:
-    """Whoever comes and goes while changes gather leaves no trace."""
+    """A member that joins and leaves within the settling time causes no change."""
     settling.age(group("abc"), NOW, at_work=True)
     assert settling.age(group("abcd"), NOW + 0.01, at_work=True) < SECONDS
     assert settling.age(group("abc"), NOW + 0.02, at_work=True) == SECONDS
 
 
 def test_a_new_group_gathers_from_its_first_member_on() -> None:
-    """Without a target the first change waits too, and later ones make nobody wait longer."""
+    """Without a target the first change waits too, and later ones do not extend the wait."""
     settling = RebalanceDebounce(SECONDS)
     assert settling.age(group("a"), NOW, at_work=False) == pytest.approx(0.0)
     assert settling.age(group("ab"), NOW + 0.03, at_work=False) == pytest.approx(0.03)
@@ -151,7 +151,7 @@ def test_a_new_group_gathers_from_its_first_member_on() -> None:
 
 
 def test_without_time_for_settling_everything_is_answered_at_once() -> None:
-    """Zero seconds are no time to wait, however often something changes."""
+    """With a settling time of zero every change is answered at once, however often something changes."""
     settling = RebalanceDebounce(0.0)
     ages = [settling.age(group("abcdef"[:count]), NOW, at_work=count > 1) for count in range(1, 6)]
     assert ages == [0.0] * 5

@@ -1,4 +1,4 @@
-"""What may be committed of a partition."""
+"""Which ids of a partition may be committed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.qdo.unit.samples import ONE, message_id
 
 
 def track(committed: int | None = None, position: int | None = None) -> OwnedPartition:
-    """Gives a track that was handed out up to a position."""
+    """Returns a partition that was handed out up to a position."""
     offset = CommittedOffset(None if committed is None else message_id(committed))
     made = OwnedPartition(ONE, OwnedOffset(ONE, offset, 1))
     made.place(made.recorded)
@@ -21,17 +21,17 @@ def track(committed: int | None = None, position: int | None = None) -> OwnedPar
 
 
 def test_commits_do_not_go_back_unless_somebody_sought() -> None:
-    """Below what is recorded, or being recorded, only who went back on purpose may commit."""
-    one = track(3, position=9)
+    """Only after a seek back may a commit go below the id that is recorded or being recorded."""
+    partition = track(3, position=9)
     with pytest.raises(InvalidArgument, match="is before"):
-        one.accepts(message_id(2))
-    one.pending_offset = message_id(7)
+        partition.accepts(message_id(2))
+    partition.pending_offset = message_id(7)
     with pytest.raises(InvalidArgument, match="is before"):
-        one.accepts(message_id(5))
-    one.seek(message_id(2))
-    assert one.accepts(message_id(1))
+        partition.accepts(message_id(5))
+    partition.seek(message_id(2))
+    assert partition.accepts(message_id(1))
 
 
 def test_what_is_recorded_already_is_not_recorded_again() -> None:
-    """The same id as before is no change."""
+    """A commit of the recorded id is not a change."""
     assert not track(3, position=9).accepts(message_id(3))

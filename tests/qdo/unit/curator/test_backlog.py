@@ -1,4 +1,4 @@
-"""Which node of a queue is taken next, and when the queue is listed."""
+"""The order in which a queue's nodes are taken, and when the queue is listed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ NOW = 1_800_000_000_000
 
 
 def names(count: int, first: int = 0) -> list[str]:
-    """Returns names of a plain queue."""
     return [f"queue-{number:010d}" for number in range(first, first + count)]
 
 
 def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = None) -> Backlog:
-    """Returns a backlog that has just listed these."""
+    """Returns a backlog that has just listed these nodes."""
     backlog = Backlog(recipe, refresh)
     backlog.listing()
     backlog.listed(children, 0.0, 0.0)
@@ -25,22 +24,21 @@ def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = Non
 
 
 def take(backlog: Backlog) -> Child:
-    """Takes a node that is there."""
+    """Takes a node, which must exist."""
     child = backlog.take(NOW)
     assert child is not None
     return child
 
 
 def taken(backlog: Backlog) -> list[str]:
-    """Takes what there is."""
-    found = []
+    nodes = []
     while (child := backlog.take(NOW)) is not None:
-        found.append(child.name)
-    return found
+        nodes.append(child.name)
+    return nodes
 
 
 def test_nodes_are_taken_in_order_and_once() -> None:
-    """What is in hand is not taken again, also when a list still has it."""
+    """A node in hand is not taken again, even if a list still has it."""
     backlog = listed(names(3)[::-1])
     first = take(backlog)
     backlog.listed(names(3), 0.0, 0.0)
@@ -50,7 +48,7 @@ def test_nodes_are_taken_in_order_and_once() -> None:
 
 
 def test_what_was_not_handled_is_taken_again() -> None:
-    """A node that is put back is the next of its order; one that was set aside is not taken while it is there."""
+    """A node that is put back is next in its order; one that was set aside is not taken while it exists."""
     backlog = listed(names(3))
     first, second = take(backlog), take(backlog)
     backlog.set_aside(second)
@@ -63,7 +61,7 @@ def test_what_was_not_handled_is_taken_again() -> None:
 
 
 def test_a_blocked_node_waits_for_its_lock() -> None:
-    """It is taken again when its lock is gone, which may be told twice; one that is gone itself is forgotten."""
+    """A locked node is taken when its lock is gone, which may be reported twice; a removed node is forgotten."""
     backlog = listed(names(3))
     first, second = take(backlog), take(backlog)
     assert backlog.block(first, 0.0)
@@ -76,7 +74,7 @@ def test_a_blocked_node_waits_for_its_lock() -> None:
 
 
 def test_a_blocked_node_may_be_in_hand_after_all() -> None:
-    """It is held by one thread only, also where its lock was said to be gone meanwhile."""
+    """A node is held by one thread only, even if its lock was reported gone meanwhile."""
     backlog = listed(names(1))
     first = take(backlog)
     assert backlog.block(first, 0.0)
@@ -90,7 +88,7 @@ def test_a_blocked_node_may_be_in_hand_after_all() -> None:
 
 
 def test_locks_are_watched_up_to_a_bound() -> None:
-    """Further nodes in the hands of others are looked at with a later list."""
+    """Further nodes locked by others are read with a later list."""
     backlog = listed(names(MOST_BLOCKED + 1))
     assert all(backlog.block(take(backlog), 0.0) for _ in range(MOST_BLOCKED))
     assert not backlog.block(take(backlog), 5.0)
@@ -98,7 +96,7 @@ def test_locks_are_watched_up_to_a_bound() -> None:
 
 
 def test_what_was_not_watched_is_looked_at_again() -> None:
-    """After a broken connection the queue is listed again, and nodes of others are tried again."""
+    """After a broken connection the queue is listed again, and locked nodes are tried again."""
     backlog = listed(names(2))
     first = take(backlog)
     assert backlog.block(first, 0.0)
@@ -109,7 +107,7 @@ def test_what_was_not_watched_is_looked_at_again() -> None:
 
 
 def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
-    """Changes are looked at once a list is used up; without changes it is not listed again."""
+    """Changes are read once a list is used up; without changes the queue is not listed again."""
     backlog = Backlog(QUEUE, None)
     assert backlog.listing_due(0.0, NOW) == 0
     backlog.listing()
@@ -126,7 +124,7 @@ def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
 
 @pytest.mark.parametrize(("refresh", "begun"), [(1, 1), (7, 7), (0, 6)])
 def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, begun: int) -> None:
-    """So many nodes are begun before changes are looked at: what was asked for, or a hundredth of the list."""
+    """Changes are read after a number of nodes: the configured one, or a hundredth of the list."""
     made = [f"queue-100000005{number:010d}" for number in range(500)]
     backlog = listed(made, PRIORITY, refresh)
     backlog.changed()
@@ -141,7 +139,7 @@ def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, be
 
 
 def test_lists_take_a_fifth_of_the_time() -> None:
-    """After a list that took long a pause follows that is as much longer."""
+    """The pause after a list grows with the time that the list took."""
     backlog = Backlog(QUEUE, None)
     backlog.listing()
     backlog.listed([], 10.0, 12.0)
@@ -151,7 +149,7 @@ def test_lists_take_a_fifth_of_the_time() -> None:
 
 
 def test_what_is_not_due_is_waited_for() -> None:
-    """Nodes of later instants are not taken; meanwhile changes are looked at."""
+    """Delayed nodes are not taken before their instant; meanwhile changes are read."""
     backlog = listed([f"queue-|{NOW + 1500:08X}|0000000000", f"queue-|{NOW - 1:08X}|0000000001"], DELAY)
     assert take(backlog).epoch == NOW - 1
     assert backlog.take(NOW) is None
@@ -164,7 +162,7 @@ def test_what_is_not_due_is_waited_for() -> None:
 
 
 def test_names_of_others_are_told_once() -> None:
-    """A name that is none of the queue's is told with the first list that has it."""
+    """A foreign name is reported with the first list that has it."""
     backlog = Backlog(QUEUE, None)
     assert backlog.listed(["config", *names(1)], 0.0, 0.0) == {"config"}
     assert backlog.listed(["config", "other"], 0.0, 0.0) == {"other"}

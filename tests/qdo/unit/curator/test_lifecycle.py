@@ -32,7 +32,7 @@ WAY: dict[State, list[Event]] = {
 
 
 def at(state: State, heard: list[Event] | None = None) -> Lifecycle:
-    """Returns one that has come to a state."""
+    """Returns a life cycle in this state."""
     lifecycle = Lifecycle("/q", None if heard is None else heard.append)
     for event in WAY[state]:
         assert lifecycle.happened(event)
@@ -42,7 +42,7 @@ def at(state: State, heard: list[Event] | None = None) -> Lifecycle:
 
 @pytest.mark.parametrize(("before", "event", "after"), TABLE)
 async def test_a_state_changes(before: State, event: Event, after: State) -> None:
-    """Each change of the table happens, and wakes those who wait."""
+    """Each transition of the table happens, and wakes the waiting threads."""
     lifecycle = at(before)
     woken = [asyncio.ensure_future(lifecycle.changed.next.wait()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_a_state_changes(before: State, event: Event, after: State) -> Non
 
 @pytest.mark.parametrize("state", get_args(State))
 def test_nothing_else_changes_a_state(state: State) -> None:
-    """Whatever is not in the table is ignored: ``lost`` and ``closed`` are final but for closing."""
+    """A transition that is not in the table is ignored: ``lost`` and ``closed`` are final, except for closing."""
     for event in set(get_args(Event)) - {event for before, event, _ in TABLE if before == state}:
         lifecycle = at(state)
         assert not lifecycle.happened(event)
@@ -62,7 +62,7 @@ def test_nothing_else_changes_a_state(state: State) -> None:
 
 
 def test_the_program_hears_of_its_connection() -> None:
-    """It hears of what concerns the connection, as the link tells it; a function that fails does no harm."""
+    """The listener is notified of changes of the connection; an error in it does no harm."""
     heard: list[Event] = []
     lifecycle = at("started", heard)
     states: list[LinkState] = ["suspended", "connected", "connected", "suspended", "lost", "connected"]

@@ -1,4 +1,4 @@
-"""What a fill makes of a message."""
+"""Conversion of a message by a fill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuey.client import Message
 
 
 def message(body: Any = "x", **headers: str) -> Message:  # noqa: ANN401 - any body
-    """A message with headers, whose names have underscores here."""
+    """Returns a message with headers, whose names have underscores here."""
     return Message("0" * 32, "1.0", 1, body, headers={name.replace("_", "-"): text for name, text in headers.items()})
 
 
@@ -20,7 +20,7 @@ def message(body: Any = "x", **headers: str) -> Message:  # noqa: ANN401 - any b
     ("body", "data"), [("Grüße", "Grüße".encode()), (b"\xff", b"\xff"), ({"a": [1, None]}, b'{"a":[1,null]}')]
 )
 def test_bodies_become_bytes(body: Any, data: bytes) -> None:  # noqa: ANN401 - any body
-    """Text in UTF-8, bytes as they are, JSON in its shortest form."""
+    """Text becomes UTF-8, bytes stay, JSON takes its shortest form."""
     assert body_of(message(body)) == data
 
 
@@ -37,7 +37,7 @@ def test_bodies_become_bytes(body: Any, data: bytes) -> None:  # noqa: ANN401 - 
     ],
 )
 def test_names_say_what_headers_say(recipe: str, one: Message, prefix: str) -> None:
-    """A drain's headers become names again; without them there is a default."""
+    """A drain's headers become names again; without them the names have defaults."""
     assert prefix_of(recipe, one, priority=7, now=1.5) == prefix
 
 

@@ -1,4 +1,4 @@
-"""What a queue is built with."""
+"""Options of a queue's builder."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from qdo.errors import BadItem, InvalidArgument
         ({"path": "/a\n"}, "path is the path"),
         ({"path": "/zookeeper/q"}, "belongs to the servers"),
         ({"lock_path": "locks"}, "lock_path is the path"),
-        ({"lock_path": "/q"}, "lock_path is another node than path"),
-        ({"delete_first": True}, "leave one of the two out"),
+        ({"lock_path": "/q"}, "lock_path has to be another node than path"),
+        ({"delete_first": True}, "leave one of them out"),
         ({"lock_path": None}, "needs a lock_path.*delete_first=True"),
         ({"election": LeaderElection(object(), "/l")}, "election at /l has another client than the queue /q"),
         ({"consumer": "print"}, "consumer is a function"),
@@ -41,19 +41,19 @@ from qdo.errors import BadItem, InvalidArgument
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], says: str) -> None:
     """The error names the option, its value and what is allowed."""
-    given = {"client": None, "consumer": print, "serializer": TEXT, "path": "/q", "lock_path": "/locks"} | wrong
+    options = {"client": None, "consumer": print, "serializer": TEXT, "path": "/q", "lock_path": "/locks"} | wrong
     with pytest.raises(InvalidArgument, match=says):
-        QueueBuilder(**given)
+        QueueBuilder(**options)
 
 
 def test_a_refresh_is_no_negative_number() -> None:
-    """The one argument of a build method is checked as well."""
+    """The argument of a build method is checked as well."""
     with pytest.raises(InvalidArgument, match="min_items_before_refresh"):
         QueueBuilder(None, None, TEXT, "/q").build_priority_queue(-1)
 
 
 def test_a_bounded_queue_is_put_into_at_once() -> None:
-    """As with Curator, unless it is said otherwise."""
+    """The defaults are Curator's, unless documented otherwise."""
     assert QueueBuilder(None, None, TEXT, "/q").in_background
     assert not QueueBuilder(None, None, TEXT, "/q", max_items=5).in_background
     assert QueueBuilder(None, None, TEXT, "/q", max_items=5, put_in_background=True).in_background
@@ -76,19 +76,19 @@ def test_messages_become_bytes_and_back() -> None:
     ],
 )
 def test_what_cannot_be_written_is_refused(serializer: Serializer[Any], messages: list[Any], says: str) -> None:
-    """The error says which messages and why."""
+    """The error names the messages and the reason."""
     with pytest.raises(InvalidArgument, match=says):
         serializer.write(messages, 1000)
 
 
 def test_messages_without_end_are_not_read_to_their_end() -> None:
-    """What would be too large is given up as soon as that is certain."""
+    """Messages that are too large are refused as soon as that is certain."""
     with pytest.raises(InvalidArgument, match="too large"):
         BYTES.write(iter(lambda: b"more", b""), 1000)
 
 
 def test_what_cannot_be_read_is_no_item() -> None:
-    """Bytes that the serializer does not know are treated like those of another format, and kept."""
+    """Bytes that the serializer refuses are kept, like those of another format."""
     data = encode([b"\xff"])
     with pytest.raises(BadItem, match="UnicodeDecodeError") as caught:
         TEXT.read(data)
@@ -96,17 +96,17 @@ def test_what_cannot_be_read_is_no_item() -> None:
 
 
 def test_a_serializer_that_breaks_ends_no_thread() -> None:
-    """Native code raises errors that are no ``Exception``; the node stays, as one that cannot be read."""
+    """A node is kept as unreadable if its serializer raises what is not an ``Exception``, as native code may."""
 
     def panic(_: bytes) -> str:
-        raise BaseException("panicked")  # noqa: TRY002 - as such code does
+        raise BaseException("panicked")  # noqa: TRY002 - as native code does
 
     with pytest.raises(BadItem, match="BaseException: panicked"):
         Serializer(str.encode, panic).read(encode([b"m"]))
 
 
 def test_a_message_of_the_simple_queue_has_to_fit() -> None:
-    """The limit is that of the servers less what is around the message."""
+    """The limit is that of the servers, less the envelope of the message."""
     queue = SimpleDistributedQueue(None, "/q", node_limit=20_000)
     with pytest.raises(InvalidArgument, match="a message of 20,000 bytes is too large for ZooKeeper, 18,928 fit"):
         queue.offer(b"x" * 20_000)
@@ -116,13 +116,13 @@ def test_a_message_of_the_simple_queue_has_to_fit() -> None:
 
 
 def test_the_public_names() -> None:
-    """Every name that is promised can be had and is described; each class shows an example."""
+    """Every public name exists and has a docstring; each class shows an example."""
     for name in qdo.curator.__all__:
         thing = getattr(qdo.curator, name)
         assert thing.__doc__
         assert not inspect.isclass(thing) or "::\n" in thing.__doc__ or ">>>" in thing.__doc__
     with pytest.raises(AttributeError, match="QueueSharder"):
-        qdo.curator.QueueSharder  # noqa: B018 - asking is the test
+        qdo.curator.QueueSharder  # noqa: B018 - the access is the test
 
 
 def test_the_examples_are_true() -> None:

@@ -24,11 +24,11 @@ FIRST, LATER = "1" * 32, "2" * 32
 
 
 class MemberSetup(SimulatedGroup):
-    """A group with a member that is tested, which loses no time.
+    """A group with a member under test, without delays.
 
     Attributes:
-        owner: Who is told of its partitions.
-        catalogue: What looks queues up for it.
+        owner: The listener of its partitions.
+        catalogue: The catalogue in which it looks queues up.
     """
 
     def __init__(self) -> None:
@@ -37,22 +37,21 @@ class MemberSetup(SimulatedGroup):
         self.catalogue = Catalogue(WANTS, {QUEUE: 4})
         self.made: list[GroupMember] = []
 
-    def make(self, *, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its terms
-        """Makes the member."""
+    def make(self, *, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its settings
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
         member = GroupMember(self.coordinator, "a", self.owner, queues=self.catalogue, static=static, options=options)
         self.made.append(member)
         return member
 
     def see(self, member: GroupMember, count: int) -> None:
-        """Says how many partitions the queue has."""
+        """Sets how many partitions the member sees in the queue."""
         self.catalogue.queues = {QUEUE: count}
         member.recheck()
 
     async def rest(self, member: GroupMember) -> None:
-        """Waits until the target is right and everybody agrees about what the member owns."""
+        """Waits until the target is right and the member's view of its partitions agrees with the tree."""
         async with asyncio.timeout(PATIENCE):
-            while not await self._is_at_rest(member):  # noqa: ASYNC110 - no event says so
+            while not await self._is_at_rest(member):  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0)
 
     async def _is_at_rest(self, member: GroupMember) -> bool:

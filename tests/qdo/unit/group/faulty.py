@@ -1,4 +1,4 @@
-"""A group on the simulated tree, whose calls a test has fail or wait."""
+"""A group on the simulated tree whose calls a test can fail or delay."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CALLS = {
 Fault = Literal["refused", "in doubt", "expired", "stuck", "broken", "incompatible", "forbidden"]
 """What goes wrong with a call:
 
-``refused``: it was not carried out, and may be tried again. ``in doubt``: it was, but nobody is told. ``expired``: the
-session ended before. ``stuck``: there is no answer, and then the session ends. ``broken``: an error that nobody
-expects. ``incompatible``: a newer program wrote what is read. ``forbidden``: it is not allowed.
+``refused``: it was not carried out, and may be tried again. ``in doubt``: it was carried out, but its answer is lost.
+``expired``: the session ended before. ``stuck``: the answer does not come, and then the session ends. ``broken``: it
+raises an unexpected error. ``incompatible``: a newer program wrote the data. ``forbidden``: it is not allowed.
 """
 ERRORS: dict[Fault, Exception] = {
     "refused": CoordinationLost("not reached"),
@@ -47,9 +47,9 @@ class FaultyCoordinator(Coordinator):
         service: The tree.
 
     Attributes:
-        calls: What was called, in order.
-        faults: What goes wrong with which call: by its place among all calls, or by its name, then once.
-        held_up: Calls by name that wait for an event before anything happens.
+        calls: The names of all calls, in order.
+        faults: Faults by the number of the call, or by its name (then once).
+        held_up: Events that calls of a name wait for before they do anything.
         session: The latest session.
     """
 
@@ -66,12 +66,9 @@ class FaultyCoordinator(Coordinator):
         return self._service.link(session_timeout=self.session_timeout)
 
     async def open(self) -> None:
-        """See the base class."""
         await self.call("open", super().open)
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
-        """See the base class."""
-
         async def begin() -> Session:
             with replace_in(coordinator, Session, FaultySession):
                 session = await join(member, listen, replace=replace)
@@ -84,7 +81,7 @@ class FaultyCoordinator(Coordinator):
         return await self.call("join", begin)
 
     async def call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
-        """Carries a call out, or what becomes of it."""
+        """Carries a call out, with the fault that it has."""
         fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
         self.calls.append(name)
         if name in self.held_up:
@@ -106,27 +103,27 @@ class FaultyCoordinator(Coordinator):
 
 
 class FaultySession(Session):
-    """A session whose calls fail or wait as its coordinator says.
+    """A session whose calls fail or wait as its coordinator decides.
 
     Attributes:
-        faulty: The coordinator; None: nothing fails.
+        faulty: The coordinator, or None if nothing fails.
     """
 
     faulty: FaultyCoordinator | None = None
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - whatever it has
-        found = super().__getattribute__(name)
+        attribute = super().__getattribute__(name)
         if name not in CALLS or self.faulty is None:
-            return found
-        return lambda *arguments: self.faulty.call(name, lambda: found(*arguments), self)
+            return attribute
+        return lambda *arguments: self.faulty.call(name, lambda: attribute(*arguments), self)
 
 
 class SimulatedGroup:
-    """The group on its tree as it is, and others in it that do only what the test says.
+    """A group on its tree, with other members that do only what the test says.
 
     Attributes:
         service: The tree.
-        coordinator: Of the member that is tested.
+        coordinator: The coordinator of the member under test.
         others: Sessions of the others by id.
     """
 
@@ -138,48 +135,42 @@ class SimulatedGroup:
         self._paths = GroupPaths("", "group")
 
     async def join(self, member: Member) -> Session:
-        """Has another member join."""
         await self._observer.open()
         session = self.others[member.id] = await self._observer.join(member, lambda _: None)
         return session
 
     async def leave(self, name: str) -> None:
-        """Has another member leave."""
         await self.others.pop(name).leave()
 
     async def expire(self) -> None:
-        """Ends the session of the member that is tested."""
+        """Ends the session of the member under test."""
         await self.service.expire(self.coordinator.session)
 
     def owner_of(self, partition: Partition) -> int | None:
-        """Returns the session that owns a partition."""
         node = self.service.tree.nodes.get(self._paths.owner(partition))
         return None if node is None else node.session
 
     def is_free(self, *partitions: Partition) -> bool:
-        """Returns whether nobody owns partitions."""
+        """Returns whether no session owns these partitions."""
         return not any(self.owner_of(partition) for partition in partitions)
 
     def recorded(self, partition: Partition) -> str | None:
-        """Returns the offset that is recorded."""
         node = self.service.tree.nodes[self._paths.offset(partition)]
         return decode_offset(node.data).id
 
     async def members(self) -> dict[str, Member]:
-        """Returns the members."""
         await self._observer.open()
         return await self._observer.members()
 
     async def target(self) -> TargetAssignment | None:
-        """Returns the target."""
         await self._observer.open()
         return await self._observer.target()
 
     async def is_right(self, queues: dict[Queue, int]) -> bool:
-        """Returns whether the target is what it ought to be."""
+        """Returns whether the target is the one to be expected."""
         target = await self.target()
         return target == plan(await self.members(), queues, target, 0.0, 0.0).target
 
     async def called(self, name: str, times: int = 1) -> None:
-        """Waits until the member has called something so often."""
+        """Waits until the member has made a call this many times."""
         await until(lambda: self.coordinator.calls.count(name) >= times)

@@ -1,4 +1,4 @@
-"""Who owns the partitions of a group in tests, and who looks its queues up."""
+"""Test doubles for the owner of a member's partitions and for its catalogue of queues."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue, Subscription
 
 PATIENCE = 60.0
-"""Seconds after which a test gives up."""
+"""Timeout in seconds of the waits in tests."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Lets others run until a condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
             await asyncio.sleep(0)
@@ -26,7 +25,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def standing_time() -> Iterator[Callable[[float], None]]:
-    """Has the time of the running loop stand still, so that nothing is late before a test lets so many seconds pass."""
+    """Freezes the time of the running loop, so that nothing is late before a test lets seconds pass."""
     loop = asyncio.get_running_loop()
     now = loop.time()
 
@@ -34,7 +33,7 @@ def standing_time() -> Iterator[Callable[[float], None]]:
         nonlocal now
         now += seconds
 
-    loop.time = lambda: now  # type: ignore[method-assign] # all that waits asks it
+    loop.time = lambda: now  # type: ignore[method-assign] # every wait reads it
     try:
         yield skip
     finally:
@@ -42,16 +41,16 @@ def standing_time() -> Iterator[Callable[[float], None]]:
 
 
 class Catalogue:
-    """Looks queues up, which are there as soon as somebody says so.
+    """A catalogue whose queues a test sets.
 
     Attributes:
-        own: What the member itself wants.
-        queues: Those that there are, with their partitions.
-        sight: What it may see.
-        away: The service cannot say.
-        wanted: What is to be looked up.
-        leader: What the leader may see, if that is another member.
-        unseen: What no member may see.
+        own: The member's own subscription.
+        queues: The existing queues, with their numbers of partitions.
+        sight: The queues that the member may see.
+        away: The service cannot be reached.
+        wanted: The subscriptions to look up.
+        leader: The queues that the leader may see, if another member leads.
+        unseen: The queues that no member may see.
     """
 
     def __init__(self, own: Subscription, queues: Mapping[Queue, int]) -> None:
@@ -65,37 +64,33 @@ class Catalogue:
 
     @property
     def found(self) -> Mapping[Queue, int] | None:
-        """See the protocol."""
         return None if self.away else self.queues
 
     def look_up(self, wanted: Collection[Subscription], _held: AbstractSet[Queue]) -> None:
-        """See the protocol."""
         self.wanted = wanted
 
     def follow(self, leader: Sight | None, _held: AbstractSet[Queue]) -> None:
-        """See the protocol."""
         self.wanted, self.leader = (), leader
 
     def warn(self, unseen: AbstractSet[Queue]) -> None:
-        """See the protocol."""
         self.unseen = unseen
 
 
 class Diary(PartitionListener):
-    """An owner that writes down what it is told.
+    """An owner that records its calls.
 
     Attributes:
-        have: What it believes to own.
-        notified: All that it was told, in order.
-        stopped: Rows of which it is to hand out nothing more.
-        refusals: What was refused.
-        slow: Partitions that it does not give up before the event.
-        assigning: What it waits for whenever it is assigned something.
-        on_revoke: What it does when it gives something up; a coroutine is awaited.
+        have: The partitions that it believes to own.
+        notified: Kinds and partitions of all notifications, in order.
+        stopped: Rows whose messages it must no longer hand out.
+        refusals: The refusals that it was notified of.
+        slow: Partitions that it gives up only after the event.
+        assigning: An event that each assignment waits for.
+        on_revoke: Called when it gives partitions up; a coroutine is awaited.
         cancelled: The calls that were cancelled.
-        wrong: What it was told out of order.
-        recorded_offsets: What was recorded, in order.
-        commit_failures: Why something was not.
+        wrong: Notifications that came out of order.
+        recorded_offsets: The recorded offsets, in order.
+        commit_failures: The errors of commits that failed.
     """
 
     def __init__(self) -> None:
@@ -112,17 +107,16 @@ class Diary(PartitionListener):
         self.commit_failures: list[Exception] = []
 
     def hurry(self) -> None:
-        """It gives up what it was slow to give up, and is slow no more."""
+        """Gives up all slow partitions, and is no longer slow."""
         for given_up in self.slow.values():
             given_up.set()
         self.slow.clear()
 
     def times(self, what: str) -> list[frozenset[Partition]]:
-        """Returns the partitions of everything that it was told of a kind."""
+        """Returns the partitions of all notifications of one kind."""
         return [partitions for notified, partitions in self.notified if notified == what]
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """See the protocol."""
         partitions = self._note("assigned", rows)
         if self.have & partitions:
             self.wrong.append(f"{partitions} assigned twice")
@@ -131,12 +125,10 @@ class Diary(PartitionListener):
             await self._wait("assigned", self.assigning)
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
-        """See the protocol."""
         self.wrong += [f"{row.partition} stopped while it is owned" for row in rows if row.state == "owned"]
         self.stopped |= set(rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
-        """See the protocol."""
         partitions = self._note("revoke", [row])
         if not partitions <= self.have or row not in self.stopped:
             self.wrong.append(f"{partitions} revoked, but not had or not stopped")
@@ -149,30 +141,24 @@ class Diary(PartitionListener):
         self.have -= partitions
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """See the protocol."""
         partitions = self._note("lost", rows)
         if not partitions <= self.have or not self.stopped.issuperset(rows):
             self.wrong.append(f"{partitions} lost, but not had or not stopped")
         self.have -= partitions
 
     def refused(self, error: CoordinationRefused) -> None:
-        """See the protocol."""
         self.refusals.append(error)
 
     def recorded(self, offsets: Mapping[Partition, tuple[str, bool]]) -> None:
-        """See the protocol."""
         self.recorded_offsets.append(offsets)
 
     def not_recorded(self, error: Exception) -> None:
-        """See the protocol."""
         self.commit_failures.append(error)
 
     def suspended(self) -> None:
-        """See the protocol."""
         self._note("suspended", ())
 
     def resumed(self) -> None:
-        """See the protocol."""
         self._note("resumed", ())
 
     def _note(self, what: str, rows: Collection[OwnedPartition]) -> frozenset[Partition]:

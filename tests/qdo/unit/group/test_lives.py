@@ -13,7 +13,7 @@ from tests.qdo.unit.group.faulty import Fault
 
 
 async def live(group: GroupMember, setup: MemberSetup) -> None:
-    """Lives through everything that usually happens, waiting each time until it has come to rest."""
+    """Lives through all usual events, waiting after each until the group is stable."""
     await group.start()
     await commit(group, setup, FIRST)
     await setup.join(OTHER)
@@ -27,7 +27,7 @@ async def live(group: GroupMember, setup: MemberSetup) -> None:
 
 
 async def commit(group: GroupMember, setup: MemberSetup, identifier: str) -> None:
-    """Commits all that is held until it is recorded, as a worker would do that is lost and comes back."""
+    """Commits everything held until it is recorded, as a worker does that is lost and comes back."""
     while True:
         await setup.rest(group)
         held = set(group.table.held)
@@ -40,7 +40,7 @@ async def commit(group: GroupMember, setup: MemberSetup, identifier: str) -> Non
 
 
 async def lived(fault: Fault | None = None, place: int = 0) -> MemberSetup:
-    """Lives once with a fault at a call; checks how it ends."""
+    """Lives once with a fault at one call, and checks the outcome."""
     setup = MemberSetup()
     group = setup.make(recheck=0.01 if fault in {"incompatible", "forbidden", "broken"} else 60.0)
     if fault is not None:
@@ -57,7 +57,7 @@ async def lived(fault: Fault | None = None, place: int = 0) -> MemberSetup:
 @pytest.mark.needs_histories
 @pytest.mark.parametrize("fault", get_args(Fault))
 async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
-    """Wherever it strikes: everything comes to rest, the owner is told in order, and in the end nothing is left."""
+    """After a fault at any call the group becomes stable, the owner is called in order, and nothing is left."""
     calls = len((await lived()).coordinator.calls)
     lives = [await lived(fault, place) for place in range(1, calls)]
     assert sum(not setup.coordinator.faults for setup in lives) > calls / 2

@@ -1,4 +1,4 @@
-"""A member of a group at work, without its service, and as it leaves."""
+"""A group member at work, without its service, and when it leaves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from tests.replacing import replace_in
 
 
 async def pause() -> None:
-    """Lets others run for a while."""
     for _ in range(30):
         await asyncio.sleep(0)
 
 
 async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(setup: MemberSetup) -> None:
-    """A leader that cannot ask the service takes nothing from anybody, and works on what it had before."""
+    """A leader that cannot ask the service takes nothing away, and works on what it had before."""
     setup.catalogue.away = True
     other = await setup.join(OTHER)
     assert await other.set_target(TargetAssignment({ONE: "a", TWO: "b"}), -1)
@@ -38,7 +37,7 @@ async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(s
 
 
 async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(setup: MemberSetup) -> None:
-    """By the time it is ours it belongs to somebody else."""
+    """A partition that is taken away while it is claimed is given back, because another member owns it by then."""
     other = await setup.join(OTHER)
     assert await other.lead()
     assert await other.set_target(TargetAssignment(dict.fromkeys(PARTITIONS, "a")), -1)
@@ -56,7 +55,7 @@ async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(se
 
 
 async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(setup: MemberSetup) -> None:
-    """However long that takes."""
+    """A partition is revoked only after its assignment was reported, however long that takes."""
     setup.owner.assigning = asyncio.Event()
     group = setup.make()
     await group.start()
@@ -73,7 +72,7 @@ async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(se
 
 
 async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> None:
-    """Somebody else has removed the nodes: the leader notices, and the group goes on."""
+    """When someone removes the assignment nodes, the leader notices and writes them again, and the group goes on."""
     group = setup.make()
     await group.start()
     await setup.rest(group)
@@ -86,13 +85,13 @@ async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> 
 async def test_a_share_that_fits_into_no_node_changes_nothing(
     setup: MemberSetup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader says so and stays; all partitions stay where they are until they can be shared out."""
+    """If a share does not fit into a node, the leader logs it and stays; nothing moves until it fits."""
     group = setup.make(recheck=0.01)
     await group.start()
     await setup.rest(group)
     with replace_in(stored_assignments, NODE_LIMIT, 10):
         await setup.join(OTHER)
-        await until(lambda: "bytes, and one node holds 10" in caplog.text)
+        await until(lambda: "bytes, but a node holds at most 10" in caplog.text)
         assert group.state == "active"
         assert setup.owner.have == PARTITIONS
     await until(lambda: len(setup.owner.times("revoke")) == 2)
@@ -103,7 +102,7 @@ async def test_a_share_that_fits_into_no_node_changes_nothing(
 
 
 async def test_an_earlier_life_is_waited_for(setup: MemberSetup) -> None:
-    """A member that exists at first is gone soon, at the start and when it joins again."""
+    """A member waits for its earlier session to end, at the start and when it joins again."""
     await setup.join(Member("a", WANTS))
     group = setup.make()
     starting = asyncio.create_task(group.start())
@@ -121,7 +120,7 @@ async def test_an_earlier_life_is_waited_for(setup: MemberSetup) -> None:
 
 
 async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup) -> None:
-    """At its start; when it lost its session because another has its name, that one is left alone."""
+    """A static member ends its earlier session once, at its start; it never ends the one that replaced it."""
     await setup.join(Member("a", WANTS))
     group = setup.make(static=True)
     await group.start()
@@ -139,7 +138,7 @@ async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup
 
 @pytest.mark.parametrize(("call", "error"), [("join", MemberExists), ("open", CoordinationLost)])
 async def test_a_start_that_fails_is_an_error(setup: MemberSetup, call: str, error: type[Exception]) -> None:
-    """A name that is taken for two session timeouts, or a service that is not reached."""
+    """A start fails if its name is taken for two session timeouts, or if the service cannot be reached."""
     setup.coordinator.session_timeout = 0.3
     if call == "open":
         setup.coordinator.faults[call] = "refused"
@@ -152,7 +151,7 @@ async def test_a_start_that_fails_is_an_error(setup: MemberSetup, call: str, err
 
 
 async def test_everything_is_given_up_to_a_newer_program(setup: MemberSetup, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody here can read what it says; the member stays, and goes on when it can."""
+    """A member that cannot read a newer program's data stays, and goes on when it can."""
     group = setup.make(recheck=0.01)
     await group.start()
     await setup.rest(group)
@@ -165,7 +164,7 @@ async def test_everything_is_given_up_to_a_newer_program(setup: MemberSetup, cap
 
 @pytest.mark.parametrize("call", ["assignment", "lead", "target", "members", "set_target", "claim", "release"])
 async def test_what_is_not_allowed_is_told(setup: MemberSetup, call: str) -> None:
-    """Whoever works on the partitions hears of it and may end; it is tried again all the same."""
+    """A refusal is reported to the owner, who may end; the member tries again all the same."""
     setup.coordinator.faults[call] = "forbidden"
     group = setup.make()
     await group.start()
@@ -179,7 +178,7 @@ async def test_what_is_not_allowed_is_told(setup: MemberSetup, call: str) -> Non
 
 
 async def test_a_member_is_started_once_and_may_be_stopped_before(setup: MemberSetup) -> None:
-    """A second start is a mistake, and so is one after the end."""
+    """A second start is an error, and so is one after the end."""
     group = setup.make()
     await group.start()
     with pytest.raises(RuntimeError, match="once"):
@@ -191,7 +190,7 @@ async def test_a_member_is_started_once_and_may_be_stopped_before(setup: MemberS
 
 @pytest.mark.parametrize(("call", "ends"), [("open", "stop"), ("join", "stop"), ("join", "cancel")])
 async def test_stopping_during_the_start(setup: MemberSetup, call: str, ends: str) -> None:
-    """The start fails, and a session that comes too late is ended."""
+    """A stop during the start fails the start; a session that comes too late is ended."""
     setup.coordinator.held_up[call] = asyncio.Event()
     group = setup.make()
     starting = asyncio.create_task(group.start())
@@ -210,7 +209,7 @@ async def test_stopping_during_the_start(setup: MemberSetup, call: str, ends: st
 
 
 async def test_stopping_takes_no_longer_than_allowed(setup: MemberSetup) -> None:
-    """An owner that never gives up loses its partitions, and the member leaves."""
+    """An owner that never gives up loses its partitions, and the member leaves in time."""
     group = setup.make(revoke_timeout=0.01, patience=0.01)
     await group.start()
     await setup.rest(group)
@@ -223,7 +222,7 @@ async def test_stopping_takes_no_longer_than_allowed(setup: MemberSetup) -> None
 
 
 async def test_a_cancelled_stop_goes_on(group: GroupMember, setup: MemberSetup) -> None:
-    """Whoever waits for it again finds it done."""
+    """A stop that was cancelled goes on; a second one waits for its end."""
     setup.owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     stopping = asyncio.create_task(group.stop())
     await until(lambda: len(setup.owner.times("revoke")) == 4)

@@ -1,4 +1,4 @@
-"""The states of one partition of a session: each transition, and what is recorded and told meanwhile."""
+"""The states of one partition of a session: each transition, and what is recorded and reported meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.qdo.unit.group.owners import Diary, standing_time, until
 
 
 class TableSetup(SimulatedGroup):
-    """A table of a session on the tree, and who works on its partitions."""
+    """A partition table of a session on the tree, and its owner."""
 
     table: PartitionTable
 
@@ -32,7 +32,6 @@ class TableSetup(SimulatedGroup):
         self.faults, self.held_up = self.coordinator.faults, self.coordinator.held_up
 
     async def begin(self) -> None:
-        """Joins."""
         await self.coordinator.open()
         self.session = await self.coordinator.join(Member("a"), self.events)
         self.renew()
@@ -44,31 +43,28 @@ class TableSetup(SimulatedGroup):
         self.table = PartitionTable(self.session, self.owner, SessionOptions(**settings), self.events)  # type: ignore[arg-type]
 
     async def take(self, partition: Partition) -> Session:
-        """Has another member own a partition."""
+        """Lets another member own a partition."""
         other = await self.join(OTHER)
         assert await other.claim([partition])
         return other
 
     async def put_out(self, partition: Partition) -> None:
-        """Removes the owner's node of a partition behind the session's back, and has another member own it."""
+        """Removes the owner's node of a partition behind the session's back, and lets another member own it."""
         self.service.tree.apply(0, (Delete(self._paths.owner(partition)),))
         await self.take(partition)
 
     def state(self, partition: Partition = ONE) -> State | None:
-        """Returns the state of a partition; None: it has no row."""
+        """Returns the state of a partition, or None if it has no row."""
         return self.table.states.get(partition)
 
     async def until(self, state: State | None, partition: Partition = ONE) -> None:
-        """Waits until a partition has a state."""
         await until(lambda: self.state(partition) == state)
 
     def version_of(self, partition: Partition) -> int:
-        """Returns the version of a partition's offset."""
         return self.service.tree.nodes[self._paths.offset(partition)].version
 
     @property
     def told(self) -> list[str]:
-        """What the owner was told."""
         return [what for what, _ in self.owner.notified]
 
     async def claim_in_doubt(self, *partitions: Partition) -> None:
@@ -86,7 +82,6 @@ class TableSetup(SimulatedGroup):
 
 @pytest.fixture
 async def setup() -> AsyncIterator[TableSetup]:
-    """A table without rows."""
     setup = TableSetup()
     await setup.begin()
     yield setup
@@ -94,7 +89,7 @@ async def setup() -> AsyncIterator[TableSetup]:
 
 
 async def test_none_to_owned(setup: TableSetup) -> None:
-    """What is taken is owned, and its owner is told; what is another's has no row."""
+    """A claimed partition is owned, and its owner is notified; a partition of another member has no row."""
     await setup.take(TWO)
     await setup.table.claim([ONE, TWO])
     assert (setup.state(ONE), setup.state(TWO)) == ("owned", None)
@@ -102,7 +97,7 @@ async def test_none_to_owned(setup: TableSetup) -> None:
 
 
 async def test_none_to_unsure_and_back(setup: TableSetup) -> None:
-    """When the end of a taking is not known nobody is told; taking again settles it either way."""
+    """While a claim is in doubt the owner is not notified; a second claim settles it either way."""
     await setup.take(TWO)
     await setup.claim_in_doubt(ONE, TWO)
     assert (setup.state(ONE), setup.state(TWO)) == ("unsure", "unsure")
@@ -112,7 +107,7 @@ async def test_none_to_unsure_and_back(setup: TableSetup) -> None:
 
 
 async def test_unsure_to_releasing(setup: TableSetup) -> None:
-    """It is released without a word to the owner."""
+    """An unsure partition is released without notifying the owner."""
     await setup.claim_in_doubt(ONE)
     setup.table.give_up([ONE])
     assert setup.state() == "releasing"
@@ -122,7 +117,7 @@ async def test_unsure_to_releasing(setup: TableSetup) -> None:
 
 
 async def test_unsure_while_it_is_taken_is_given_up_later(setup: TableSetup) -> None:
-    """Nobody knows which would come first, so that it might be believed to be owned and be anybody's."""
+    """An unsure partition that is being claimed is released only later, because the order of the two is unknown."""
     await setup.claim_in_doubt(ONE)
     answer = setup.held_up["claim"] = asyncio.Event()
     taking = asyncio.create_task(setup.table.claim([ONE]))
@@ -138,7 +133,7 @@ async def test_unsure_while_it_is_taken_is_given_up_later(setup: TableSetup) -> 
 
 
 async def test_an_owner_that_never_takes_notice_keeps_no_row(setup: TableSetup) -> None:
-    """The partition can be taken anew after it was given up, though the first word of it was never heard out."""
+    """A partition can be claimed anew after it was given up, even if its first notification never ended."""
     setup.renew(revoke_timeout=0.01)
     setup.owner.assigning = asyncio.Event()
     await setup.table.claim([ONE])
@@ -147,7 +142,7 @@ async def test_an_owner_that_never_takes_notice_keeps_no_row(setup: TableSetup) 
 
 
 async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None:
-    """The owner stops at once, may commit until it is done, and no more from then on."""
+    """At a revocation the owner stops at once, may commit until it is done, and not afterwards."""
     setup.owner.slow[ONE] = asyncio.Event()
     release = setup.held_up["release"] = asyncio.Event()
     await setup.table.claim([ONE])
@@ -166,7 +161,7 @@ async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None
 
 
 async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) -> None:
-    """It is released at once; the owner is told that it is lost, and the row stays until it was."""
+    """When the time is over the partition is released at once; its row stays until on_lost has returned."""
     setup.owner.slow[ONE] = asyncio.Event()
     with standing_time() as skip:
         await setup.table.claim([ONE])
@@ -180,7 +175,7 @@ async def test_revoking_to_releasing_when_the_time_is_over(setup: TableSetup) ->
 
 
 async def test_owned_to_releasing_when_it_is_found_to_be_anothers(setup: TableSetup) -> None:
-    """The commit says so, the owner is told, and what is another's is not touched."""
+    """A commit that finds another owner fails, notifies the owner, and does not touch the other's partition."""
     await setup.table.claim([ONE])
     await setup.put_out(ONE)
     assert await setup.table.record({ONE: FIRST}) == {ONE}
@@ -191,7 +186,7 @@ async def test_owned_to_releasing_when_it_is_found_to_be_anothers(setup: TableSe
 
 
 async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(setup: TableSetup) -> None:
-    """The owner that was asked to stop does so, and is told nothing else."""
+    """An owner that was asked to stop does so, and gets no further notification."""
     setup.owner.slow[ONE] = asyncio.Event()
     await setup.table.claim([ONE])
     setup.table.give_up([ONE])
@@ -205,7 +200,7 @@ async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(setup: Tabl
 
 @pytest.mark.parametrize("state", ["owned", "revoking", "releasing", "unsure"])
 async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
-    """Nothing is held from that instant on; who was told that it has the partition is told that it has not."""
+    """After a lost session nothing is held; each owner that was notified of an assignment is notified of the loss."""
     if state == "unsure":
         await setup.claim_in_doubt(ONE)
     else:
@@ -230,7 +225,7 @@ async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
 
 
 async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None:
-    """An owner that does not stop is told that the partition is lost before it is told that it has it again."""
+    """An owner that does not stop is notified of the loss before the next assignment."""
     stuck = asyncio.Event()
 
     async def swallow(_: frozenset[Partition]) -> None:
@@ -262,7 +257,7 @@ async def test_a_late_end_never_meets_a_new_beginning(setup: TableSetup) -> None
 
 @pytest.mark.parametrize("fault", ["refused", "in doubt"])
 async def test_an_older_commit_is_not_repeated_after_a_newer_one(setup: TableSetup, fault: Fault) -> None:
-    """When the connection breaks only the offset that was asked for last is recorded, and both callers are told."""
+    """When the connection breaks only the latest requested offset is recorded, and both callers are notified."""
     await setup.table.claim([ONE])
     setup.faults["commit"] = fault
     older = asyncio.create_task(setup.table.record({ONE: LATER}))
@@ -274,7 +269,7 @@ async def test_an_older_commit_is_not_repeated_after_a_newer_one(setup: TableSet
 
 
 async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(setup: TableSetup) -> None:
-    """Its caller was told that it may have been recorded; what is recorded in the end was asked for last."""
+    """A commit in doubt whose caller has its answer is replaced by a later one, which is recorded in the end."""
     setup.renew(patience=0.0)
     await setup.table.claim([ONE])
     setup.faults["commit"] = "refused"
@@ -288,7 +283,7 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(setup
 
 
 async def test_a_commit_goes_before_the_release(setup: TableSetup) -> None:
-    """One that was asked for while the owner gave up is recorded, however late the service answers."""
+    """A commit requested while the owner gave up is recorded before the release, however late the service answers."""
     commit = setup.held_up["commit"] = asyncio.Event()
     await setup.table.claim([ONE])
     recording = asyncio.create_task(setup.table.record({ONE: FIRST}))
@@ -303,7 +298,7 @@ async def test_a_commit_goes_before_the_release(setup: TableSetup) -> None:
 
 
 async def test_whoever_does_not_release_is_waited_for_no_longer(setup: TableSetup) -> None:
-    """A commit that fails when its partition is being released is given up, and the partition goes."""
+    """A commit that fails while its partition is being released is given up, and the partition is released."""
     setup.faults["commit"] = "refused"
     await setup.table.claim([ONE])
     commit = setup.held_up["commit"] = asyncio.Event()
@@ -319,7 +314,7 @@ async def test_whoever_does_not_release_is_waited_for_no_longer(setup: TableSetu
 
 
 async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
-    """It is carried to its end, and the next one has the right version."""
+    """A cancelled commit is carried out, and the next one has the right version."""
     await setup.table.claim([ONE])
     setup.held_up["commit"] = asyncio.Event()
     commit = asyncio.create_task(setup.table.record({ONE: FIRST}))
@@ -333,7 +328,7 @@ async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
 
 
 async def begin(setup: TableSetup, *partitions: Partition) -> list[OwnedPartition]:
-    """Claims partitions and hands everything of them out."""
+    """Claims partitions and hands out all of their messages."""
     await setup.table.claim(partitions)
     rows = [setup.table.held[each] for each in partitions]
     for row in rows:
@@ -343,21 +338,21 @@ async def begin(setup: TableSetup, *partitions: Partition) -> list[OwnedPartitio
 
 @pytest.mark.parametrize("threshold", ["messages", "seconds", "a caller"])
 async def test_added_offsets_are_written_together(setup: TableSetup, threshold: str) -> None:
-    """After enough messages, enough time, or when a caller waits for one of them: in one call."""
+    """Added offsets are written in one call: after enough messages, enough time, or when a caller waits for one."""
     setup.renew(commit_messages=5, commit_seconds=3.0)
-    one, two = await begin(setup, ONE, TWO)
+    first, second = await begin(setup, ONE, TWO)
     with standing_time() as skip:
-        setup.table.add(one, FIRST, 2)
-        setup.table.add(two, FIRST, 2)
-        setup.table.add(one, LATER, 0)
+        setup.table.add(first, FIRST, 2)
+        setup.table.add(second, FIRST, 2)
+        setup.table.add(first, LATER, 0)
         await asyncio.sleep(0)
         assert "commit" not in setup.coordinator.calls
         if threshold == "messages":
-            setup.table.add(two, LATER, 1)
+            setup.table.add(second, LATER, 1)
         elif threshold == "seconds":
             skip(3.0)
         else:
-            assert await setup.table.flush([one]) == frozenset()
+            assert await setup.table.flush([first]) == frozenset()
         await until(lambda: bool(setup.owner.recorded_offsets))
     assert setup.recorded(ONE) == LATER
     assert setup.recorded(TWO) == (LATER if threshold == "messages" else FIRST)
@@ -366,19 +361,19 @@ async def test_added_offsets_are_written_together(setup: TableSetup, threshold: 
 
 
 async def test_an_offset_that_cannot_be_committed_takes_no_other_with_it(setup: TableSetup) -> None:
-    """It alone is refused, and neither what was added beside it nor what is added later."""
+    """An offset that cannot be committed is refused alone; those added beside it and later are not."""
     setup.renew(commit_messages=100, commit_seconds=60.0)
-    one, two = await begin(setup, ONE, TWO)
-    setup.table.add(one, "f" * 32, 1)
+    first, second = await begin(setup, ONE, TWO)
+    setup.table.add(first, "f" * 32, 1)
     assert [type(error) for error in setup.owner.commit_failures] == [InvalidArgument]
-    setup.table.add(two, FIRST, 1)
-    setup.table.add(one, FIRST, 1)
-    assert await setup.table.flush([one, two]) == frozenset()
+    setup.table.add(second, FIRST, 1)
+    setup.table.add(first, FIRST, 1)
+    assert await setup.table.flush([first, second]) == frozenset()
     assert (setup.recorded(ONE), setup.recorded(TWO)) == (FIRST, FIRST)
 
 
 async def test_an_added_offset_is_written_before_the_release(setup: TableSetup) -> None:
-    """Though neither threshold is reached."""
+    """An added offset is written before the release, though neither threshold is reached."""
     setup.renew(commit_messages=100, commit_seconds=60.0)
     (row,) = await begin(setup, ONE)
     setup.table.add(row, FIRST, 1)
@@ -387,7 +382,7 @@ async def test_an_added_offset_is_written_before_the_release(setup: TableSetup) 
 
 
 async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableSetup) -> None:
-    """Its partition has come back: the present ownership records only what it handled itself."""
+    """Offsets added under a former ownership are not written after the partition has come back."""
     (former,) = await begin(setup, ONE)
     await setup.give_up()
     (present,) = await begin(setup, ONE)
@@ -404,7 +399,7 @@ async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableS
 
 
 async def test_an_added_offset_is_tried_until_the_service_answers(setup: TableSetup) -> None:
-    """Though nobody waits for it; the listener is told of the failures."""
+    """An added offset is retried though nobody waits for it; the listener is notified of the failures."""
     setup.renew(patience=0.0)
     (row,) = await begin(setup, ONE)
     setup.faults["commit"] = "refused"

@@ -1,4 +1,4 @@
-"""Messages for tests that need no service."""
+"""Messages for tests without a service."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ FIRST = Partition(ORDERS, 1)
 
 
 def message(number: int, body: Any = "text", headers: Mapping[str, str] | None = None) -> Message:  # noqa: ANN401 - any JSON value
-    """Makes the message with so many messages before it."""
+    """Returns a message; a higher number is a later one."""
     identifier = f"{number:08x}aaaa11f08000aaaaaaaaaaaa"
     return Message(identifier, "1795145194.2357460", 1, body, None, headers or {})

@@ -1,4 +1,4 @@
-"""Messages that take their worker with them: the culprit is found and given up, and nobody else is."""
+"""Messages that crash their worker: the culprit is found and given up, and no other message."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ BEFORE = messages(1, 1)[0].id
 
 
 def suspicion_of(note: HandlingNote | None, attempts: int = 5, *, held: bool = True) -> CrashSuspicion:
-    """What is suspected of a partition that was handled up to the first message."""
+    """Returns the suspicion of a partition that was handled up to the first message."""
     return CrashSuspicion(CommittedOffset(BEFORE, held=held, note=note), FIRST, 2, attempts)
 
 
 def test_nothing_is_noted_after_a_clean_hand_over() -> None:
-    """The ordinary case costs nothing."""
+    """After a clean hand-over nothing is suspected, so that the normal case costs nothing."""
     assert CrashSuspicion(CommittedOffset(), FIRST, 10, 5).over
     assert suspicion_of(None, held=False).over
 
 
 def test_runs_are_noted_for_a_while_after_a_loss() -> None:
-    """The owner before did not release it: as many messages as may have been in hand are watched."""
+    """After an owner that did not release, as many messages as may have been in hand are watched."""
     suspicion = suspicion_of(None)
     assert not suspicion.suspected(FIRST)
     assert suspicion.begin([FIRST, SECOND]) == HandlingNote(SECOND.id, 2)
@@ -52,7 +52,7 @@ def test_runs_are_noted_for_a_while_after_a_loss() -> None:
 
 
 def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
-    """Its messages are noted one by one, those behind it as before; none of them is charged."""
+    """Messages of a run that was in hand are noted one by one, later ones by the run; none is charged an attempt."""
     suspicion = suspicion_of(HandlingNote(SECOND.id, 2))
     assert [suspicion.suspected(each) for each in (FIRST, SECOND, THIRD)] == [True, True, False]
     assert [suspicion.attempt(each) for each in (FIRST, SECOND, THIRD)] == [1, 1, 1]
@@ -61,7 +61,7 @@ def test_a_run_that_was_in_hand_at_a_loss_is_taken_apart() -> None:
 
 
 def test_a_message_that_was_in_hand_by_itself_is_charged() -> None:
-    """Each loss is an attempt at it, also if the partition was handed over in between."""
+    """Each loss is an attempt at a message that was noted alone, also if the partition was handed over in between."""
     suspicion = suspicion_of(HandlingNote(FIRST.id, 3), held=False)
     assert [suspicion.attempt(each) for each in (FIRST, SECOND)] == [4, 1]
     assert suspicion.begin([FIRST]) == HandlingNote(FIRST.id, 4)
@@ -73,7 +73,7 @@ NOTES = [None, HandlingNote(FIRST.id, 2), HandlingNote(SECOND.id, 2), HandlingNo
 
 @pytest.mark.parametrize("found", NOTES)
 def test_being_handed_over_costs_no_attempt(found: HandlingNote | None) -> None:
-    """However often, and the partition stays watched; what was not begun stays as it was found."""
+    """Hand-overs cost no attempt, however many; the partition stays watched, and unstarted messages keep their note."""
     suspicion = suspicion_of(found)
     assert suspicion.ended() == found
     suspicion.begin([FIRST])
@@ -84,12 +84,12 @@ def test_being_handed_over_costs_no_attempt(found: HandlingNote | None) -> None:
 
 
 class Deadly:
-    """Runs messages, each for a moment, until one of them ends everything.
+    """Runs messages, each for a moment, until one of them ends the worker.
 
     Attributes:
-        died: It has.
+        died: The worker has ended.
         killed: The message that ended it.
-        slow: No handler comes to an end any more.
+        slow: Handlers no longer end.
         tasks: All runs.
     """
 
@@ -103,7 +103,6 @@ class Deadly:
         self._culprits = culprits
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """See the protocol."""
         self.tasks.append(asyncio.get_running_loop().create_task(self._run(run)))
         return self.tasks[-1]
 
@@ -124,12 +123,12 @@ class Deadly:
 
 
 class Records(Owned):
-    """What a group records; it outlives the workers.
+    """The records of a group; they outlive the workers.
 
     Attributes:
         records: The offsets.
-        buried: How often each message was given up.
-        life: Whose notes count.
+        buried: The number of times that each message was given up.
+        life: The worker whose notes count.
     """
 
     def __init__(self) -> None:
@@ -140,13 +139,12 @@ class Records(Owned):
         self._added: dict[Partition, str] = {}
 
     def begin(self) -> None:
-        """A worker takes everything."""
         self.offsets = {f"p{each.number}": offset for each, offset in self.records.items()}
         self.rows = {}
         self._added = {}
 
     def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        """Takes in an offset, until it is recorded."""
+        """Keeps an offset until it is recorded."""
         self._added[row.partition] = offset
 
     async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
@@ -157,36 +155,34 @@ class Records(Owned):
             self.records[row.partition] = CommittedOffset(end or self.records[row.partition].id, held=True, note=note)
 
     async def commit_added(self) -> None:
-        """Records the offsets that were added, likewise."""
         life, offsets = self.life, self._added.copy()
         await asyncio.sleep(0)
         if life == self.life:
             self.records |= {each: structs.replace(self.records[each], id=end) for each, end in offsets.items()}
 
     def release(self) -> None:
-        """Everything is handed back."""
         self.records = {each: structs.replace(offset, held=False) for each, offset in self.records.items()}
 
     def dead(self, message: Message, _: Delivery, __: Failure) -> None:
-        """A message was given up."""
+        """Counts a message that was given up."""
         self.buried[message.partition, message.id] += 1
 
 
 async def live(
     records: Records, chance: random.Random, culprits: set[tuple[int, str]], odds: tuple[float, float], attempts: int
 ) -> tuple[tuple[int, str] | None, bool]:
-    """One worker, until it dies, hands everything over, or everything is done.
+    """Runs one worker until it dies, hands everything over, or all messages are done.
 
     Args:
-        records: What is known when it begins.
-        chance: What it leaves open.
-        culprits: The messages that end it.
-        odds: How probably it commits in each round of the loop, and how probably it hands everything over. A real one
+        records: The records when it begins.
+        chance: Makes the random choices.
+        culprits: The messages that end the worker.
+        odds: The probabilities of a commit and of a full hand-over in each round of the loop. A real worker
             dies before it commits more often than not.
-        attempts: At each message.
+        attempts: Max attempts at each message.
 
     Returns:
-        The message that ended it, and whether everything is done.
+        The message that ended the worker, and whether all messages are done.
     """
     commits, hands_over = odds
     records.begin()
@@ -204,16 +200,16 @@ async def live(
         lag_shown=False,
     )
     middle = Dispatcher(records, handling)  # type: ignore[arg-type] # likewise
-    left: dict[Partition, Any] = {}
+    queues: dict[Partition, Any] = {}
     for partition, offset in records.records.items():
-        left[partition] = [m for m in messages(12, partition.number)[1:] if offset.id is None or m.id > offset.id]
+        queues[partition] = [m for m in messages(12, partition.number)[1:] if offset.id is None or m.id > offset.id]
     for partition in records.records:
         records.records[partition] = CommittedOffset(
             records.records[partition].id, held=True, note=records.records[partition].note
         )
-    for partition, some in left.items():
-        if some:
-            middle.feed(partition, some)
+    for partition, waiting in queues.items():
+        if waiting:
+            middle.feed(partition, waiting)
     middle.dispatch()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 60
@@ -224,12 +220,12 @@ async def live(
     done = not runner.died.is_set() and not middle._held
     if not runner.died.is_set():
         runner.slow = True
-        await middle.finish(rows_of(middle, *left), loop.time())
+        await middle.finish(rows_of(middle, *queues), loop.time())
         await records.commit_added()
         records.release()
     records.life += 1
     middle.suspended()
-    middle.discard(rows_of(middle, *left))
+    middle.discard(rows_of(middle, *queues))
     for task in runner.tasks:
         task.cancel()
     await asyncio.gather(*runner.tasks, return_exceptions=True)
@@ -239,7 +235,7 @@ async def live(
 @pytest.mark.parametrize("attempts", [1, 3, 5])
 @pytest.mark.parametrize("seed", range(25))
 async def test_the_culprits_are_given_up_and_nobody_else(seed: int, attempts: int) -> None:
-    """However often they are handed over: each culprit ends a few workers, and no innocent is ever given up."""
+    """Each culprit ends a few workers, and no innocent is ever given up, however often partitions are handed over."""
     chance = random.Random(seed)
     count = chance.randrange(1, 6)
     everything = [(number, message.id) for number in range(1, count + 1) for message in messages(12, number)[1:]]

@@ -1,4 +1,4 @@
-"""What an error means for the message and for the worker."""
+"""The effect of an error on its message and on the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdo.worker.failure import Failure, StopWorker
 
 
 class Mute(Exception):
-    """An error that cannot say what it is."""
+    """An error that cannot be printed."""
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
@@ -35,12 +35,12 @@ class Mute(Exception):
     ],
 )
 def test_an_error_fails_an_attempt_or_ends_the_worker(error: BaseException, effect: str) -> None:
-    """Whatever a handler raises belongs to its message, unless no message can be handled."""
+    """An error of a handler fails its message, unless it shows that no message can be handled."""
     assert Failure.of(error).effect == effect
 
 
 def test_a_failure_names_class_text_and_place() -> None:
-    """The class comes with its module unless it is built in, its bases are known, the traceback shows where."""
+    """A failure has the class with its module unless built in, its base classes, and a traceback to the place."""
     with pytest.raises(Mute) as raised:
         raise Mute
     failure = Failure.of(raised.value)
@@ -48,12 +48,12 @@ def test_a_failure_names_class_text_and_place() -> None:
     assert failure.text == ""
     assert {"Mute", f"{__name__}.Mute", "Exception"} <= set(failure.kinds)
     assert "test_a_failure_names_class_text_and_place" in failure.trace
-    known = Failure.of(KeyError("a"))
-    assert (known.kind, str(known)) == ("KeyError", "KeyError: 'a'")
+    of_key_error = Failure.of(KeyError("a"))
+    assert (of_key_error.kind, str(of_key_error)) == ("KeyError", "KeyError: 'a'")
 
 
 def test_an_error_keeps_the_ends_of_a_long_text() -> None:
-    """An error may quote a whole document. What is logged and kept of it has a bound, and shows where it was raised."""
+    """The logged and stored text of a long error is bounded, and shows where it was raised."""
     with pytest.raises(ValueError, match="first") as raised:
         raise ValueError("first" + "x" * 3_000_000 + "last")
     failure = Failure.of(raised.value)
@@ -65,6 +65,6 @@ def test_an_error_keeps_the_ends_of_a_long_text() -> None:
 
 
 def test_a_failure_travels_between_processes() -> None:
-    """It is a value: whoever unpickles it has the same."""
+    """A failure equals its unpickled copy."""
     failure = Failure.of(ValueError("x"))
     assert pickle.loads(pickle.dumps(failure)) == failure

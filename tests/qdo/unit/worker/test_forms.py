@@ -1,4 +1,4 @@
-"""Every form of a handler or task, in the executors of this process and without a worker, with every way it can end."""
+"""Every form of a handler or task, in this process's executors and without a worker, with every way it can end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Unspeakable(BaseException):
 
 
 def raising(error: BaseException) -> End:
-    """An end with an error."""
+    """Returns an end that raises an error."""
 
     def end() -> None:
         raise error
@@ -69,7 +69,7 @@ async def generated_async() -> Any:  # noqa: ANN401
 
 
 class Later:
-    """Something else to be awaited."""
+    """An awaitable that is not a coroutine."""
 
     def __await__(self) -> Any:  # noqa: ANN401
         """Is never awaited."""
@@ -85,8 +85,6 @@ NOTHING_RAN: dict[str, End] = {
 
 
 def plain(end: End) -> Any:  # noqa: ANN401
-    """A function."""
-
     def call(*_: object) -> Any:  # noqa: ANN401
         return end()
 
@@ -94,8 +92,6 @@ def plain(end: End) -> Any:  # noqa: ANN401
 
 
 def coroutine_function(end: End) -> Any:  # noqa: ANN401
-    """A coroutine function."""
-
     async def call(*_: object) -> Any:  # noqa: ANN401
         return end()
 
@@ -103,7 +99,7 @@ def coroutine_function(end: End) -> Any:  # noqa: ANN401
 
 
 class Called:
-    """An object that is called."""
+    """A callable object."""
 
     __module__ = __name__
 
@@ -111,7 +107,6 @@ class Called:
         self._end = end
 
     def __call__(self, *_: object) -> Any:  # noqa: ANN401
-        """Ends."""
         return self._end()
 
 
@@ -119,7 +114,6 @@ class Awaited(Called):
     """An object whose call is awaited."""
 
     async def __call__(self, *_: object) -> Any:  # noqa: ANN401
-        """Ends."""
         return self._end()
 
 
@@ -135,7 +129,7 @@ FORMS: dict[str, Callable[[End], Any]] = {
 
 
 def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
-    """Where a worker runs a handler."""
+    """Returns the executor that a worker would use for a handler."""
     task_of = getattr(handler, "task_of", lambda _: None)
     executor = _runner(WorkerSettings(threads=2, tasks=8), 9.0, handler, handler, task_of, None, NO_HOOKS, None)
     assert isinstance(executor, InThisProcess)
@@ -143,7 +137,6 @@ def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
 
 
 async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
-    """Runs messages as a worker does."""
     executor: Any = executor_of(handler)
     await executor.open()
     run = MessageRun([message(number, body=body) for number in range(1, count + 1)], 1)
@@ -155,7 +148,7 @@ async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult
 
 
 def name_of(error: BaseException) -> set[str]:
-    """The names by which the failure may be known: a coroutine makes another error of those that mean its end."""
+    """Returns the valid kinds of the failure: a coroutine turns the errors that mean its end into another one."""
     return {
         Failure.of(error).kind,
         *({"RuntimeError"} if isinstance(error, StopIteration | StopAsyncIteration) else ()),
@@ -164,7 +157,7 @@ def name_of(error: BaseException) -> set[str]:
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_what_returns_is_handled(form: str) -> None:
-    """A handler that returns, whatever value, has handled the message."""
+    """A handler that returns any value has handled the message."""
     for end in (lambda: None, lambda: 5):
         assert (await results(FORMS[form](end), 3))[:2] == (3, None)
 
@@ -172,7 +165,7 @@ async def test_what_returns_is_handled(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) -> None:
-    """Any error fails the message, names it, and neither ends the worker nor keeps its place."""
+    """Any error fails the message and names its class; it neither ends the worker nor keeps its slot."""
     ran = await results(FORMS[form](raising(error)))
     assert ran.handled == 0
     assert ran.failure is not None
@@ -184,7 +177,7 @@ async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", NOTHING_RAN)
 async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
-    """A handler that returns what nobody runs cannot be used: the worker says so and ends; nothing is handled."""
+    """A handler that returns an object which nothing runs ends the worker with an error; nothing is handled."""
     ran = await results(FORMS[form](NOTHING_RAN[kind]))
     assert ran.handled == 0
     assert ran.failure is not None
@@ -193,7 +186,7 @@ async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
 
 
 async def test_a_handler_that_cancels_itself() -> None:
-    """It fails if it ends by that, and else is handled; the next message is not cancelled for it."""
+    """A handler that cancels itself fails if that ends it, and otherwise succeeds; the next message is unaffected."""
     seen: list[str] = []
 
     async def cancelled(given: Message, _: object) -> None:
@@ -222,7 +215,7 @@ async def test_a_handler_that_cancels_itself() -> None:
 
 
 async def test_a_run_that_its_executor_cancels() -> None:
-    """That is no failure of its message."""
+    """A run that its executor cancels is not a failure of its message."""
     begun = asyncio.Event()
 
     async def waiting(_given: Message, _: object) -> None:
@@ -243,7 +236,7 @@ BODY = {"task": "one", "args": [], "kwargs": {}}
 
 
 def mixed(end: End) -> Any:  # noqa: ANN401
-    """The handler of a program with a plain task, which ends so, and an async one."""
+    """The handler of a program with a plain task, which ends this way, and an async one."""
     jobs = Jobs("q")
     jobs.task(name="plain")(end)
     jobs.task(name="awaited")(coroutine_function(lambda: None))
@@ -251,12 +244,12 @@ def mixed(end: End) -> Any:  # noqa: ANN401
 
 
 def calls(*tasks: str) -> MessageRun:
-    """A run of messages that call these tasks."""
+    """Returns a run of messages that call these tasks."""
     return MessageRun([message(number, body={"task": task}) for number, task in enumerate(tasks, 1)], 1)
 
 
 def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
-    """A program with a task of this form, and perhaps an async one beside it."""
+    """Returns a program with a task of this form, and perhaps an async one beside it."""
     jobs = Jobs("q")
     jobs.task(name="one")(FORMS[form](end))
     if beside_async:
@@ -269,7 +262,7 @@ def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
 @pytest.mark.parametrize("kind", ["returns", *NOTHING_RAN, *FAILED])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 async def test_tasks(form: str, kind: str, *, beside_async: bool) -> None:
-    """A call is done when its task returned; whatever else happens is a failed attempt, and the worker goes on."""
+    """A call is done when its task returns; any other end is a failed attempt, and the worker goes on."""
     end = {"returns": lambda: 5, **NOTHING_RAN, **FAILED}[kind]
     jobs = jobs_of(form, end, beside_async=beside_async)
     ran = await results(handler_of(jobs), body=BODY)
@@ -283,27 +276,27 @@ async def test_tasks(form: str, kind: str, *, beside_async: bool) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", NOTHING_RAN)
 async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) -> None:
-    """Where a program calls its tasks and handlers itself, in tests or by ``job_queue.run``, it is an error as well."""
+    """A task that returns an unrun object raises in tests and in ``job_queue.run`` too, without a worker."""
     handler: Any = handler_of(jobs_of(form, NOTHING_RAN[kind], beside_async=False))
-    given = message(1, body=BODY)
+    call = message(1, body=BODY)
     with pytest.raises(NothingRan, match="task one"):
-        await asyncio.to_thread(handler.run, given)
+        await asyncio.to_thread(handler.run, call)
     with pytest.raises(NothingRan, match="task one"):
-        await handler.run_async(given)
+        await handler.run_async(call)
     handle = FORMS[form](NOTHING_RAN[kind])
     if is_async(handle):
         with pytest.raises(InvalidHandle, match="AsyncClient"):
             sync_handler(handle)
     else:
         with pytest.raises(NothingRan, match="handle"):
-            sync_handler(handle)(given)
+            sync_handler(handle)(call)
     if is_async(handle) or kind in {"generator", "async generator"}:
         with pytest.raises(NothingRan, match="handle"):
-            await async_handler(handle)(given)
+            await async_handler(handle)(call)
 
 
 async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None:
-    """No more begin than there are threads: as long as none is free nothing does, because any call may be plain."""
+    """Plain calls have threads of their own; while none is free no call begins, because any call may be plain."""
     gate = threading.Event()
     executor: Any = executor_of(mixed(lambda: gate.wait(TIMEOUT)))
     assert isinstance(executor, MixedExecutor)
@@ -315,7 +308,7 @@ async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None
     futures += [executor.start(calls("plain"), place) for _ in range(2)]
     assert executor.slots == 3
     assert (await asyncio.wait_for(futures[0], TIMEOUT))[:2] == (1, None)
-    assert executor.slots == 2  # Both run.
+    assert executor.slots == 2  # Both plain calls run.
     gate.set()
     for future in futures[1:]:
         assert (await asyncio.wait_for(future, TIMEOUT))[:2] == (1, None)
@@ -324,7 +317,7 @@ async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None
 
 
 async def test_a_run_has_calls_of_one_kind() -> None:
-    """It ends before the first of the other kind; the source begins the rest anew."""
+    """A run ends before the first call of the other kind; the source begins the rest anew."""
     executor: Any = executor_of(mixed(lambda: None))
     await executor.open()
     for tasks, handled in ((("plain", "plain", "awaited"), 2), (("awaited", "plain"), 1), (("other", "plain"), 0)):
@@ -335,7 +328,7 @@ async def test_a_run_has_calls_of_one_kind() -> None:
 
 
 async def test_a_plain_call_that_hangs_beside_async_ones() -> None:
-    """Its message fails; another takes its place, until as many hang as there are threads: then nothing begins."""
+    """The message of a plain call that hangs fails; once as many hang as there are threads, no call begins."""
     gate = threading.Event()
     executor: Any = executor_of(mixed(lambda: gate.wait(TIMEOUT)))
     await executor.open()
@@ -352,7 +345,7 @@ async def test_a_plain_call_that_hangs_beside_async_ones() -> None:
 
 
 async def test_a_plain_call_may_have_a_loop_of_its_own() -> None:
-    """It does not run in the loop of the async ones."""
+    """A plain call does not run in the loop of the async ones, so it may run its own."""
     executor: Any = executor_of(mixed(lambda: asyncio.run(unheard())))
     await executor.open()
     assert (await asyncio.wait_for(executor.start(calls("plain"), Delivery(ONE, 1)), TIMEOUT))[:2] == (1, None)
@@ -368,7 +361,7 @@ class Made:
 
 @pytest.mark.parametrize("function", [generated, generated_async, Made], ids=lambda function: function.__name__)
 def test_what_would_run_nothing_is_refused_when_it_is_declared(function: Any) -> None:  # noqa: ANN401
-    """A generator or a class is no task, no handler and no ``handle``."""
+    """A generator or a class is refused as a task, a handler and a ``handle``."""
     with pytest.raises(InvalidArgument, match=r"generator|class"):
         Jobs("q").task(function)
     for make in (sync_handler, async_handler):
@@ -380,13 +373,13 @@ def test_what_would_run_nothing_is_refused_when_it_is_declared(function: Any) ->
 
 
 def test_a_task_is_no_handler() -> None:
-    """A worker that is given one task says which object has them all."""
+    """A worker that is given a single task names the object that has all tasks."""
     with pytest.raises(HandlerError, match=rf"{__name__}:resize is a task: run {__name__}:images"):
         handler_of(resize)
 
 
 def test_a_task_without_a_name() -> None:
-    """A partial has none, so it must be given."""
+    """A partial function has no name, so one must be given."""
     with pytest.raises(InvalidArgument, match="name"):
         Jobs("q").task(functools.partial(plain(unheard)))
 

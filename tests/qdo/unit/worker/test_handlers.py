@@ -1,4 +1,4 @@
-"""Finding handlers and factories by their names, and hooks around messages."""
+"""Handlers and factories found by their names, and hooks around messages."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ async def handle_async(message: Message, context: object) -> None:
 
 
 def generate(message: Message, context: object) -> Iterator[int]:
-    """Not a handler: calling it does nothing."""
+    """Not a handler: calling it runs nothing."""
     yield 1
 
 
 async def generate_async(message: Message, context: object) -> AsyncIterator[int]:
-    """Neither."""
+    """Not a handler either."""
     yield 1
 
 
 def lonely(message: Message) -> None:
-    """Takes too little."""
+    """Takes one argument too few."""
 
 
 def demanding(message: Message, context: object, more: object) -> None:
-    """Takes too much."""
+    """Takes one argument too many."""
 
 
 class Service:
-    """An object that can be called."""
+    """A callable object."""
 
     async def __call__(self, message: Message, context: object) -> None:
         """Handles."""
 
     @staticmethod
     def inner(message: Message, context: object) -> None:
-        """Lies deeper."""
+        """A nested handler."""
 
 
 service = Service()
@@ -74,7 +74,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def test_a_name_leads_to_the_handler() -> None:
-    """``module:function`` is found, also deeper inside, and whether it is async is known."""
+    """``module:function`` is found, also nested, and async handlers are recognised."""
     assert load_handler(f"{__name__}:handle") is handle
     assert load_handler(f"{__name__}:Service.inner") is Service.inner
     assert load_handler(f"{__name__}:service") is service
@@ -93,7 +93,7 @@ def test_a_name_leads_to_the_handler() -> None:
         (f"{__name__}:", "module:function"),
         ("no_such_module:handle", "no module 'no_such_module'"),
         ("qdo.no_such_module:handle", "no module 'qdo.no_such_module'"),
-        (f"{__name__}:handel", "is 'handle' meant?"),
+        (f"{__name__}:handel", "did you mean 'handle'?"),
         (f"{__name__}:number", "cannot be called"),
         (f"{__name__}:Service", "is a class"),
         (f"{__name__}:lonely", "handler(message, context)"),
@@ -103,14 +103,14 @@ def test_a_name_leads_to_the_handler() -> None:
     ],
 )
 def test_what_is_no_handler_is_refused_with_the_reason(name: str, said: str) -> None:
-    """Each way of being wrong is said in words that name it."""
+    """Each invalid name is refused with an error that names the reason."""
     with pytest.raises(HandlerError) as refused:
         load_handler(name)
     assert said in str(refused.value)
 
 
 def test_a_module_that_fails_says_why(module: Callable[[str, str], None]) -> None:
-    """What is missing inside a module, or fails there, is not taken for a missing module."""
+    """An import error inside a module is not reported as a missing module."""
     module("needs_more", "import no_such_thing_at_all")
     module("breaks", "1 / 0")
     with pytest.raises(HandlerError, match="needs 'no_such_thing_at_all', which is not installed"):
@@ -120,7 +120,7 @@ def test_a_module_that_fails_says_why(module: Callable[[str, str], None]) -> Non
 
 
 def test_a_context_is_called_without_arguments(module: Callable[[str, str], None]) -> None:
-    """A factory that wants arguments is refused."""
+    """A context factory that requires arguments is refused."""
     module("contexts_of_ours", "def made(): pass\ndef unmade(x): pass")
     assert callable(load_context("contexts_of_ours:made"))
     with pytest.raises(HandlerError, match=r"factory\(\)"):
@@ -128,7 +128,7 @@ def test_a_context_is_called_without_arguments(module: Callable[[str, str], None
 
 
 def test_processes_need_a_name_that_leads_back() -> None:
-    """A function of a module has one; a lambda, an inner function and a partial have none."""
+    """A module's function has a name that leads back to it; a lambda, an inner function and a partial have none."""
     assert handlers.name_of(handle, "handler") == f"{__name__}:handle"
     for nameless in (lambda message, context: None, functools.partial(handle), service):
         with pytest.raises(HandlerError, match="name"):
@@ -139,35 +139,32 @@ PLACE = Delivery(FIRST, 1)
 
 
 class Noted(Middleware):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self, name: str, notes: list[str]) -> None:
         self.name = name
         self.notes = notes
 
     def before(self, message: Message, delivery: Delivery) -> None:
-        """Notes it."""
         self.notes.append(f"{self.name} before")
 
     def after(self, message: Message, delivery: Delivery) -> None:
-        """Notes it."""
         self.notes.append(f"{self.name} after")
 
 
 class Broken:
-    """Fails."""
+    """Raises in every hook."""
 
     def before(self, message: Message, delivery: Delivery) -> None:
-        """Raises."""
         raise ValueError("broken")
 
 
 class Quiet(Middleware):
-    """Wants nothing."""
+    """A middleware without hooks."""
 
 
 def test_the_first_is_the_outermost() -> None:
-    """Hooks before are called in order, hooks after in the reverse order."""
+    """Hooks before a message are called in order, hooks after it in reverse."""
     notes: list[str] = []
     hooks = Hooks([Noted("a", notes), Noted("b", notes)], lambda name: None)
     hooks.call("before", message(1), PLACE)
@@ -176,7 +173,7 @@ def test_the_first_is_the_outermost() -> None:
 
 
 def test_a_hook_that_raises_keeps_nobody_from_anything() -> None:
-    """The error goes no further, is counted, and the other hooks are called."""
+    """An error of a hook goes no further, is counted, and the other hooks are called."""
     notes: list[str] = []
     broken: list[str] = []
     Hooks([Broken(), Noted("b", notes)], broken.append).call("before", message(1), PLACE)
@@ -184,13 +181,13 @@ def test_a_hook_that_raises_keeps_nobody_from_anything() -> None:
 
 
 def test_hooks_that_nobody_wrote_cost_nothing() -> None:
-    """The methods of the base class count as absent, so that no call is made for them."""
+    """Inherited empty methods count as absent, so they cost no call."""
     assert not Hooks([Quiet()], lambda name: None).around
     assert Hooks([Broken()], lambda name: None).around
 
 
 def test_what_is_no_middleware_is_refused() -> None:
-    """An object without hooks, and a hook that would have to be awaited, are refused at once."""
+    """An object without hooks, or with async ones, is refused at once."""
 
     class Late:
         async def before(self, message: Message, delivery: Delivery) -> None:

@@ -1,4 +1,4 @@
-"""What a worker's metrics show."""
+"""The metrics of a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.qdo.unit.worker.dead_letter_samples import FIRST
 
 
 def test_counts_and_seconds_are_shown_by_queue() -> None:
-    """A run's messages, its quick ones as one sum and its slow ones one by one, are all in the histogram."""
+    """The histogram has all messages of a run: quick ones as one sum, slow ones one by one."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
     metrics.ran("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3), (3, 7)))
@@ -35,7 +35,7 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
 
 
 def test_tasks_of_a_run_are_counted_apart() -> None:
-    """Each task has its messages and the times of its slow ones; quick ones share the rest."""
+    """Each task counts its messages and the times of its slow ones; quick ones share the rest of the time."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
     ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).followed_by(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
@@ -54,7 +54,7 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
 
 
 def test_names_of_tasks_are_bounded() -> None:
-    """A program that makes tasks while it runs does not make series without end."""
+    """The number of task names in metrics is bounded, even if a program creates tasks while it runs."""
     metrics = WorkerMetrics(None)
     for number in range(2 * MAX_TASKS):
         metrics.count("failed", "q", f"task {number}")

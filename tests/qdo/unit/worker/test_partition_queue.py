@@ -1,4 +1,4 @@
-"""The messages of a partition that are held, in order or by key, and how far it is handled."""
+"""The held messages of a partition, in order or by key, and the position up to which it is handled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARALLEL, WINDOW = 3, 20
 
 
 class QueueModel(RuleBasedStateMachine):
-    """A partition queue is fed and worked on in any order; what it must never do is watched from outside."""
+    """Feeds a partition queue and works on it in any order, and checks its invariants from outside."""
 
     runs = Bundle("runs")
     held = Bundle("held")
@@ -36,16 +36,15 @@ class QueueModel(RuleBasedStateMachine):
         self.holding: list[FailedMessage] = []
 
     def new_lane(self) -> PartitionQueue:
-        """An ordered one; keyed ones override it."""
+        """Returns an ordered queue; the keyed model overrides it."""
         return OrderedQueue()
 
     def key(self, one: Message) -> Hashable:
-        """Messages with one key keep their order: here all of them."""
+        """Returns the key of a message; messages with one key keep their order. Here all have one."""
         return None
 
     @rule(keys=some.lists(some.sampled_from(KEYS), min_size=1, max_size=8))
     def add(self, keys: list[str | None]) -> None:
-        """More messages come."""
         start = len(self.sent)
         new = [message(start + at, headers={"key": key} if key else {}) for at, key in enumerate(keys)]
         self.sent += new
@@ -53,44 +52,43 @@ class QueueModel(RuleBasedStateMachine):
 
     @rule(target=runs, most=some.integers(1, 9))
     def take(self, most: int) -> Any:  # noqa: ANN401 - a run, or nothing
-        """Somebody asks for work."""
         run = self.partition_queue.take(most)
         if run is None:
             return multiple()
         assert 1 <= len(run.messages) <= most
-        for one in run.messages:
-            assert run.attempt == self.failed.get(one.id, 0) + 1
+        for message in run.messages:
+            assert run.attempt == self.failed.get(message.id, 0) + 1
         self.running.append(run)
         return run
 
     @rule(target=held, run=consumes(runs), part=some.floats(0, 1), failed=some.booleans())
     def settle(self, run: MessageRun, part: float, failed: bool) -> Any:  # noqa: ANN401, FBT001 - drawn; held, or nothing
-        """Some of it is handled; then it fails, or is cut short."""
+        """Handles a part of a run; then the run fails, or is cut short."""
         handled = round(part * len(run.messages))
         failed = failed and handled < len(run.messages)
         self.running.remove(run)
         self.done += run.messages[:handled]
         before = self.partition_queue.count
-        found = self.partition_queue.settle(run, handled, failed=failed)
+        settled = self.partition_queue.settle(run, handled, failed=failed)
         assert before - self.partition_queue.count == handled
         if not failed:
-            assert found is None
+            assert settled is None
             return multiple()
-        assert found is not None
-        assert found.message is run.messages[handled]
-        self.failed[found.message.id] = found.attempt
-        self.holding.append(found)
-        return found
+        assert settled is not None
+        assert settled.message is run.messages[handled]
+        self.failed[settled.message.id] = settled.attempt
+        self.holding.append(settled)
+        return settled
 
     @rule(one=consumes(held))
     def again(self, one: FailedMessage) -> None:
-        """It is to be tried again."""
+        """Marks a message for another attempt."""
         self.holding.remove(one)
         self.partition_queue.again(one)
 
     @rule(one=consumes(held))
     def finish(self, one: FailedMessage) -> None:
-        """It was given up."""
+        """Gives a message up."""
         self.holding.remove(one)
         self.done.append(one.message)
         self.partition_queue.finish(one)
@@ -117,9 +115,9 @@ class QueueModel(RuleBasedStateMachine):
         assert self.partition_queue.count == len(self.sent) - len(done)
 
     def teardown(self) -> None:
-        """Whatever happened, everything can be finished from there, and nothing is forgotten."""
-        for one in list(self.holding):
-            self.finish(one)
+        """From any state everything can be finished, and nothing is left over."""
+        for message in list(self.holding):
+            self.finish(message)
         for run in list(self.running):
             self.settle_all(run)
         while (more := self.partition_queue.take(5)) is not None:
@@ -129,7 +127,6 @@ class QueueModel(RuleBasedStateMachine):
         self.tells_how_far_it_is()
 
     def settle_all(self, run: MessageRun) -> None:
-        """Handles all of a run."""
         self.running.remove(run)
         self.done += run.messages
         self.partition_queue.settle(run, len(run.messages))
@@ -140,16 +137,14 @@ class KeyedModel(QueueModel):
     """The same for a partition queue that handles several keys at a time."""
 
     def new_lane(self) -> PartitionQueue:
-        """A keyed one."""
         return KeyedQueue(key_by("header:key"), PARALLEL, WINDOW)
 
     def key(self, one: Message) -> Hashable:
-        """The header."""
         return one.headers.get("key")
 
     @invariant()
     def keeps_bounds(self) -> None:
-        """There are never more runs than may be."""
+        """The number of runs is bounded."""
         assert len(self.running) <= PARALLEL
 
 
@@ -165,7 +160,7 @@ def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
 
 
 def test_work_is_shared_out_evenly() -> None:
-    """One run does not take everything while other places stay empty."""
+    """One run does not take everything while other slots are free."""
     partition_queue = KeyedQueue(key_by("header:key"), 4, 1000)
     fed(partition_queue, "abcdefgh" * 2)
     sizes = [len(run.messages) for run in iter(lambda: partition_queue.take(100), None)]
@@ -173,7 +168,7 @@ def test_work_is_shared_out_evenly() -> None:
 
 
 def test_no_more_is_wanted_than_the_window() -> None:
-    """One unfinished message lets the partition queue hold only so many behind it, though they are done."""
+    """Behind an unfinished message the queue holds only a window of messages, even if they are done."""
     partition_queue = KeyedQueue(key_by("header:key"), 2, 10)
     fed(partition_queue, "abbbbbbbbb")
     assert partition_queue.full
@@ -189,7 +184,7 @@ def test_no_more_is_wanted_than_the_window() -> None:
 
 @given(some.lists(some.sampled_from("abcd"), min_size=1, max_size=30), some.randoms(use_true_random=False))
 def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[str], choice: Random) -> None:
-    """What was done is recorded at the end, and nothing behind it has been handled in vain."""
+    """A queue that closes fills the gaps before finished messages, so that they are recorded, and begins no others."""
     partition_queue = KeyedQueue(key_by("header:key"), 3, 100)
     messages = fed(partition_queue, "".join(keys))
     order = {one.id: at for at, one in enumerate(messages)}
@@ -215,14 +210,13 @@ def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[st
 def _settle(
     partition_queue: PartitionQueue, run: MessageRun, choice: Random | None, order: dict[str, int], done: set[int]
 ) -> None:
-    """Handles a run, or a part of it."""
     handled = len(run.messages) if choice is None else choice.randrange(len(run.messages) + 1)
     done |= {order[one.id] for one in run.messages[:handled]}
     partition_queue.settle(run, handled)
 
 
 def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
-    """Behind a message that was left nothing is handled any more, for it would be handled again elsewhere."""
+    """A failure while closing ends the messages behind it, because they will be handled again elsewhere."""
     partition_queue = KeyedQueue(key_by("header:key"), 1, 100)
     messages = fed(partition_queue, "abcd")
     for key in "abcd":
@@ -246,7 +240,7 @@ def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
 
 @given(some.integers(1, 30).flatmap(lambda count: some.permutations(range(count))))
 def test_the_end_is_what_lies_before_the_first_unfinished_one(order: list[int]) -> None:
-    """Whatever the order in which messages are done, the end never passes one that is not, and misses none that is."""
+    """In any order of completion the end lies exactly before the first message that is not done."""
     prefix = ContiguousOffset()
     prefix.add(str(number) for number in range(len(order)))
     done: set[int] = set()
@@ -261,7 +255,7 @@ def test_the_end_is_what_lies_before_the_first_unfinished_one(order: list[int]) 
 
 @given(some.lists(some.sampled_from(["done", "waiting", "held"]), max_size=20))
 def test_gaps_are_what_keeps_finished_messages_from_being_recorded(states: list[str]) -> None:
-    """Every unfinished message before a finished one counts, none behind the last of those or behind a held one."""
+    """Gaps are the unfinished messages before a finished one, but none behind a held one."""
     prefix = ContiguousOffset()
     prefix.add(str(at) for at in range(len(states)))
     for at, state in enumerate(states):

@@ -1,4 +1,4 @@
-"""What a worker holds: what is dropped at a hand-over makes room again."""
+"""Room in a worker: messages dropped at a hand-over free it again."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ QUEUE = Queue("host", "app", "q")
 
 
 def messages(count: int, partition: int) -> list[Message]:
-    """Messages of one partition."""
     return [Message(f"{number:032x}", "0", partition, "x", None, {}) for number in range(count)]
 
 
 class Owned(Ownership):
-    """A consumer, with what is recorded of its partitions.
+    """A consumer, with the records of its partitions.
 
     Attributes:
-        offsets: As they were found.
-        noted: What was noted, in order.
-        rejoined: How often the group was left to join again.
+        offsets: The recorded offsets.
+        noted: The recorded notes, in order.
+        rejoined: The number of times that the group was left to join again.
     """
 
     client: Any = None
@@ -60,25 +59,23 @@ class Owned(Ownership):
         """See the consumer."""
 
     def held_row(self, partition: Partition) -> OwnedPartition:
-        """See the base class; the offset ``p1`` is of partition 1."""
+        """Returns the row of a partition; its offset is the argument ``p1`` for partition 1."""
         if partition not in self.rows:
             offset = self.offsets.get(f"p{partition.number}", CommittedOffset())
             self.rows[partition] = OwnedPartition(partition, OwnedOffset(partition, offset, 1))
         return self.rows[partition]
 
     async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        """Is told what begins."""
         self.noted.append((row.partition.number, note))
 
     def rejoin(self) -> None:
-        """See the consumer."""
         self.rejoined += 1
 
 
 def rows_of(middle: Dispatcher, *partitions: Partition) -> list[OwnedPartition]:
-    """The present ownerships of partitions."""
-    found = [middle._consumer.ownership.held_row(each) for each in partitions]
-    return [row for row in found if row is not None]
+    """Returns the present ownerships of partitions."""
+    rows = [middle._consumer.ownership.held_row(each) for each in partitions]
+    return [row for row in rows if row is not None]
 
 
 async def handling(
@@ -89,9 +86,9 @@ async def handling(
     slots: int = 2,
     run_seconds: float = 0.5,
     hooks: Hooks | None = None,
-    **options: Any,  # noqa: ANN401 - settings of any type
+    **options: Any,  # noqa: ANN401 - any settings
 ) -> Dispatcher:
-    """A worker's middle, with real threads, or with tasks for a handler that is async."""
+    """Returns a worker's dispatcher, with real threads, or with tasks if the handler is async."""
     settings, hooks = WorkerSettings(threads=2, **options), hooks or Hooks([], lambda _: None)
     runner: ThreadExecutor | TaskExecutor
     if inspect.iscoroutinefunction(handler):
@@ -110,11 +107,11 @@ async def handling(
         stop=lambda _: None,
         lag_shown=False,
     )
-    return Dispatcher(owned or Owned(), handling)  # type: ignore[arg-type] # as far as it goes
+    return Dispatcher(owned or Owned(), handling)  # type: ignore[arg-type] # a partial double
 
 
 async def test_partitions_that_leave_make_room() -> None:
-    """However much of them was waiting, nothing counts as held when they are gone."""
+    """Nothing of partitions that are gone counts as held, however many of their messages waited."""
     gate = threading.Event()
     middle = await handling(lambda *_: gate.wait(30))
     for number in range(1, 4):
@@ -130,7 +127,7 @@ async def test_partitions_that_leave_make_room() -> None:
 
 
 async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
-    """Else a worker that is not connected yet would wait for those to have their turn, and for nothing else."""
+    """Lost partitions keep no place in the line, where a worker without a connection would wait for them forever."""
     gate, owned, loop = threading.Event(), Owned(), asyncio.get_running_loop()
     middle = await handling(lambda *_: gate.wait(30), owned=owned)
     partitions = [Partition(QUEUE, number) for number in range(1, 5)]
@@ -145,22 +142,21 @@ async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
 
 
 class Dying:
-    """Handles everything, and dies then."""
+    """Handles everything, and then dies."""
 
     slots = 1
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        """See the protocol."""
         ended: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
         ended.set_result(RunResult(len(run.messages), Failure.of(Crashed("was ended by SIGKILL"))))
         return ended
 
 
 async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() -> None:
-    """Its messages count, and the worker goes on in another one."""
+    """If a process dies after it handled a run, its messages count, and the worker goes on with another process."""
     ended: list[object] = []
     middle = await handling(lambda *_: None, ended)
-    middle._runner = Dying()  # type: ignore[assignment] # nothing else of it is used
+    middle._runner = Dying()  # type: ignore[assignment] # only its start is used
     middle.feed(Partition(QUEUE, 1), messages(5, 1))
     middle.dispatch()
     await asyncio.sleep(0)
@@ -169,7 +165,7 @@ async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() ->
 
 
 async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """After a minute, once, and with the age of what is in hand; one that goes on from message to message is not."""
+    """A message in hand for over a minute is logged once, with its age; a handler that makes progress is not."""
     gate = threading.Event()
     middle = await handling(lambda *_: gate.wait(30))
     middle.feed(Partition(QUEUE, 1), messages(3, 1))
@@ -192,7 +188,7 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
 
 
 async def test_the_smallest_window_lets_one_after_another_through() -> None:
-    """With room for one message by key, the partition is ready for the next when that is done."""
+    """With room for one message by key, the partition is ready for the next when that one is done."""
     done = threading.Event()
     middle = await handling(lambda *_: done.set(), by="header:k", window=1)
     partition = Partition(QUEUE, 1)
@@ -203,12 +199,12 @@ async def test_the_smallest_window_lets_one_after_another_through() -> None:
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - nobody tells
+        while not condition():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
 
 def aged(middle: Dispatcher, seconds: float) -> None:
-    """Makes all that is in hand so much older, and looks at it."""
+    """Makes all runs in hand older by some seconds, and checks their progress."""
     for work in (*middle._works.values(), *middle._leaked):
         for run in work.runs:
             run.since -= seconds
@@ -216,7 +212,7 @@ def aged(middle: Dispatcher, seconds: float) -> None:
 
 
 async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -> None:
-    """It cannot be stopped and counts for nothing; other partitions go on in other threads."""
+    """A hanging handler of a partition that is gone takes no room; other partitions run in other threads."""
     gate, begun = threading.Event(), []
 
     def handle(message: Message, _: object) -> None:
@@ -243,7 +239,7 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
 
 
 async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -> None:
-    """Each would cost another thread, without end: nothing else begins, and the worker is told to end."""
+    """When as many handlers hang as there are threads nothing else begins, and the worker is told to end."""
     gate, begun = threading.Event(), []
 
     def handle(message: Message, _: object) -> None:
@@ -273,7 +269,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
 
 
 async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone() -> None:
-    """Also if that attempt never comes to an end."""
+    """Messages that wait for another partition's last attempt go on when it is gone, even if the attempt hangs."""
     gate, begun = threading.Event(), threading.Event()
 
     def handle(message: Message, _: object) -> None:
@@ -297,21 +293,20 @@ async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone
 
 
 class Answerless(Owned):
-    """Notes nothing until it is told to."""
+    """Records no note until it is told to."""
 
     def __init__(self, **offsets: CommittedOffset) -> None:
         super().__init__(**offsets)
         self.answers = asyncio.Event()
 
     async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        """See the base class."""
         await self.answers.wait()
         await super().note(row, note)
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
 async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kind: str) -> None:
-    """It is coordination that does not answer: no attempt is counted for it, and nothing fails."""
+    """A message that waits for its note is not taken for a hanging handler: no attempt counts, and nothing fails."""
     owned = Answerless(p1=CommittedOffset(held=True))
     begun = []
 
@@ -335,7 +330,7 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kin
 
 
 async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() -> None:
-    """It ends after that message; the one behind it has failed at nothing, and is handled in its turn."""
+    """A task that ignores its cancellation fails only its own message; the one behind it is handled in its turn."""
     ended, begun = asyncio.Event(), asyncio.Event()
     failed: list[object] = []
 
@@ -348,9 +343,9 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
 
     hooks = Hooks([Failed(failed)], lambda _: None)
     middle = await handling(handle, slots=1, run_seconds=0.0, hooks=hooks, stalled_after=10.0)
-    some = messages(2, 1)
-    first = some[0]
-    middle.feed(Partition(QUEUE, 1), some)
+    sent = messages(2, 1)
+    first = sent[0]
+    middle.feed(Partition(QUEUE, 1), sent)
     middle.dispatch()
     await begun.wait()
     aged(middle, 11)
@@ -362,7 +357,7 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
 
 
 async def test_a_task_that_never_ends_takes_no_room() -> None:
-    """When it does not end after it was cancelled, its partition goes to others and another run may begin."""
+    """A task that does not end after its cancellation gives its partition and its room away."""
     ended, begun = asyncio.Event(), asyncio.Event()
 
     async def handle(_: Message, __: object) -> None:
@@ -386,7 +381,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
 
 
 async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
-    """While it is noted that a message hangs the session is lost: nobody joins again on account of the former one."""
+    """If the session is lost while a hanging message is noted, the next session is not ended on its account."""
     gate, owned = threading.Event(), Answerless()
     middle = await handling(lambda *_: gate.wait(30), owned=owned, stalled_after=10.0)
     partition = Partition(QUEUE, 1)
@@ -406,7 +401,7 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
 
 
 async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone() -> None:
-    """Also if its handler ends before; when the partition comes back it does not wait for the handler."""
+    """A partition that is handed over takes no messages, and does not wait for the handler when it comes back."""
     gates, begun = [threading.Event(), threading.Event()], []
 
     def handle(message: Message, _: object) -> None:
@@ -418,7 +413,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
         middle.feed(partition, messages(1, 1))
         middle.dispatch()
         (work,) = middle._works.values()
-        await _until(lambda: len(begun) == gates.index(gate) + 1)  # noqa: B023 - it is called at once
+        await _until(lambda: len(begun) == gates.index(gate) + 1)  # noqa: B023 - called in this iteration
         aged(middle, 11)
         assert work.handing_over is not None
         await work.handing_over
@@ -439,11 +434,10 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
 
 
 class Failed:
-    """Writes down what has failed."""
+    """Records failed messages."""
 
     def __init__(self, failures: list[object]) -> None:
         self._failures = failures
 
     def failed(self, message: Message, *_: object) -> None:
-        """See :class:`qdo.worker.Middleware`."""
         self._failures.append(message.id)

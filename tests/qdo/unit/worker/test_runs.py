@@ -1,4 +1,4 @@
-"""How many messages are worth taking at once."""
+"""The number of messages to take at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdo.worker.runs import BatchSize
 
 @given(some.floats(1e-9, 100), some.integers(1, 5000))
 def test_a_run_takes_about_as_long_as_it_should(each: float, most: int) -> None:
-    """Once it is known how long a message takes, a run has as many as fit, at least one and at most the limit."""
+    """A run takes as many messages as fit into its time, at least one and at most the limit."""
     batch_size = BatchSize(0.5, most)
     for _ in range(500):
         batch_size.ran(batch_size.messages, batch_size.messages * each)
@@ -20,13 +20,13 @@ def test_a_run_takes_about_as_long_as_it_should(each: float, most: int) -> None:
 
 
 def test_it_begins_with_few() -> None:
-    """As long as nothing is known, a slow handler must not be given a thousand."""
+    """A run begins with few messages, because a slow handler must not get a thousand."""
     assert BatchSize(0.5, 1000).messages == 16
     assert BatchSize(0.5, 3).messages == 3
 
 
 def test_it_turns_with_the_handler() -> None:
-    """A handler that becomes slow gets fewer soon, and more again when it recovers; a run of nothing says nothing."""
+    """Runs get smaller soon after a handler slows down, and larger when it recovers; an empty run changes nothing."""
     batch_size = BatchSize(0.5, 1000)
     for _ in range(10):
         batch_size.ran(1000, 0.01)

@@ -1,4 +1,4 @@
-"""A run that was settled because it did not end in time counts once, whatever its handler does afterwards."""
+"""A run that was settled because it did not end in time counts once, whatever its handler does later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKED = 3
 
 
 class Slow(Owned):
-    """Records the offsets that are added; a note of what begins takes a while, as one of a busy service."""
+    """Records the added offsets; a note takes a while, as with a busy service."""
 
     def __init__(self, **offsets: CommittedOffset) -> None:
         super().__init__(**offsets)
@@ -35,18 +35,17 @@ class Slow(Owned):
         self.answered.set()
 
     def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        """Takes in an offset."""
         self.ends.append(int(offset, 16))
 
     async def note(self, row: OwnedPartition, note: object) -> None:
-        """Waits until it is answered."""
+        """Waits until the test answers."""
         self.asked.set()
         await self.answered.wait()
 
 
 @pytest.mark.parametrize("why", ["revoked", "stalled"])
 async def test_a_run_is_settled_once(why: str) -> None:
-    """Its handler goes on while the coordination service is slow: no message that was not begun counts as handled."""
+    """While the handler of a settled run goes on during a slow note, no message counts as handled before it began."""
     handled: list[int] = []
     reached, go, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -86,7 +85,7 @@ async def test_a_run_is_settled_once(why: str) -> None:
 
 @pytest.mark.parametrize("when", ["lost", "stalled"])
 async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(when: str) -> None:
-    """The message that hangs has had an attempt, in a place of its own, whether its partition left before or after."""
+    """A hanging message has had one attempt and runs again elsewhere, whether its partition left before or after."""
     begun: list[tuple[int, int]] = []
     release, reached, again = threading.Event(), threading.Event(), threading.Event()
 
@@ -125,7 +124,7 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
 
 @pytest.mark.parametrize("how", ["lost", "handed over"])
 async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
-    """One of its keys hangs, another is being handled: when that has ended, the partition takes messages again."""
+    """A partition with a hanging key and another key in hand takes messages again when the latter has ended."""
     gates = {"hangs": asyncio.Event(), "ends": asyncio.Event()}
 
     async def handle(message: Message, _context: object) -> None:

@@ -1,1 +1,1 @@
-"""What coordination by ZooKeeper decides without a server."""
+"""Decisions of the ZooKeeper coordination, without a server."""

@@ -1,4 +1,4 @@
-"""Sessions at servers that say nothing, or say it in pieces: the handler's wire, and the lease that it keeps."""
+"""Sessions at servers that are silent or answer in pieces: the handler's wire, and the lease that it keeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENT = struct.pack(">iiqi", 16, -1, 7, 0)
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Our end of a connection and the server's."""
+    """Both ends of a connection: ours and the server's."""
     ours, theirs = socket.socketpair()
     ours.settimeout(0)
     with ours, theirs:
@@ -33,7 +33,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, SessionLease, Hand]:
-    """A wire with what belongs to it, on a clock that stands still."""
+    """Creates a wire on a clock that stands still."""
     hand = Hand()
     lease = SessionLease(3.0, hand)
     return Wire(ours, lease), Handler(lease, None, closing), lease, hand
@@ -41,7 +41,7 @@ def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=12), st.lists(st.integers(1, 500), min_size=1))
 def test_bytes_come_in_order(pieces: list[bytes], sizes: list[int]) -> None:
-    """However the server writes and kazoo reads, every byte comes once, then the end."""
+    """Every byte comes once, then the end, in whatever portions the server writes and kazoo reads."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wire, handler, _, _ = make(ours)
@@ -61,7 +61,7 @@ def test_bytes_come_in_order(pieces: list[bytes], sizes: list[int]) -> None:
 
 
 def test_what_has_arrived_is_read_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Many answers cost one look at the operating system."""
+    """Many answers cost one call of the operating system."""
     ours, theirs = ends
     wire, handler, _, _ = make(ours)
     theirs.sendall(b"x" * 1000)
@@ -72,7 +72,7 @@ def test_what_has_arrived_is_read_at_once(ends: tuple[socket.socket, socket.sock
 
 
 def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.socket]) -> None:
-    """What the server grants counts, also when the packet comes in parts."""
+    """The timeout granted by the server is used, even if its packet comes in parts."""
     ours, theirs = ends
     wire, handler, lease, hand = make(ours)
     wire.send(REQUEST)
@@ -86,7 +86,7 @@ def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.so
 
 
 def test_a_refused_session_grants_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Servers answer a session that has ended with a timeout of nothing."""
+    """A server answers a session that has ended with a timeout of zero."""
     ours, theirs = ends
     wire, handler, lease, _ = make(ours)
     wire.send(REQUEST)
@@ -97,7 +97,7 @@ def test_a_refused_session_grants_nothing(ends: tuple[socket.socket, socket.sock
 
 
 def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> None:
-    """From the instant when their request was sent; events and the end of the connection renew nothing."""
+    """Answers renew the lease from the sending of their request; events and the end of the connection do not."""
     ours, theirs = ends
     wire, handler, lease, hand = make(ours)
 
@@ -126,7 +126,7 @@ def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> N
 
 
 def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Whatever kazoo allows: others have to be tried while there is time."""
+    """A connection attempt ends early, whatever kazoo allows, so that others can be tried in time."""
     ours, _ = ends
     hand = Hand()
     handler = Handler(SessionLease(0.05, hand), None)
@@ -134,7 +134,7 @@ def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket
 
 
 def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A server that does not answer the end of the session is not waited for."""
+    """Closing does not wait for a server that does not answer."""
     ours, theirs = ends
     wire, handler, _, _ = make(ours, closing=0.05)
     theirs.sendall(GREETING)
@@ -147,7 +147,7 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
 
 
 def test_only_the_first_answer_counts() -> None:
-    """Kazoo gives two to what is asked for while it is being closed."""
+    """Kazoo sets two results for a request during the close; the first one counts."""
     answer = Handler(SessionLease(5.0), None).async_result()
     answer.set_exception(ValueError("first"))
     answer.set(2)
@@ -156,7 +156,7 @@ def test_only_the_first_answer_counts() -> None:
 
 
 def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
-    """One thread answers while another asks for the callback."""
+    """One thread can answer while another requests the callback."""
     called: list[object] = []
     until = time.monotonic() + 0.5
     tried = 0
@@ -174,13 +174,10 @@ INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)
 
 
 class Hand:
-    """A clock that is moved by hand."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Gives the time."""
         return self.now
 
 
@@ -193,7 +190,7 @@ def begun(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
 
 
 def test_nothing_lapses_before_it_began() -> None:
-    """Connecting may take as long as it takes."""
+    """Connecting is not limited by the lease."""
     hand = Hand()
     lease = SessionLease(1.0, hand)
     hand.now += 100
@@ -205,7 +202,7 @@ def test_nothing_lapses_before_it_began() -> None:
 
 
 def test_silence_breaks_then_lapses() -> None:
-    """After two thirds of the timeout the connection is broken, after all of it the session may be over."""
+    """After two thirds of the timeout the connection is broken; after all of it the session may be over."""
     lease, hand = begun(9.0)
     seen = []
     for _ in range(10):
@@ -215,7 +212,7 @@ def test_silence_breaks_then_lapses() -> None:
 
 
 def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
-    """It may have arrived before the process was stopped; the session may have ended since."""
+    """An answer may have arrived before the process was stopped, so the session may have ended since."""
     lease, hand = begun(10.0)
     hand.now += 11
     lease.hear(hand.now)
@@ -226,12 +223,12 @@ def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
 
 
 def test_an_answer_counts_from_its_request() -> None:
-    """The servers count from the request that they heard, however late their answer comes."""
+    """An answer counts from its request, however late it comes, as the servers count."""
     lease, hand = begun(10.0)
     hand.now += 1
-    asked = hand.now
+    sent_at = hand.now
     hand.now += 8
-    lease.hear(asked)
+    lease.hear(sent_at)
     assert lease.silence == 8
     assert lease.left == 2
     hand.now += 2.1
@@ -239,7 +236,7 @@ def test_an_answer_counts_from_its_request() -> None:
 
 
 def test_what_was_found_lapsed_stays_so() -> None:
-    """Whoever looked has gone by it: that another process heard the servers in the same instant changes nothing."""
+    """A lapse that was seen is final, even if another process hears the servers in the same instant."""
     hand, vitals = Hand(), Vitals.begin(60.0)
     lease = SessionLease(10.0, hand, vitals)
     vitals.heard(hand.now)
@@ -251,7 +248,7 @@ def test_what_was_found_lapsed_stays_so() -> None:
 
 
 def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
-    """A second one, with another connection, writes down what it hears in the same place."""
+    """A lapse that one process recorded is kept when another connection records an answer."""
     vitals = Vitals.begin(60.0)
     vitals.heard(1.0, lapsed=True)
     vitals.heard(2.0)
@@ -261,7 +258,7 @@ def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
 
 @given(INSTANTS)
 def test_a_lease_lives_while_no_silence_is_too_long(pauses: list[float]) -> None:
-    """Whatever the sequence of answers: it has lapsed if and only if one pause was longer than the timeout."""
+    """For any sequence of answers the lease has lapsed if and only if one pause was longer than the timeout."""
     lease, hand = begun(10.0)
     longest = 0.0
     for pause in pauses:

@@ -1,4 +1,4 @@
-"""What kazoo asks of the handler and of the socket that stand in for its own.
+"""The parts of kazoo's handler and socket that kazoo uses, which ours replace.
 
 It documents the handler's interface, but not which methods of a socket it uses and where it looks for data that were
 read ahead. Hence kazoo is pinned to the minor release that was tested; a newer one is tried by raising the pin, and
@@ -37,37 +37,37 @@ OF_THE_HANDLER = {
 
 
 def asked_of(name: str) -> set[str]:
-    """Returns the attributes that kazoo uses of what it keeps under a name."""
-    found = set()
+    """Returns the attributes that kazoo uses on an object it keeps under a name."""
+    attributes = set()
     for module in (client, connection):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == name:
-                found.add(node.attr)
-    return found
+                attributes.add(node.attr)
+    return attributes
 
 
 def test_the_socket_stand_in_has_what_kazoo_uses() -> None:
-    """And kazoo uses nothing else of it."""
+    """Kazoo uses no other attribute of the socket."""
     assert asked_of("_socket") == OF_THE_SOCKET
     made = inspect.getsource(Wire.__init__)
     assert all(hasattr(Wire, name) or f"self.{name} = connection.{name}" in made for name in OF_THE_SOCKET)
 
 
 def test_the_handler_has_what_kazoo_uses() -> None:
-    """And kazoo uses nothing else of it."""
+    """Kazoo uses no other attribute of the handler."""
     assert asked_of("handler") == OF_THE_HANDLER
     assert all(hasattr(Handler, name) for name in OF_THE_HANDLER)
 
 
 def test_kazoo_looks_for_what_was_read_ahead() -> None:
-    """Before it waits for the operating system: otherwise what the stand-in has taken in would lie there."""
+    """Kazoo looks for data read ahead before it waits for the operating system; else buffered data would be stuck."""
     lines = inspect.getsource(connection.ConnectionHandler._read)
     assert lines.index("pending()") < lines.index("handler.select")
 
 
 def test_kazoo_is_pinned_to_the_release_that_was_tested() -> None:
-    """To its minor release, wherever it is asked for."""
+    """Kazoo is pinned to its minor release wherever it is required."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [each for extra in project["optional-dependencies"].values() for each in extra if each.startswith("kazoo")]
+    pins = [each for extra in project["optional-dependencies"].values() for each in extra if each.startswith("kazoo")]
     major, minor = map(int, re.findall(r"\d+", kazoo.__version__)[:2])
-    assert set(wanted) == {f"kazoo>={major}.{minor},<{major}.{minor + 1}"}
+    assert set(pins) == {f"kazoo>={major}.{minor},<{major}.{minor + 1}"}

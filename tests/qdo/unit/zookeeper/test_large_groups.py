@@ -1,4 +1,4 @@
-"""What large groups store, and what a leader leaves behind that dies."""
+"""Sizes of stored data in large groups, and targets that a dying leader leaves unfinished."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ ALL = frozenset(Partition(QUEUE, number) for number in range(1, 401))
 
 
 async def opened(service: SimulatedService) -> Coordinator:
-    """Returns an open coordinator."""
     coordinator = service.coordinator(session_timeout=600.0)
     await coordinator.open()
     return coordinator
 
 
 def test_no_node_grows_with_the_group() -> None:
-    """10,000 queues that a pattern finds, of four partitions each: neither one member nor a thousand fill a node."""
+    """10,000 queues of four partitions that match a pattern fit into the nodes, for one member and for a thousand."""
     chance = random.Random(7)
     names = [f"crashes-{number}-{chance.randrange(2**32):x}" for number in range(10_000)]
     queues = [Queue("queuey.example.org:5000", "socorro", name) for name in names]
@@ -52,21 +51,21 @@ def test_no_node_grows_with_the_group() -> None:
 
 
 def dealt(by: int) -> TargetAssignment:
-    """Deals the partitions out to 150 members: more than one transaction takes."""
+    """Assigns the partitions to 150 members: more than one transaction takes."""
     return TargetAssignment({each: f"m{(each.number + by) % 150:03}" for each in ALL})
 
 
 async def assignments(sessions: Mapping[str, Session]) -> TargetAssignment:
-    """Puts together what members are told to own."""
+    """Merges the assignments of members."""
     return TargetAssignment({each: name for name, session in sessions.items() for each in await session.assignment()})
 
 
 class FatalTree(Tree):
-    """A tree on which a session dies after so many transactions.
+    """A tree on which a session dies after a number of transactions.
 
     Attributes:
-        victim: The session.
-        allowed: Number of transactions that it has left.
+        victim: The session that dies.
+        allowed: The number of transactions that it has left.
     """
 
     victim = allowed = 0
@@ -75,7 +74,6 @@ class FatalTree(Tree):
         super().__init__(LoopClock(), tolerance=math.inf)
 
     def apply(self, session: int, change: Change) -> Outcome:
-        """See the base class."""
         if session and session == self.victim:
             if not self.allowed:
                 self.end(session)
@@ -86,7 +84,7 @@ class FatalTree(Tree):
 
 @pytest.mark.parametrize("transactions", range(5))
 async def test_a_leader_that_dies_leaves_nothing_half_done(transactions: int) -> None:
-    """After however many transactions: the members have what they had, or all that is new; the next leader goes on."""
+    """If a leader dies after any transaction, members have the old target or all of the new; the next one goes on."""
     service = SimulatedService()
     tree = service.tree = FatalTree()
     coordinator = await opened(service)
@@ -111,7 +109,7 @@ async def test_a_leader_that_dies_leaves_nothing_half_done(transactions: int) ->
 
 @pytest.mark.parametrize("transactions", range(3))
 async def test_two_leaders_do_not_mix_what_they_set(transactions: int) -> None:
-    """One goes on in the middle of what it sets when another has set the target: what it wrote never counts."""
+    """If two leaders set a target at the same time at most one succeeds, and nothing of the other counts."""
     coordinator = await opened(SimulatedService())
     old = await coordinator.join(Member("old"), lambda _: None)
     new = await coordinator.join(Member("new"), lambda _: None)

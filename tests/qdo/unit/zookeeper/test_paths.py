@@ -1,4 +1,4 @@
-"""Names of nodes: every name has one of its own that ZooKeeper takes."""
+"""Names of nodes: every name has a node of its own, with a name that ZooKeeper accepts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["."
 
 @given(NAMES)
 def test_a_name_is_read_back(name: str) -> None:
-    """What is encoded is decoded to the same name."""
+    """An encoded name decodes to the same name."""
     assert decode(encode(name)) == name
 
 
 @given(NAMES)
 def test_a_name_is_a_node(name: str) -> None:
-    """No node is named as ZooKeeper does not allow, whatever the name."""
+    """No node has a name that ZooKeeper refuses, whatever the name."""
     node = encode(name)
     assert node not in {"", ".", "..", "zookeeper"}
     assert node.isascii()
@@ -32,13 +32,13 @@ def test_a_name_is_a_node(name: str) -> None:
 
 @given(NAMES, NAMES)
 def test_different_names_are_different_nodes(one: str, other: str) -> None:
-    """Two names share a node only if they are the same."""
+    """Two names share a node only if they are equal."""
     assert (encode(one) == encode(other)) == (one == other)
 
 
 @pytest.mark.parametrize("node", ["a b", "%2e", "%41", ".", "zookeeper", "%zz", "ä", "%FF"])
 def test_nodes_of_somebody_else_are_noticed(node: str) -> None:
-    """A node that no name is encoded as is not taken for one of ours."""
+    """A node whose name is not an encoded one is not taken for ours."""
     with pytest.raises(CoordinationIncompatible):
         decode(node)
 
@@ -56,13 +56,13 @@ def test_a_partition_is_read_back(host: str, application: str, name: str, number
 
 @pytest.mark.parametrize("number", ["0", "01", "-1", "x", "", "1.0", "\u0663"])
 def test_what_is_no_number_is_no_partition(number: str) -> None:
-    """A partition has a number from 1 on, written in the one way."""
+    """A partition number is 1 or more, in its canonical form."""
     with pytest.raises(CoordinationIncompatible):
         partition_of(("h", "a", "q", number))
 
 
 def test_the_root_lies_in_itself() -> None:
-    """Going up ends."""
+    """The ancestors of a path end."""
     assert parent("/a/b") == "/a"
     assert parent("/a") == "/"
     assert parent("/") == "/"

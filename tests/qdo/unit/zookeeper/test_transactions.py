@@ -1,4 +1,4 @@
-"""How changes are bundled."""
+"""Changes bundled into transactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGES = st.lists(st.lists(OPERATIONS, min_size=1, max_size=3).map(tuple), max_
 
 @given(CHANGES)
 def test_bundles_stay_small(wanted: list[Change]) -> None:
-    """A bundle of several changes is no larger than a server likes, in operations and in bytes."""
+    """A bundle of several changes stays within the servers' limits, in operations and in bytes."""
     for part in tree.bundle(wanted):
         bundle = wanted[part]
         if len(bundle) > 1:
@@ -32,7 +32,7 @@ def test_bundles_stay_small(wanted: list[Change]) -> None:
 
 
 def test_small_changes_go_together() -> None:
-    """A thousand takings are some dozen tree."""
+    """A thousand claims take 16 transactions."""
     taking: Change = (
         Create("/groups/g/owners/h/a/q/1", b"m", ephemeral=True),
         SetData("/groups/g/offsets/h/a/q/1", b"", 1),
@@ -44,5 +44,5 @@ def test_trying_again_ends() -> None:
     """A write that other writers beat in every round fails in the end."""
     tries = attempts("it", most=3)
     assert [next(tries) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(CoordinationLost, match="it was changed by others again and again"):
+    with pytest.raises(CoordinationLost, match="too many concurrent changes of it"):
         next(tries)

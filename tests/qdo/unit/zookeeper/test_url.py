@@ -1,4 +1,4 @@
-"""What a URL says about how the service is reached."""
+"""Options of coordination URLs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdo.errors import InvalidArgument
 
 
 def test_hosts_and_chroot() -> None:
-    """Several servers, with and without a port, and where everything lies."""
+    """A URL may name several servers, with and without a port, and a chroot."""
     access = parse("zookeeper://one:2181,two,[::1]:2182/some/where/")
     assert access == ConnectionOptions("one:2181,two,[::1]:2182", "/some/where")
     assert access.servers == ("one:2181", "two", "[::1]:2182")
@@ -22,14 +22,14 @@ def test_hosts_and_chroot() -> None:
 
 
 def test_timeouts_and_order() -> None:
-    """The session's timeout is the caller's; the rest stands in the URL, and options win over it."""
+    """The session timeout comes from the caller, other options from the URL; explicit options win."""
     access = parse("zookeeper://h?connect_timeout=3.5&shuffle=no", session_timeout=4.0)
     assert (access.session_timeout, access.connect_timeout, access.shuffle) == (4.0, 3.5, False)
     assert parse("zookeeper://h?connect_timeout=3.5", connect_timeout=9).connect_timeout == 9.0
 
 
 def test_logins(tmp_path: Path) -> None:
-    """A login stands in the URL or in a file, for ZooKeeper's own scheme or for SASL; nodes are private with one."""
+    """A login comes from the URL or a file, for ZooKeeper's own scheme or for SASL; nodes are private with one."""
     assert parse("zookeeper://me:p%40ss%3A@h").login == DigestLogin("me", "p@ss:")
     assert type(parse("zookeeper://me:pw@h?login=sasl").login) is SaslLogin
     file = tmp_path / "login"
@@ -45,7 +45,7 @@ def test_logins(tmp_path: Path) -> None:
 
 
 def test_tls() -> None:
-    """It is on when asked for, or when it has something to be set up with."""
+    """Encryption is on when requested, or when one of its options is set."""
     assert parse("zookeeper://h").tls is None
     assert parse("zookeeper://h?tls=yes").tls == TlsOptions()
     assert parse("zookeeper://h?ca=/c&cert=/d&key=/e&key_password=p&check_hostname=no").tls == TlsOptions(
@@ -85,20 +85,20 @@ def test_tls() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(url: str) -> None:
-    """Before anything is connected."""
+    """Wrong options are refused before a connection is made."""
     with pytest.raises(InvalidArgument):
         parse(url)
 
 
 @pytest.mark.parametrize("options", [{"ca": "/nowhere/at/all"}, {"cert": "/nowhere/at/all"}])
 def test_files_that_are_not_there_are_named(options: dict[str, Any]) -> None:
-    """Encryption that cannot be set up is noticed at once, and the error says which file."""
+    """Encryption that cannot be set up is refused at once, and the error names the file."""
     with pytest.raises(InvalidArgument, match="/nowhere/at/all"):
         open_coordinator("zookeeper://h", "group", **options)
 
 
 def test_passwords_are_not_shown() -> None:
-    """What describes the access may be logged."""
+    """The description of the access contains no secret, so it may be logged."""
     shown = repr(parse("zookeeper://me:s3cret@h?cert=/c&key_password=s3cret"))
     assert "s3cret" not in shown
     assert "me" in shown

@@ -1,4 +1,4 @@
-"""When a session reads anew what it has read."""
+"""When a session reads cached data anew."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.sim.groups.tree import TreeLink
 
 @pytest.fixture
 async def link() -> AsyncIterator[TreeLink]:
-    """A session on a tree with a node, and one in it; it hears of no change."""
     link = SimulatedService().link()
     await link.open()
     await link.apply([(Create("/members"), Create("/members/a"))])
@@ -24,7 +23,7 @@ async def link() -> AsyncIterator[TreeLink]:
 
 
 async def test_what_changes_while_it_is_read_is_not_kept(link: TreeLink) -> None:
-    """It is read again next time; so are names."""
+    """Data that changes while it is read is not cached, and neither are names."""
     watching = WatchedNodes(link)
     reading = asyncio.gather(watching.node("/members/a"), watching.children("/members"))
     await asyncio.sleep(0)
@@ -38,7 +37,7 @@ async def test_what_changes_while_it_is_read_is_not_kept(link: TreeLink) -> None
 
 
 async def test_what_did_not_change_is_read_once(link: TreeLink) -> None:
-    """Nodes and names are kept until a change is heard of; nobody tells of names in a node that is not there."""
+    """Nodes and names are cached until a change is reported; names in a missing node are not cached."""
     watching = WatchedNodes(link)
     before = await watching.node("/members/a"), await watching.children("/members"), await watching.children("/none")
     link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b"), Create("/none"), Create("/none/c")))

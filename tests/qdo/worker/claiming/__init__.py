@@ -1,1 +1,1 @@
-"""Workers that claim, and tasks."""
+"""Tests of workers that claim, and of tasks."""

@@ -14,13 +14,12 @@ from tests.qdo.worker.conftest import Workers
 
 @pytest.fixture
 async def client(workers: Workers) -> AsyncIterator[Client]:
-    """A client that blocks."""
     with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
         yield client
 
 
 @pytest.fixture
 async def jobs(workers: Workers, client: Client) -> Jobs:
-    """Tasks of a queue that tries again soon."""
+    """Tasks of a queue with short retry delays."""
     queue = await workers.system.queue(backoff=SOON)
     return Jobs(queue.name, client=client, async_client=workers.system.client)

@@ -1,4 +1,4 @@
-"""Tasks of a program that workers import. Their queue is named by the environment."""
+"""Tasks of a program that workers import. The environment names their queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def note(text: str) -> None:
 
 @jobs.task
 def write(text: str, times: int = 1) -> None:
-    """Writes something down."""
     for _ in range(times):
         note(f"done {text}")
 
@@ -37,14 +36,13 @@ def work(text: str) -> str:
 
 @jobs.task(retries=1)
 async def fail(text: str) -> None:
-    """Fails each time."""
     note(f"tried {text} {delivery().attempt}")
     raise ValueError(text)
 
 
 @slow_jobs.task(timeout=0.3, retries=0)
 def sleep(seconds: float) -> None:
-    """Takes its time, which nobody gives it."""
+    """Takes longer than the task's time limit."""
     note(f"begun {seconds}")
     time.sleep(seconds)
     note(f"done {seconds}")
@@ -52,7 +50,7 @@ def sleep(seconds: float) -> None:
 
 @jobs.task(retries=0)
 def climb(gate: str, end: str = "") -> None:
-    """Says how far it has come, waits at a gate, and fails if that is wanted."""
+    """Reports its progress, waits at a gate, and fails if asked to."""
     for step in range(3):
         set_state({"step": step})
     until(Path(gate).exists)
@@ -63,13 +61,12 @@ def climb(gate: str, end: str = "") -> None:
 
 @jobs.task(retries=0)
 async def climb_async(gate: str, end: str = "") -> None:
-    """Does the same in an event loop."""
     await asyncio.to_thread(climb, gate, end)
 
 
 @jobs.task(retries=1)
 def resume() -> None:
-    """Fails the first time, after it has said how far it has come; then it notes what it is told of that."""
+    """Fails the first time after it has reported its progress; then records the progress that it is given."""
     note(f"began at {delivery().state}")
     if delivery().attempt == 1:
         set_state({"step": 2})
@@ -78,19 +75,19 @@ def resume() -> None:
 
 @jobs.task
 def double(text: str) -> str | None:
-    """Returns the text twice, and nothing if there is none."""
+    """Returns the text twice, or None if it is empty."""
     return 2 * text or None
 
 
 @jobs.task
 def image() -> object:
-    """Returns what JSON cannot hold."""
+    """Returns a value that JSON cannot hold."""
     return object()
 
 
 @jobs.task
 def heed(text: str) -> None:
-    """Waits until it is asked to stop, and fails then."""
+    """Waits until it is asked to stop, and then fails."""
     note(f"began {text}")
     until(lambda: delivery().cancelled)
     note(f"stopped {text}")
@@ -99,7 +96,6 @@ def heed(text: str) -> None:
 
 @jobs.task
 async def heed_async(text: str) -> None:
-    """Does the same in an event loop."""
     note(f"began {text}")
     for _ in range(6000):
         if delivery().cancelled:
@@ -110,7 +106,6 @@ async def heed_async(text: str) -> None:
 
 @slow_jobs.task(retries=0)
 def chatter() -> None:
-    """Says for ever how far it has come."""
     while True:
         set_state({"time": time.time()})
         time.sleep(0.01)

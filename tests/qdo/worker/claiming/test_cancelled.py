@@ -1,4 +1,4 @@
-"""Jobs that an operator cancels while workers have them."""
+"""Jobs that are cancelled while workers have them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["book"]
 async def test_a_task_is_asked_to_stop(
     workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch, task: str, processes: int
 ) -> None:
-    """It learns of it whatever it runs in, and is not run again; jobs behind it that were not begun never are.
+    """A running job is told to stop, in any executor, and is not retried; cancelled jobs that were not begun never run.
 
-    A failure of such a task counts as no retry.
+    A failure of such a task does not count as a retry.
     """
     queue = await workers.system.queue()
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)

@@ -1,4 +1,4 @@
-"""Workers that claim: each message is handled by one of them, whatever handlers, workers and the service do."""
+"""Workers that claim: one of them handles each message, whatever handlers, workers and the service do."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ SOON = "first=0.05,most=0.05,jitter=0"
 
 
 def make(workers: Workers, handler: Any, *queues: Queue, ttl: float = 30.0, **options: Any) -> Worker:  # noqa: ANN401
-    """Makes a worker that claims from queues."""
+    """Creates a worker that claims from queues."""
     more = {name: options.pop(name) for name in ("middleware", "context", "registry") if name in options}
     claims = Claims(workers.system.connect(), [queue.name for queue in queues], ttl=ttl)
     return Worker(handler, claims, settings=WorkerSettings(commit_seconds=0.05, **options), **more)
 
 
 async def done(workers: Workers, *queues: Queue) -> bool:
-    """Whether nothing of queues is left to do."""
+    """Returns whether the queues are empty."""
     sizes = [await workers.system.client.job_queue(queue.name).size() for queue in queues]
     return not any(size.size for size in sizes)
 
 
 async def until_done(workers: Workers, *queues: Queue) -> None:
-    """Waits until nothing of queues is left to do."""
+    """Waits until the queues are empty."""
     async with asyncio.timeout(30):
-        while not await done(workers, *queues):  # noqa: ASYNC110 - nobody tells of an acknowledgement
+        while not await done(workers, *queues):  # noqa: ASYNC110 - an acknowledgement has no event
             await asyncio.sleep(0.02)
 
 
@@ -60,15 +60,15 @@ async def dead_letters(workers: Workers, queue: Queue, count: int = 1) -> Sequen
     async with asyncio.timeout(30):
         while True:
             with suppress(QueueNotFound):
-                found = await workers.system.client.read(f"{queue.name}.dead", delay=False, partitions="*")
-                if len(found.messages) >= count:
-                    return found.messages
+                letters = await workers.system.client.read(f"{queue.name}.dead", delay=False, partitions="*")
+                if len(letters.messages) >= count:
+                    return letters.messages
             await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "processes"])
 async def test_two_workers_share_the_messages(workers: Workers, book: Book, kind: str) -> None:
-    """Each message is handled once, by whatever runs handlers, and acknowledged when both have stopped."""
+    """Two workers handle each message once, with any executor, and have acknowledged all when they stop."""
     queue = await workers.system.queue(partitions=3)
     for number in (1, 2, 3):
         await workers.system.send(queue, 100, number)
@@ -85,13 +85,13 @@ async def test_two_workers_share_the_messages(workers: Workers, book: Book, kind
 
 
 async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -> None:
-    """Messages whose claims end while they wait for a handler are given back, and not kept from everybody."""
+    """Messages whose claims end while they wait for a handler are given back, so that others can claim them."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 60)
     before = await workers.system.client.job_queue(queue.name).receive(60)
     await workers.system.client.job_queue(queue.name).release(
         before
-    )  # What was delivered before is handled one by one.
+    )  # Messages delivered before are handled one by one.
     ahead = 0.0
 
     def handle(message: Message, context: object) -> None:
@@ -113,7 +113,7 @@ async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -
 async def test_a_handler_that_blocks_the_loop_for_longer_than_its_claim(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing can be renewed meanwhile, so its messages come again: they are acknowledged, not handled again."""
+    """A blocked loop cannot renew its claims: the messages come again and are acknowledged, but not handled again."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 2)
 
@@ -135,7 +135,7 @@ async def test_a_handler_that_blocks_the_loop_for_longer_than_its_claim(
 
 
 async def test_a_queue_that_is_deleted(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    """The others are claimed from, what was handled is acknowledged once, and the log says which queue is missing."""
+    """When a queue is deleted the others go on, handled messages are acknowledged once, and the log names the queue."""
     gone, queue = [await workers.system.queue() for _ in range(2)]
     worker = make(workers, workers.note_async, gone, queue)
     task = workers.start(worker)
@@ -154,7 +154,7 @@ async def test_a_queue_that_is_deleted(workers: Workers, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("what", ["dead-letter", "skip", "stop"])
 async def test_errors_that_no_retry_can_help(workers: Workers, what: Any) -> None:  # noqa: ANN401 - a literal
-    """Such a message becomes a dead letter at once, is passed over, or ends the worker and waits."""
+    """A message that no retry can help becomes a dead letter at once, is skipped, or ends the worker and stays."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
 
@@ -191,7 +191,7 @@ async def test_preference(workers: Workers) -> None:
 
 
 async def test_a_stop_finishes_what_was_begun(workers: Workers) -> None:
-    """The running message is finished and acknowledged; those that were claimed with it wait for others at once."""
+    """A stop finishes and acknowledges the running message; the other claimed ones are released at once."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 50)
     go_on, begun = threading.Event(), threading.Event()
@@ -235,7 +235,7 @@ async def test_what_is_not_finished_in_time_comes_again(workers: Workers) -> Non
 
 @pytest.mark.parametrize("kind", ["thread", "task"])
 async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
-    """Its message goes on to others with a reason, and the worker goes on with the next ones."""
+    """The message of a handler that does not end goes to other workers with a reason; the worker goes on."""
     queue = await workers.system.queue(max_deliveries=1, backoff=SOON)
     await workers.system.send(queue, 2)
     go_on = threading.Event()
@@ -258,13 +258,13 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
     assert await task == (ExitCode.UNFINISHED if kind == "thread" else ExitCode.ENDED)
     go_on.set()
     [letter] = await dead_letters(workers, queue)
-    found = read_dead_letter(letter, f"{queue.name}.dead")
-    assert found is not None
-    assert found.cause.error == "qdo.errors.TimeLimit"
+    dead_letter = read_dead_letter(letter, f"{queue.name}.dead")
+    assert dead_letter is not None
+    assert dead_letter.cause.error == "qdo.errors.TimeLimit"
 
 
 async def test_a_worker_whose_threads_all_hang_ends(workers: Workers) -> None:
-    """Each message that hangs would cost another thread: the worker claims no more, and its supervisor sees code 1."""
+    """A worker whose threads all hang claims no more and exits with code 1, because each hang costs a thread."""
     queue = await workers.system.queue(backoff=SOON)
     await workers.system.send(queue, 4)
     go_on, begun = threading.Event(), []
@@ -275,14 +275,14 @@ async def test_a_worker_whose_threads_all_hang_ends(workers: Workers) -> None:
 
     worker = make(workers, block, queue, threads=2, stalled_after=0.3, drain=1.0)
     assert await asyncio.wait_for(workers.start(worker), 60) == ExitCode.FAILED
-    assert len(begun) <= 3  # The first that hung had another beside it.
-    left = await workers.system.client.job_queue(queue.name).backlog()
-    assert left.waiting + left.retrying >= 2
+    assert len(begun) <= 3  # The first hanging message had another thread beside it.
+    backlog = await workers.system.client.job_queue(queue.name).backlog()
+    assert backlog.waiting + backlog.retrying >= 2
     go_on.set()
 
 
 async def test_long_work_keeps_its_claim(workers: Workers) -> None:
-    """A message is renewed while its handler works, far beyond the time of a claim."""
+    """The claim of a message is renewed while its handler works, far beyond its time."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
 
@@ -300,7 +300,7 @@ async def test_long_work_keeps_its_claim(workers: Workers) -> None:
 
 
 async def test_a_handler_stops_its_worker(workers: Workers) -> None:
-    """The message of a handler that asks for the end counts as not handled."""
+    """The message of a handler that stops the worker is not acknowledged."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
 
@@ -317,11 +317,11 @@ async def test_a_handler_stops_its_worker(workers: Workers) -> None:
 async def test_a_service_that_is_away(
     workers: Workers, caplog: pytest.LogCaptureFixture, method: str, said: str
 ) -> None:
-    """At the start and later: the worker says so while it waits, and handles what is there when the service is back."""
+    """At the start and later, the worker waits for a service that is away, logs it, and then goes on."""
     queue = await workers.system.queue()
     task = workers.start(worker := make(workers, workers.note, queue, ttl=2))
     if method == "POST":
-        await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it claims
+        await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it is a claiming worker
     workers.system.transport.answer = refused(method)
     await until(lambda: said in caplog.text)
     workers.system.transport.answer = None
@@ -333,7 +333,7 @@ async def test_a_service_that_is_away(
 
 
 async def test_hooks_and_counts(workers: Workers) -> None:
-    """Middleware sees the same as with a group, and the same is counted."""
+    """Middleware and metrics work as in a group."""
     queue = await workers.system.queue(backoff=SOON)
     await workers.system.send(queue, 2)
     told: list[str] = []
@@ -342,7 +342,7 @@ async def test_hooks_and_counts(workers: Workers) -> None:
         def before(self, message: Message, _: object) -> None:
             told.append(f"before {message.body}")
 
-        def failed(self, message: Message, place: Any, failure: Any) -> None:  # noqa: ANN401 - as it comes
+        def failed(self, message: Message, place: Any, failure: Any) -> None:  # noqa: ANN401 - any arguments
             told.append(f"failed {message.body} {place.partition.queue.name == queue.name} {failure}")
 
         def retrying(self, message: Message, *_: object) -> None:
@@ -366,7 +366,7 @@ async def test_hooks_and_counts(workers: Workers) -> None:
 
 
 async def test_spans(workers: Workers) -> None:
-    """With tracing, what a handler reports is a child of the span that has sent its message."""
+    """With tracing, a handler's span is a child of the span that sent its message."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     enable_tracing(provider)
@@ -377,8 +377,8 @@ async def test_spans(workers: Workers) -> None:
         await workers.serve_until(worker, 1)
     finally:
         disable_tracing()
-    found = {span.name: span for span in exporter.get_finished_spans()}
-    sent, handled = found[f"send {queue.name}"], found[f"process {queue.name}"]
+    spans_by_name = {span.name: span for span in exporter.get_finished_spans()}
+    sent, handled = spans_by_name[f"send {queue.name}"], spans_by_name[f"process {queue.name}"]
     assert handled.parent is not None
     assert handled.parent.span_id == sent.context.span_id
 
@@ -395,17 +395,17 @@ async def test_rights(group: GroupWithKeys) -> None:
         await worker("read").serve()
     able = worker("read,claim")
     task = asyncio.create_task(able.serve())
-    await until(lambda: bool(able._source._queues))  # type: ignore[attr-defined] # it claims
+    await until(lambda: bool(able._source._queues))  # type: ignore[attr-defined] # it is a claiming worker
     able.stop()
     assert await task == ExitCode.ENDED
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"ttl": 1}, "2 to 43,200"), ({"by": "header:x"}, "keeps an order"), ({"queues": []}, "1 to 10")],
+    [({"ttl": 1}, "2 to 43,200"), ({"by": "header:x"}, "do not keep the order"), ({"queues": []}, "1 to 10")],
 )
 async def test_options_that_cannot_work(workers: Workers, options: dict[str, Any], text: str) -> None:
-    """They are refused where they are given."""
+    """Options that cannot work are refused at once."""
     queues, settings = options.pop("queues", ["q"]), WorkerSettings(by=options.pop("by", None))
     with pytest.raises((InvalidArgument, ValueError), match=text):
         Worker(workers.note, Claims(workers.system.client, queues, **options), settings=settings)

@@ -1,4 +1,4 @@
-"""Workers that claim, and their service, under kill -9: every job is done, and few are done twice."""
+"""Claiming workers and their service under kill -9: every job is done, and few are done twice."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.servers.served import Served, environment
 
 JOBS, WORKERS, THREADS = 600, 3, 4
 KILLS = 6
-"""At least: one for each part of the jobs."""
+"""Min number of kills: one for each part of the jobs."""
 CLAIM_SECONDS = 2
 LOST = 100
-"""Jobs that one kill has done again, at most: those of half a second, done but not acknowledged."""
+"""Max jobs that one kill repeats: those of half a second, done but not acknowledged."""
 LONG = 400.0
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in range(2, 12))])
 def test_kills(tmp_path: Path, seed: int) -> None:
-    """Whatever is killed whenever, each job is done and has its result; only those in hand are done again."""
+    """After any kill each job is done and has its result; only jobs in hand are done again."""
     rng, book, kills = random.Random(seed), tmp_path / "book", 0
     with Served(tmp_path) as first, ExitStack() as stack:
         client = stack.enter_context(first.client(rounds=30))
@@ -66,7 +66,7 @@ def test_kills(tmp_path: Path, seed: int) -> None:
 
 
 def is_done(book: Path, enough: int) -> bool:
-    """Returns whether so many jobs were done, each time counted, or all."""
+    """Returns whether this many runs of jobs were counted, or all jobs are done."""
     done = done_in(book)
     return done.total() > enough or len(done) == JOBS
 

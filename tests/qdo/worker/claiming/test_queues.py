@@ -1,4 +1,4 @@
-"""Queues of tasks: their options follow the code, and nobody has to create them by hand."""
+"""Queues of tasks: the code sets their options, and they are created automatically."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def name() -> str:
 
 
 async def begin(workers: Workers, jobs: Jobs, client: AsyncClient | None = None) -> None:
-    """Lets a worker start, until it claims."""
+    """Starts a worker and waits until it claims."""
     worker = Worker(jobs, Claims(client or workers.system.connect(), jobs.queues))
     running = workers.start(worker)
-    await until(lambda: bool(worker._source._queues) or running.done())  # type: ignore[attr-defined] # it claims
+    await until(lambda: bool(worker._source._queues) or running.done())  # type: ignore[attr-defined] # it is a claiming worker
     worker.stop()
     await running
 
 
 async def test_a_worker_creates_them(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """New queues have the defaults and what the code names, each its own; another start changes and says nothing."""
+    """New queues have the defaults and the code's options, each its own; a second start changes and logs nothing."""
     other, ran = f"{name}-2", list[str]()
     jobs = Jobs({name: {}, other: {"ttl": timedelta(hours=1)}}, max_deliveries=3)
     jobs.task(every=60, name="later")(print)
     worker = Worker(jobs, Claims(workers.system.connect(), jobs.queues))
     running = workers.start(worker)
-    await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it claims
+    await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it is a claiming worker
     jobs.task(name="note")(ran.append)
     await workers.system.client.send(other, json={"task": "note", "args": ["done"]})
     await until(lambda: ran == ["done"])
@@ -58,40 +58,40 @@ async def test_a_worker_creates_them(workers: Workers, name: str, caplog: pytest
 
 
 async def test_two_programs(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker sets what nobody has set, and leaves what differs, with both values; create_queues() changes that."""
+    """A worker sets unset options, keeps others and logs both values; create_queues() changes them."""
     client = workers.system.client
     await client.create_queue(name, ttl=3600, backoff="first=5")
-    one = Jobs(name, async_client=client, ttl=7200, max_deliveries=7, kind="ordered")
+    first = Jobs(name, async_client=client, ttl=7200, max_deliveries=7, kind="ordered")
     with caplog.at_level(logging.WARNING, "qdo.worker"):
-        await begin(workers, one)
+        await begin(workers, first)
     [text] = caplog.messages
-    assert f"{name} has ttl 3600, kind plain, but this program names ttl 7200, kind ordered: it stays" in text
+    assert f"{name} has ttl 3600, kind plain, but this program names ttl 7200, kind ordered: the queue" in text
     assert "The kind never changes" in text
     assert text.endswith(f"or: queuey queue update {name} --ttl 7200")
-    there = await client.info(name)
-    assert (there.ttl, there.max_deliveries, there.backoff, there.kind) == (3600, 7, Backoff(first=5), "plain")
+    info = await client.info(name)
+    assert (info.ttl, info.max_deliveries, info.backoff, info.kind) == (3600, 7, Backoff(first=5), "plain")
     [changed] = await Jobs(name, async_client=client, ttl=7200).acreate_queues()
     assert (changed.ttl, changed.max_deliveries, changed.backoff) == (7200, 7, Backoff(first=5))
     with pytest.raises(InvalidRequest, match="is plain, which never changes"):
-        await one.acreate_queues()
+        await first.acreate_queues()
 
 
 async def test_an_option_is_refused(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The other ones are set all the same. Partitions and messages that readers want are not touched unasked."""
+    """If one option is refused, the others are set; partitions and messages of readers are never changed unasked."""
     client = workers.system.client
     await client.create_queue(name)
     fields: Any = {"max_claimed_per_key": 2, "max_deliveries": 7, "partitions": 4, "on_ack": "delete"}
     with caplog.at_level(logging.WARNING, "qdo.worker"):
         await begin(workers, Jobs(name, async_client=client, **fields))
     refused, unlike = caplog.messages
-    assert f"queue {name} has no max_claimed_per_key, and cannot be given max_claimed_per_key 2: 400" in refused
-    assert "has partitions 1, on_ack keep, but this program names partitions 4, on_ack delete: it stays" in unlike
-    there = await client.info(name)
-    assert (there.max_deliveries, there.partitions, there.on_ack) == (7, 1, "keep")
+    assert f"queue {name} has no max_claimed_per_key, and the service refuses max_claimed_per_key 2: 400" in refused
+    assert "has partitions 1, on_ack keep, but this program names partitions 4, on_ack delete: the queue" in unlike
+    queue_info = await client.info(name)
+    assert (queue_info.max_deliveries, queue_info.partitions, queue_info.on_ack) == (7, 1, "keep")
 
 
 async def test_a_program_creates_them(client: Client, name: str) -> None:
-    """Twice is as once, and what the code does not name stays as it is."""
+    """A second call changes nothing, and options that the code does not name stay."""
     jobs = Jobs(name, client=client, max_deliveries=4)
 
     def create() -> None:
@@ -107,7 +107,7 @@ async def test_a_program_creates_them(client: Client, name: str) -> None:
 
 
 async def test_a_call_creates_its_queue(client: Client, workers: Workers, name: str) -> None:
-    """Whoever sends first, one call or many, named or not, finds a queue."""
+    """The first call, single or batched, creates a missing queue, whether or not the code names options."""
     jobs, ran = Jobs(name, client=client, async_client=workers.system.client), list[int]()
     note = jobs.task(name="note")(ran.append)
     unique = jobs.task(name="unique", unique=True)(ran.append)
@@ -124,7 +124,7 @@ async def test_a_call_creates_its_queue(client: Client, workers: Workers, name: 
 
 
 async def test_without_admin(group: GroupWithKeys, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that may only claim goes on, and says what to run; if all is as named, it says nothing."""
+    """A worker with only the right to claim goes on and logs what to run; if all options match, it logs nothing."""
     system, workers = group.system, Workers(group.system, group.system._opened)
     key = group.key(system.named(name), allow="send,read,claim")
     with Client(system.profile.url, key=key) as client:
@@ -152,19 +152,19 @@ async def test_without_admin(group: GroupWithKeys, name: str, caplog: pytest.Log
 
 
 def test_options_that_cannot_be() -> None:
-    """They are refused where they are given, by name."""
+    """Impossible options are refused by name."""
     bad: list[tuple[dict[str, Any], str]] = [
-        ({"max_deliverys": 3}, "queue q has no option max_deliverys. There are partitions, ttl"),
+        ({"max_deliverys": 3}, "queue q has no option max_deliverys. Options are partitions, ttl"),
         ({"claims": "paused"}, "no option claims"),
         ({"ttl": 0.5}, "queue q: ttl is 0.5: Expected `int"),
         ({"max_deliveries": -1}, "queue q: max_deliveries is -1: "),
         ({"backoff": "first=1"}, "queue q: backoff is 'first=1': "),
-        ({"on_ack": "burn"}, "queue q: on_ack is 'burn': it is keep or delete"),
+        ({"on_ack": "burn"}, "queue q: on_ack is 'burn': use keep or delete"),
     ]
-    with pytest.raises(InvalidArgument, match="queue q: its options are 7, not a mapping"):
+    with pytest.raises(InvalidArgument, match="queue q: options 7 are not a mapping"):
         Jobs({"q": 7})
-    for given, text in bad:
+    for options, text in bad:
         with pytest.raises(InvalidArgument, match=text):
-            Jobs("q", **given)
+            Jobs("q", **options)
         with pytest.raises(InvalidArgument, match=text):
-            Jobs({"q": given})
+            Jobs({"q": options})

@@ -1,4 +1,4 @@
-"""Results of tasks: what a task returns is what its receipt gives, wherever the task runs."""
+"""Results of tasks: the receipt returns what the task returned, wherever it ran."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_what_tasks_return(
 
 
 async def test_async_tasks_and_failures(workers: Workers, client: Client) -> None:
-    """An async task has a result as a plain one has; one that failed for good has its error."""
+    """An async task has a result like a plain one; one that failed for good has its error."""
     queue = await workers.system.queue(result_ttl=3600)
     jobs = Jobs(queue.name, client=client, async_client=workers.system.client)
 
@@ -73,7 +73,7 @@ async def test_async_tasks_and_failures(workers: Workers, client: Client) -> Non
 
 
 async def test_queues_without_results(workers: Workers, jobs: Jobs) -> None:
-    """What tasks return is not even encoded there."""
+    """With a queue without results, return values are not even encoded."""
 
     @jobs.task
     def image() -> object:
@@ -93,7 +93,7 @@ async def test_run_all(workers: Workers, client: Client) -> None:
     jobs = Jobs(queue.name, client=client, async_client=workers.system.client)
 
     @jobs.task
-    def double(value: Any) -> Any:  # noqa: ANN401 - anything
+    def double(value: Any) -> Any:  # noqa: ANN401 - any value
         return 2 * value
 
     def run() -> None:

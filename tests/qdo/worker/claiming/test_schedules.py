@@ -1,4 +1,4 @@
-"""Tasks that the service calls at certain times: their schedules follow the code."""
+"""Tasks that the service calls at certain times: the code sets their schedules."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.qdo.worker.conftest import Workers, until
 
 
 def again(jobs: Jobs) -> Jobs:
-    """The same queue in another version of the program."""
+    """Returns the same queue in another version of the program."""
     return Jobs(jobs.queues, client=jobs.client, async_client=jobs.async_client)
 
 
 def has_begun(worker: Worker) -> bool:
-    """Whether a worker claims, and has seen to its schedules."""
+    """Returns whether a worker claims and has put its schedules."""
     source: Any = worker._source
     return bool(source._queues) and not source._preparing
 
 
 async def started(workers: Workers, *programs: Jobs, client: AsyncClient | None = None) -> None:
-    """Lets a worker of each program begin, one after another, until it has seen to its schedules."""
+    """Starts a worker of each program, one after another, until it has put its schedules."""
     for program in programs:
         worker = worker_of(workers, program)
         if client is not None:
@@ -40,7 +40,7 @@ async def started(workers: Workers, *programs: Jobs, client: AsyncClient | None 
 
 
 async def test_a_worker_puts_them(workers: Workers, jobs: Jobs) -> None:
-    """Its start makes the schedule, whose ticks call the function; another start changes nothing."""
+    """A worker's start creates the schedule, whose ticks call the function; a second start changes nothing."""
     ran: list[str] = []
 
     @jobs.task(cron=" 0 3  * * *", timezone="Europe/Berlin", missed="catch_up")
@@ -58,14 +58,14 @@ async def test_a_worker_puts_them(workers: Workers, jobs: Jobs) -> None:
     await running
     await schedules.pause(name)
     await started(workers, jobs)
-    there = await schedules.get(name)
-    assert (there.created, there.paused) == (made.created, True)
+    schedule = await schedules.get(name)
+    assert (schedule.created, schedule.paused) == (made.created, True)
     [put] = await jobs.aput_schedules()
-    assert put == there == (await asyncio.to_thread(jobs.put_schedules))[0]
+    assert put == schedule == (await asyncio.to_thread(jobs.put_schedules))[0]
 
 
 async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
-    """A change in the code changes the schedule; one whose task has no timetable any more stays, and is named."""
+    """A change in the code changes the schedule; a schedule whose task has none any more stays, and is logged."""
     jobs.task(name="a", cron="0 3 * * *", timezone="Asia/Tokyo")(print)
     jobs.task(name="b", every=timedelta(hours=1))(print)
     await jobs.aput_schedules()
@@ -92,7 +92,7 @@ async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.Log
 
 
 async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
-    """It says what to do and goes on, once the service answers; a program without timetables says nothing."""
+    """A worker without the right logs what to do and goes on; a program without schedules logs nothing."""
     answers = [403, 403, 503]
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
@@ -106,8 +106,8 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
     with caplog.at_level(logging.WARNING, "qdo.worker"):
         await started(workers, jobs, client=client)
         assert [record.getMessage()[:65] for record in caplog.records] == [
-            "the schedules of tasks (tidy_up) are not put yet, and are tried a",
-            "the credential may not see to the schedules of tasks (tidy_up), s",
+            "the schedules of tasks (tidy_up) could not be put yet, retrying: ",
+            "the credential may not change the schedules of tasks (tidy_up), s",
         ]
         caplog.clear()
         await started(workers, plain, client=client)
@@ -115,7 +115,7 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
 
 
 async def test_bad_cron(jobs: Jobs) -> None:
-    """What only the service can tell is its refusal, by the name of the field; schedules that can be are put."""
+    """A schedule that only the service can check is refused with the field's name; the valid ones are put."""
     jobs.task(name="a", cron="0 0 30 2 *")(print)
     for name, put in (("b", jobs.aput_schedules), ("c", lambda: asyncio.to_thread(jobs.put_schedules))):
         jobs.task(name=name, every=60)(print)
@@ -127,16 +127,16 @@ async def test_bad_cron(jobs: Jobs) -> None:
 
 
 def test_mistakes() -> None:
-    """What no schedule can be is refused at the definition."""
+    """An impossible schedule is refused at its definition."""
     jobs = Jobs("q")
     bad: list[tuple[dict[str, Any], str]] = [
         ({"cron": "0 3 * *"}, "cron has 5 fields"),
-        ({"cron": "0 3 * * *", "every": 60}, "give one"),
-        ({"every": 9}, "10 at least"),
+        ({"cron": "0 3 * * *", "every": 60}, "use one"),
+        ({"every": 9}, "at least 10"),
         ({"every": 10.5}, "whole seconds"),
-        ({"every": "5m"}, "every of task nothing is '5m': whole seconds"),
+        ({"every": "5m"}, "every of task nothing is '5m': use whole seconds"),
         ({"every": float("inf")}, "whole seconds"),
-        ({"every": 60, "timezone": "UTC"}, "without a timezone"),
+        ({"every": 60, "timezone": "UTC"}, "no timezone"),
         ({"timezone": "UTC"}, "neither cron nor every"),
         ({"every": 60, "missed": "all"}, "'skip' or 'catch_up'"),
         ({"every": 60, "name": "ü"}, "letters, digits"),
@@ -144,7 +144,7 @@ def test_mistakes() -> None:
     for options, text in bad:
         with pytest.raises(InvalidArgument, match=text):
             jobs.task(**options)(nothing)  # type: ignore[no-untyped-call]
-    with pytest.raises(InvalidArgument, match="without arguments, but: missing a required argument: 'path'"):
+    with pytest.raises(InvalidArgument, match="without arguments: missing a required argument: 'path'"):
         jobs.task(every=60)(needs)
 
 

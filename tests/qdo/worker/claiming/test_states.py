@@ -1,4 +1,4 @@
-"""Handlers say how far they have come: it is seen while they run, and when they have failed."""
+"""States of handlers: shown while they run, and kept when they have failed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ __all__ = ["book"]
 
 
 async def shown(jobs: AsyncJobQueue) -> Any:  # noqa: ANN401 - any JSON
-    """Waits for the state of the one job that runs."""
+    """Waits for the state of the only running job."""
     async with asyncio.timeout(30):
         while True:
-            found = await jobs.outstanding(states=True)
-            if found and found[0].state is not None:
-                return found[0].state
+            states = await jobs.outstanding(states=True)
+            if states and states[0].state is not None:
+                return states[0].state
             await asyncio.sleep(0.05)
 
 
@@ -48,7 +48,7 @@ async def shown(jobs: AsyncJobQueue) -> Any:  # noqa: ANN401 - any JSON
 async def test_a_state_is_seen_while_it_runs(
     workers: Workers, book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, processes: int
 ) -> None:
-    """The last state of a running handler is shown, whatever it runs in; that of a failure beside its reason."""
+    """The last state of a running handler is shown, in any executor; that of a failure has its reason beside it."""
     queue, gate = await workers.system.queue(), tmp_path / "gate"
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     client = workers.system.client
@@ -73,7 +73,7 @@ async def test_a_state_is_seen_while_it_runs(
 async def test_the_next_attempt_has_the_last_state(
     workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    """So it can go on where the one before stopped, in whichever process."""
+    """The next attempt gets the last state, so it can resume there, in any process."""
     queue = await workers.system.queue()
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     await workers.system.client.send(queue.name, json={"task": "resume"})
@@ -89,7 +89,7 @@ async def test_the_next_attempt_has_the_last_state(
 
 @pytest.mark.parametrize("end", ["StopWorker", "drain"])
 async def test_a_worker_that_stops_leaves_the_last_state(workers: Workers, end: str) -> None:
-    """Also what was set just before it stopped, whether its handler asked for that or was given up."""
+    """The last state before a stop is stored too, whether the handler asked for it or was given up."""
     queue = await workers.system.queue()
     await workers.system.client.send(queue.name, "a")
     states: list[object] = []
@@ -116,7 +116,7 @@ async def test_a_worker_that_stops_leaves_the_last_state(workers: Workers, end: 
 
 
 async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that goes on saying how far it has come is killed when its message has taken too long."""
+    """States do not extend the time: a process that keeps reporting is killed when its message has taken too long."""
     queue = await workers.system.queue()
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     sent = await workers.system.client.send(queue.name, json={"task": "chatter"})
@@ -132,27 +132,27 @@ async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monke
 
 
 def test_a_process_says_nothing_of_a_run_that_has_ended() -> None:
-    """What a handler has begun may go on and set states: they are not those of the messages that come next."""
+    """States set by a background task of a handler do not count for later messages."""
     message = Message(partition=1, id="0" * 32, timestamp="0", body="x")
     place = Delivery(Partition(Queue("http://localhost", "app", "q"), 1), 1)
-    left: list[Context] = []
+    contexts: list[Context] = []
 
     def handle(_message: Message, _context: object) -> None:
         set_state("now")
-        left.append(copy_context())
+        contexts.append(copy_context())
 
-    here, there = socket.socketpair()
-    with here, there, asyncio.Runner() as runner:
+    here, far = socket.socketpair()
+    with here, far, asyncio.Runner() as runner:
         reporter = child.ProgressReporter(here)
         run = child.ChildRun(ChildTask((message,), place), reporter)
         Context().run(child.run_task, runner, handle, None, run, place, 0.0, reporter)
-        left[0].run(set_state, "late")
-        said = there.recv(4096)
+        contexts[0].run(set_state, "late")
+        said = far.recv(4096)
     assert said == STATE + frame(b'"now"') + HANDLED
 
 
 def test_what_is_passed_on() -> None:
-    """The last state of the present message, once: not what was said of one that is handled, nor after the last."""
+    """A run passes on the last state of the present message once, not that of a handled one."""
     message = Message(partition=1, id="0" * 32, timestamp="0", body="x")
     run = MessageRun([message, message], 1)
     assert run.new_state() is None
@@ -172,8 +172,8 @@ def test_what_is_passed_on() -> None:
 
 
 def test_what_no_state_can_be() -> None:
-    """It is refused where it is said, and nothing is done where no message is being handled."""
-    with pytest.raises(InvalidArgument, match="at most 4096 bytes of JSON, and this one 4097"):
+    """An invalid state is refused where it is set; without a message in hand nothing happens."""
+    with pytest.raises(InvalidArgument, match="longer than 4096 bytes of JSON: it has 4097"):
         set_state("x" * 4095)
     with pytest.raises(InvalidArgument, match="JSON"):
         set_state(object())

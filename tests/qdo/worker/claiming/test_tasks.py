@@ -1,4 +1,4 @@
-"""Tasks: functions that are sent, and called by workers with the arguments that they were sent with."""
+"""Tasks: functions that are sent as messages, and called by workers with the same arguments."""
 
 from __future__ import annotations
 
@@ -39,27 +39,26 @@ __all__ = ["book"]
 
 @dataclass
 class Size:
-    """What JSON can hold."""
+    """A value that JSON can hold."""
 
     width: int
     height: int
 
 
 class Image:
-    """What JSON cannot hold."""
+    """A value that JSON cannot hold."""
 
 
 SAID = {'shown("b', "hidden(…", "unknown("}
-"""How the lines of the log begin that name a task."""
+"""The beginning of log lines that name a task."""
 
 
 def worker_of(workers: Workers, jobs: Jobs, **settings: Any) -> Worker:  # noqa: ANN401 - of WorkerSettings
-    """A worker of these tasks."""
     return Worker(jobs, Claims(workers.system.connect(), jobs.queues), settings=WorkerSettings(**settings))
 
 
 async def test_arguments_come_as_they_were_sent(workers: Workers, jobs: Jobs) -> None:
-    """Whatever the function names as a type comes back as that type, by position or name."""
+    """Arguments come back with the types of the parameters, by position or name."""
     seen: list[Any] = []
 
     @jobs.task
@@ -67,7 +66,7 @@ async def test_arguments_come_as_they_were_sent(workers: Workers, jobs: Jobs) ->
         seen.append((path, size, rest, at, more))
 
     @jobs.task(name="other")
-    async def awaited(value: Any = None) -> None:  # noqa: ANN401 - anything
+    async def awaited(value: Any = None) -> None:  # noqa: ANN401 - any value
         seen.append(value)
 
     now = datetime.now(UTC)
@@ -89,13 +88,13 @@ async def test_arguments_come_as_they_were_sent(workers: Workers, jobs: Jobs) ->
     [
         ((), "missing a required argument: 'path'"),
         (("a", 1, 2), "too many positional arguments"),
-        ((Image(),), "argument path of task thumb is no JSON: .*Image"),
+        ((Image(),), "argument path of task thumb is not JSON: .*Image"),
         ((5,), "argument path: Expected `str`, got `int`"),
         (("a", "x"), "argument width: Expected `int`, got `str`"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments: Any, text: str) -> None:  # noqa: ANN401 - mistakes
-    """A call that no worker could carry out is refused where it is made, and says why."""
+def test_arguments_that_do_not_fit(arguments: Any, text: str) -> None:  # noqa: ANN401 - wrong arguments
+    """A call that no worker could carry out is refused where it is made, with the reason."""
     jobs = Jobs("q")
 
     @jobs.task
@@ -107,12 +106,12 @@ def test_arguments_that_do_not_fit(arguments: Any, text: str) -> None:  # noqa: 
 
 
 def test_keys_that_are_no_texts() -> None:
-    """JSON has texts as keys; the function gets what its types say."""
+    """Keys become texts in JSON; the function gets them with their declared types."""
     jobs = Jobs("q")
 
     @jobs.task
     def price(pieces: dict[int, dict[float, str]], day: dict[str, int] | None = None) -> None:
-        """Has dicts."""
+        """Takes dicts."""
 
     call = msgspec.json.decode(price.call({7: {0.5: "egg"}}, {"1": 2}).body, type=Invocation)
     assert price.bound(call).args == ({7: {0.5: "egg"}}, {"1": 2})
@@ -121,14 +120,14 @@ def test_keys_that_are_no_texts() -> None:
 
 
 def test_types_that_exist_for_type_checkers_only() -> None:
-    """Any value fits them; the other arguments are converted all the same."""
+    """Parameters with types of type checkers only take any value; the other arguments are converted all the same."""
     jobs = Jobs("q")
 
     @jobs.task
     def price(
         pieces: Sequence[int], at: datetime, *rest: decimal.Decimal | int, where: dict[str, Partition | None]
     ) -> Partition | None:
-        """Has types that nobody imports."""
+        """Takes types that are imported for type checkers only."""
 
     now = datetime.now(UTC)
     call = msgspec.json.decode(price.call([1], now, 5, where={"a": None}).body, type=Invocation)
@@ -139,7 +138,7 @@ def test_types_that_exist_for_type_checkers_only() -> None:
 
 
 def test_type_checkers_know_the_arguments() -> None:
-    """What a call takes is what the function takes: the comments below would be errors of mypy otherwise."""
+    """A call takes the function's arguments: without these errors, mypy would report the comments below."""
     jobs = Jobs("q")
 
     @jobs.task(retries=3)
@@ -155,7 +154,7 @@ def test_type_checkers_know_the_arguments() -> None:
 
 
 def test_mistakes_of_definitions() -> None:
-    """Names that are taken, queues and numbers that cannot be are refused at once."""
+    """Names in use, and impossible queues and numbers, are refused at once."""
     jobs = Jobs(["hi", "lo"])
     with pytest.raises(InvalidArgument, match="not one of hi, lo"):
         jobs.task(queue="other")
@@ -180,7 +179,7 @@ def test_mistakes_of_definitions() -> None:
 
 
 async def test_unknown_tasks_wait_for_a_worker_that_knows_them(workers: Workers, jobs: Jobs) -> None:
-    """A message that no task of a worker fits goes back with a reason; nothing is lost."""
+    """A message that matches no task of a worker goes back with a reason; nothing is lost."""
     seen: list[str] = []
     old, new = Jobs(jobs.queues, client=jobs.client), jobs
 
@@ -204,13 +203,13 @@ async def test_unknown_tasks_wait_for_a_worker_that_knows_them(workers: Workers,
     async with asyncio.timeout(30):
         while len(told) < 2:
             for receipt in (sent, bad):
-                found = await client.explain(name, receipt)
-                told |= {reason.text.partition(": ")[2] for reason in found.reasons if reason.code == "attempt"}
+                explanation = await client.explain(name, receipt)
+                told |= {reason.text.partition(": ")[2] for reason in explanation.reasons if reason.code == "attempt"}
             await asyncio.sleep(0.05)
     worker.stop()
     await task
     assert any("there is no task 'thumb' here, but known" in text for text in told), told
-    assert any("calls no task" in text for text in told), told
+    assert any("does not call a task" in text for text in told), told
     task = workers.start(worker := worker_of(workers, new))
     await until(lambda: seen == ["a"])
     worker.stop()
@@ -219,7 +218,7 @@ async def test_unknown_tasks_wait_for_a_worker_that_knows_them(workers: Workers,
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
-    """A task is tried again as often as it says, with its own delays, and then it is a dead letter with reasons."""
+    """A task is retried as often as it declares, with its own delays; then it is a dead letter with reasons."""
     tried: list[float] = []
 
     def work(name: str) -> None:
@@ -238,13 +237,13 @@ async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
     assert await serving == ExitCode.ENDED
     assert len(tried) == 3
     [letter] = await dead_letters(workers, queue)
-    found = read_dead_letter(letter, f"{queue.name}.dead")
-    assert found is not None
-    assert (found.cause.error, found.cause.text, found.cause.attempts) == ("KeyError", "'egg'", 3)
+    dead_letter = read_dead_letter(letter, f"{queue.name}.dead")
+    assert dead_letter is not None
+    assert (dead_letter.cause.error, dead_letter.cause.text, dead_letter.cause.attempts) == ("KeyError", "'egg'", 3)
 
 
 async def test_time_limits(workers: Workers, jobs: Jobs) -> None:
-    """An async task that takes too long is cancelled and has failed; a plain one needs processes."""
+    """An async task over its time limit is cancelled and fails; a plain one needs processes for a limit."""
     ended = asyncio.Event()
 
     @jobs.task(timeout=timedelta(seconds=0.1), retries=0)
@@ -267,7 +266,7 @@ async def test_time_limits(workers: Workers, jobs: Jobs) -> None:
 
 
 async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -> None:
-    """Plain tasks beside async ones run in threads, so they keep nothing waiting."""
+    """Plain tasks run in threads beside async ones, and do not block them."""
     gate, threads = threading.Event(), list[str]()
 
     @jobs.task
@@ -288,7 +287,7 @@ async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -
 
 
 async def test_options_of_a_call(workers: Workers, jobs: Jobs, client: Client) -> None:
-    """A call may come later, or only once while one of its name waits or runs."""
+    """A call may be delayed, or unique while one of its name waits or runs."""
     seen: list[str] = []
 
     @jobs.task
@@ -317,7 +316,7 @@ async def test_options_of_a_call(workers: Workers, jobs: Jobs, client: Client) -
 
 @pytest.fixture
 def name(running: Served, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A queue of the service that the profile names, without an event loop."""
+    """The name of a queue in the service of the profile, for programs without an event loop."""
     monkeypatch.setenv("QUEUEY_PROFILE", str(running.profile_path))
     with running.client() as client:
         return client.create_queue().name
@@ -325,7 +324,7 @@ def name(running: Served, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("closed_by", ["asyncio.run", "aclose"])
 def test_nothing_stays_of_event_loops(name: str, closed_by: str) -> None:
-    """Many loops send a call each; afterwards their loops, clients and sockets are gone."""
+    """Calls from many event loops leave no loop, client or socket behind."""
     jobs = Jobs(name)
     kept: list[weakref.ref[Any]] = []
 
@@ -360,7 +359,7 @@ def test_nothing_stays_of_event_loops(name: str, closed_by: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_loop_that_is_only_closed(name: str) -> None:
-    """Its client goes with the next loop that sends."""
+    """The client of a loop that was only closed is closed with the next loop that sends."""
     jobs = Jobs(name)
     thumb = jobs.task(name="thumb")(lambda path: None)
     kept: list[weakref.ref[Any]] = []
@@ -394,7 +393,7 @@ async def test_calls_of_one_key(workers: Workers, client: Client) -> None:
 
 
 async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
-    """In a test of a program its jobs run at once; the first error comes out, and its job is tried again later."""
+    """In a test of a program jobs run at once; the first error is raised, and its job is retried later."""
     seen: list[str] = []
 
     @jobs.task(backoff=Backoff(first=600, most=600, jitter=0))
@@ -420,15 +419,15 @@ async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
     await awaited.asend("more")
     assert await jobs.arun_all() == 2
     assert seen == ["one", "one too", "more", "more too"]
-    found = await workers.system.client.job_queue(jobs.queues[0]).backlog()
-    assert (found.waiting, found.claimed, found.retrying) == (0, 0, 1)
+    backlog = await workers.system.client.job_queue(jobs.queues[0]).backlog()
+    assert (backlog.waiting, backlog.claimed, backlog.retrying) == (0, 0, 1)
     await workers.system.client.send(jobs.queues[0], json={"task": "none"})
     with pytest.raises(UnknownTask):
         await jobs.arun_all()
 
 
 async def test_a_worker_says_which_task(workers: Workers, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
-    """Log, metrics and spans have the task; arguments only of tasks that are known and show them."""
+    """Log, metrics and spans have the task; arguments are shown only by known tasks that allow it."""
     exporter, provider, registry = InMemorySpanExporter(), TracerProvider(), CollectorRegistry()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
@@ -467,7 +466,7 @@ async def test_a_worker_says_which_task(workers: Workers, jobs: Jobs, caplog: py
 
 
 async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run in processes too, by the name of the program; a plain one that takes too long is interrupted there."""
+    """Tasks run in processes by the program's name; a plain one over its time limit is interrupted there."""
     queue = await workers.system.queue(backoff=SOON)
     monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     client = workers.system.client

@@ -1,4 +1,4 @@
-"""Unique tasks: one call of a name at a time waits or runs."""
+"""Unique tasks: at most one call of a name waits or runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.qdo.worker.conftest import Workers
 
 
 async def test_what_calls_have_in_common(jobs: Jobs) -> None:
-    """All arguments, a text with some of them, or what a function of them returns; tasks do not disturb each other."""
+    """The name comes from all arguments, a template with some, or a function of them; tasks have separate names."""
     ran: list[Any] = []
 
     @jobs.task(unique=True)
@@ -35,7 +35,7 @@ async def test_what_calls_have_in_common(jobs: Jobs) -> None:
         first = page.send(1, {"a": 1, "b": 2})
         assert first is not None
         assert page.send(1, {"a": 1, "b": 2}) == first
-        # The same arguments in another message, so there is no receipt of this one.
+        # The same arguments in another message, so no receipt of this one.
         assert page.send(1, {"b": 2, "a": 1}, deep=False) is None
         assert page.send(1, {}) is not None
         assert order.send(1, "first") is not None
@@ -54,7 +54,7 @@ async def test_what_calls_have_in_common(jobs: Jobs) -> None:
 
 
 async def test_many(jobs: Jobs) -> None:
-    """Of many calls those are sent whose name nobody has; only their receipts come back."""
+    """Of many calls those with a free name are sent, and only their receipts are returned."""
 
     @jobs.task(unique="{number}")
     def order(number: int, note: int) -> None:
@@ -71,7 +71,7 @@ async def test_many(jobs: Jobs) -> None:
 
 
 async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) -> None:
-    """A name is taken while its call runs and between its attempts, and free when it is a dead letter."""
+    """A name is taken while its call runs and between its attempts, and free once it is a dead letter."""
     begun, gate, seen = asyncio.Event(), threading.Event(), list[Receipt | None]()
     loop = asyncio.get_running_loop()
 
@@ -96,7 +96,7 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
 
 @pytest.mark.parametrize("kind", ["dedup", "ordered"])
 async def test_queues_without_names(workers: Workers, client: Client, kind: Any) -> None:  # noqa: ANN401 - a literal
-    """Their kind is named where a unique call is sent."""
+    """A unique call to a queue of a kind without names is refused, with the kind."""
     queue = await workers.system.client.create_queue(kind=kind)
     tasks = Jobs(queue.name, client=client)
 
@@ -109,17 +109,17 @@ async def test_queues_without_names(workers: Workers, client: Client, kind: Any)
 
 
 def test_colons() -> None:
-    """Calls of two tasks have different names, wherever there are colons."""
+    """Calls of two tasks have different names, wherever their colons are."""
     jobs = Jobs("q")
-    one = jobs.task(name="a", unique="{text}")(lambda text: None)
+    first = jobs.task(name="a", unique="{text}")(lambda text: None)
     other = jobs.task(name="a:b", unique="{text}")(lambda text: None)
-    names = [one.call("b:c").unique, other.call("c").unique, one.call("c").unique, one.call("b:/").unique]
+    names = [first.call("b:c").unique, other.call("c").unique, first.call("c").unique, first.call("b:/").unique]
     assert names[:1] == ["a:b:c"]
     assert len({*names, other.call("/").unique}) == 5
 
 
 def test_mistakes() -> None:
-    """What gives no names is refused at the definition, or at the call if only that can tell."""
+    """A ``unique`` that gives no name is refused at the definition, or else at the call."""
     jobs = Jobs("q")
     for unique in ("{order}", "{", "{}", 7, False):
         with pytest.raises(InvalidArgument, match="unique of task one is"):

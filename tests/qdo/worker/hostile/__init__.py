@@ -1,1 +1,1 @@
-"""Workers whose handlers kill, raise, hang and swallow, and a supervisor that starts them again."""
+"""Workers whose handlers kill, raise, hang and swallow errors, and a supervisor that restarts them."""

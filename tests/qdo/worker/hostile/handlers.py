@@ -1,4 +1,4 @@
-"""Handlers that do what a body says: ``kill:3`` is the third message, which kills its worker."""
+"""Handlers that do what a body says: ``kill:3`` is the third message, and kills its worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOR_EVER = 3600.0
 
 
 class Panic(BaseException):
-    """As extensions in Rust raise one."""
+    """An error as extensions in Rust raise it."""
 
 
 RAISED = {
@@ -28,18 +28,18 @@ RAISED = {
     "stop": GeneratorExit,
 }
 ENDING = {"kill", "exit", "block", "task"}
-"""They end the whole worker, perhaps only after the time of ``--stalled-after``; ``task`` only in a loop."""
+"""Bodies that end the whole worker, some only after the time of ``--stalled-after``; ``task`` only in a loop."""
 KINDS = {*RAISED, *ENDING, "hang", "swallow", "fine"}
 
 
 def note(text: str) -> None:
-    """Writes a line into the file that all lives share."""
+    """Appends a line to the file that all runs of the worker share."""
     with Path(os.environ["HOSTILE_BOOK"]).open("a") as file:
         file.write(f"{text}\n")
 
 
-def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - nothing of it is used
-    """Does it in a thread or a process."""
+def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - the context is not used
+    """Runs in a thread or a process."""
     kind = _begin(message)
     if kind == "block":
         ctypes.PyDLL(None).usleep(int(_FOR_EVER * 1_000_000))  # in C, with the interpreter: no other thread runs
@@ -52,10 +52,10 @@ def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - nothing of
 
 
 async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 - likewise
-    """Does it in a task."""
+    """Runs in a task."""
     kind = _begin(message)
     if kind == "block":
-        time.sleep(_FOR_EVER)  # noqa: ASYNC251 - it lets no other task run
+        time.sleep(_FOR_EVER)  # noqa: ASYNC251 - blocks the loop on purpose
     if kind == "task":
         await asyncio.create_task(_leave())
     while kind in {"hang", "swallow"}:  # bounded: its worker is killed
@@ -69,12 +69,12 @@ async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 
 
 
 async def _leave() -> None:
-    """Ends the event loop, because it is a task of its own."""
+    """Ends the event loop, from a task of its own."""
     sys.exit(3)
 
 
 def _begin(message: Message) -> str:
-    """Does what is alike in all modes."""
+    """Does the part that is common to all modes."""
     kind = str(message.body).partition(":")[0]
     note(f"begun {message.body}")
     if kind in RAISED:

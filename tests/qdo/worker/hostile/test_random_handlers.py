@@ -1,4 +1,4 @@
-"""Whatever handlers do, in any order: after a bounded number of starts each message is done or a dead letter."""
+"""Whatever handlers do, after a bounded number of starts each message is done or a dead letter."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.waiting import PATIENCE_SECONDS
 ATTEMPTS = 3
 MODES = {"threads": ["--threads", "3"], "tasks": ["--tasks", "3"], "processes": ["--processes", "2"]}
 QUICK = {"fine", "kill", "exit", "task", *RAISED}
-"""What takes no time."""
+"""Bodies that take no time."""
 
 
 class Supervised:
-    """A supervisor with its worker, and what all of its lives wrote down."""
+    """A supervisor with its worker, and the records of all its runs."""
 
     def __init__(self, directory: Path, starts: int, arguments: list[str]) -> None:
         self._book = directory / "book"
@@ -50,12 +50,12 @@ class Supervised:
         )
 
     def said(self, word: str) -> list[str]:
-        """Gives what follows a word, in order."""
+        """Returns the texts behind a word, in order."""
         lines = self._book.read_text().splitlines() if self._book.exists() else []
         return [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")]
 
     async def stop(self) -> int:
-        """Ends the worker as a supervisor does, and gives its code; one that is dying just then is started again."""
+        """Ends the worker as a supervisor does, and returns its code; a worker that is dying just then is restarted."""
         told: set[str] = set()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.process.poll() is None:
@@ -70,12 +70,12 @@ class Supervised:
 
     @property
     def log(self) -> str:
-        """Everything that was printed."""
+        """Returns everything that was printed."""
         self._log.seek(0)
         return self._log.read()
 
     def kill(self) -> None:
-        """Ends all of it."""
+        """Kills the supervisor and its worker."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
@@ -83,7 +83,7 @@ class Supervised:
 
 
 def drawn(chance: random.Random, kinds: set[str], count: int, partitions: int) -> list[Outgoing]:
-    """Draws messages: most are harmless, and behind one that ends its worker there often is another one."""
+    """Draws messages: most are harmless, and a message that ends its worker is often followed by another one."""
     most, outgoing = sorted(kinds - {"fine"}), []
     kind = "fine"
     for number in range(count):
@@ -105,11 +105,11 @@ Supervise = Callable[[int, list[str]], Supervised]
 
 
 class Play:
-    """Supervises a worker of a queue whose messages are drawn, until each is done or a dead letter.
+    """Supervises a worker of a queue with drawn messages, until each is done or a dead letter.
 
     Args:
-        workers: Where the queue is.
-        supervise: Starts a supervisor for so many starts, with arguments of ``qdo work``.
+        workers: The system with the queue.
+        supervise: Starts a supervisor with a max number of starts and arguments of ``qdo work``.
         mode: One of :data:`MODES`.
     """
 
@@ -119,7 +119,6 @@ class Play:
         self._mode = mode
 
     async def __call__(self, chance: random.Random, kinds: set[str], count: int, *options: str) -> None:
-        """Plays once."""
         partitions = chance.choice([1, 2, 3])
         queue = await self._workers.system.queue(partitions=partitions)
         outgoing = drawn(chance, kinds, count, partitions)
@@ -175,7 +174,7 @@ def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
 
 @pytest.mark.parametrize(("mode", "seed"), [("threads", 7), ("tasks", 18), ("processes", 16)])
 async def test_every_message_is_done_or_dead(workers: Workers, supervise: Supervise, mode: str, seed: int) -> None:
-    """With handlers that kill, exit and raise; a worker that comes back under its name waits for no session's end."""
+    """With handlers that kill, exit and raise every message ends; a static worker does not wait for its old session."""
     where = ["--name", "worker", "--grace", "1m"]
     await Play(workers, supervise, mode)(random.Random(seed), QUICK, 10, *where)
 
@@ -186,7 +185,7 @@ async def test_every_message_is_done_or_dead(workers: Workers, supervise: Superv
 async def test_handlers_of_all_kinds_leave_nothing_undone(
     workers: Workers, supervise: Supervise, mode: str, seed: int
 ) -> None:
-    """Also with handlers that hang, swallow their cancellation and hang the whole worker."""
+    """Every message ends also with handlers that hang, swallow their cancellation, or block the whole worker."""
     chance = random.Random(f"{mode} {seed}")
     options = ["--session-timeout", str(LONG_ENOUGH), "--stalled-after", "5s"]
     if chance.random() < 0.5:

@@ -1,8 +1,7 @@
 """A cluster of one node within the process, which answers at once: the Cassandra on which the contract suite runs.
 
-It is the :class:`.cluster.Cluster` of the histories without anything that goes wrong, in the time of its stores. Its
-requests come from real threads, one at a time, and each driver has one thread that brings the answers, as with the real
-driver.
+It is the :class:`.cluster.Cluster` of the histories without faults, in the time of its stores. Its requests come from
+real threads, one at a time. Each driver has one thread that brings the answers, as the real driver has.
 """
 
 from __future__ import annotations
@@ -38,24 +37,22 @@ _CREATED = re.compile(r'CREATE (KEYSPACE|TABLE) IF NOT EXISTS "?(\w+)')
 
 
 class SkippingTime:
-    """The time of a node and its stores: the real one, ahead by what was skipped."""
+    """The time of a node and its stores: the real time plus the skipped time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._skipped = 0
 
     def boottime(self) -> int:
-        """Returns nanoseconds since boot."""
         with self._lock:
             return boottime_ns() + self._skipped
 
     def wall(self) -> int:
-        """Returns nanoseconds since 1970."""
         with self._lock:
             return time.time_ns() + self._skipped
 
     def skip_to(self, wall: int, safe: Callable[[], bool]) -> None:
-        """Goes on to a time (nanoseconds since 1970) at once, if that is safe; nobody reads the time meanwhile."""
+        """Skips to a time (nanoseconds since 1970) if that is safe. The time cannot be read meanwhile."""
         with self._lock:
             ahead = wall - time.time_ns() - self._skipped
             if ahead > 0 and safe():
@@ -75,27 +72,24 @@ class PresentWorld(World):
 
     @property
     def now(self) -> float:
-        """See the base class."""
         return self._time.wall() / 1e9
 
     @now.setter
     def now(self, _: float) -> None: ...
 
     def at(self, seconds: float, work: Work) -> None:
-        """See the base class."""
         work()
 
     def some(self, mean: float) -> float:
-        """See the base class."""
         return 0.0
 
 
 class InProcessCluster(Cluster):
-    """One node, for all stores of a test.
+    """One node, shared by all stores of a test.
 
     Attributes:
-        time: Its time and that of its stores.
-        stores: Those that were opened.
+        time: The time of the node and its stores.
+        stores: The opened stores.
     """
 
     def __init__(self) -> None:
@@ -104,12 +98,11 @@ class InProcessCluster(Cluster):
         super().__init__(PresentWorld(self.time), Weather(slow=0.0), nodes=1)
         self._stored_at = 0
         self.nodes[0].offset = 0.0
-        self.committed = self.nodes[0].data  # So that conditions are about what was written without any as well.
+        self.committed = self.nodes[0].data  # conditions also see unconditional writes
         self._lock = threading.Lock()
         self._insert("INSERT INTO system_views.settings (name, value) VALUES (?, ?)", "commitlog_sync", "batch")
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
-        """See the base class."""
         with self._lock:
             if request.statement in INSERT:
                 self._stored_at = self.time.wall()
@@ -120,7 +113,7 @@ class InProcessCluster(Cluster):
                 end([], None)
 
     def let_pass(self, delay: float, quiet: float) -> None:
-        """Lets a read delay of what was stored last be over, unless a write is on its way.
+        """Skips a read delay after the last stored message, unless a write is running.
 
         Args:
             delay: Seconds.
@@ -130,13 +123,13 @@ class InProcessCluster(Cluster):
             self.time.skip_to(self._stored_at + round(delay * 1e9), self._nothing_is_written)
 
     def leap(self, seconds: float) -> bool:
-        """Lets time pass, unless a write is on its way; returns whether it has."""
+        """Skips time, unless a write is running. Returns whether the time has passed."""
         target = self.time.wall() + round(seconds * 1e9)
         self.time.skip_to(target, self._nothing_is_written)
         return self.time.wall() >= target
 
     def _nothing_is_written(self) -> bool:
-        # Statistics would read the time, which stands still meanwhile.
+        # Do not call statistics here: they read the time, which is locked.
         return not any(store._writer.pending for store in self.stores)
 
     def _read(
@@ -145,18 +138,18 @@ class InProcessCluster(Cluster):
         self._ask_one(self.nodes[0], request, lambda rows, _error: end(rows or []), values)
 
     def _change_schema(self, text: str) -> None:
-        """Records what was made; the columns of all tables are known from the files that make them."""
-        if (made := _CREATED.match(text)) is None:
+        """Records a created keyspace or table. The columns of all tables come from the schema files."""
+        if (match := _CREATED.match(text)) is None:
             assert text.startswith("ALTER TABLE"), text
-        elif made[1] == "KEYSPACE":
+        elif match[1] == "KEYSPACE":
             replication = dict(re.findall(r"'(\w+)': '(\w+)'", text))
             self._insert(
-                "INSERT INTO system_schema.keyspaces (keyspace_name, replication) VALUES (?, ?)", made[2], replication
+                "INSERT INTO system_schema.keyspaces (keyspace_name, replication) VALUES (?, ?)", match[2], replication
             )
         else:
-            assert made[2] in cql.TABLES
+            assert match[2] in cql.TABLES
             self._insert(
-                "INSERT INTO system_schema.tables (keyspace_name, table_name) VALUES (?, ?)", KEYSPACE, made[2]
+                "INSERT INTO system_schema.tables (keyspace_name, table_name) VALUES (?, ?)", KEYSPACE, match[2]
             )
 
     def _insert(self, text: str, *values: object) -> None:
@@ -167,12 +160,12 @@ class InProcessDriver(Driver):
     """A driver to an :class:`InProcessCluster`.
 
     Args:
-        target: The keyspace; all have the same tables and rows.
-        options: Its ``timeout`` counts where a call has less time left.
+        target: The keyspace. All keyspaces have the same tables and rows.
+        options: Its ``timeout`` is an upper bound of a call's time.
         verify: See the base class.
         keyspace: See the base class.
         deadline: See the base class.
-        cluster: Where requests go.
+        cluster: The cluster to send to.
     """
 
     def __init__(
@@ -204,15 +197,12 @@ class InProcessDriver(Driver):
             answer()
 
     def ready(self, timeout: float) -> bool:
-        """See the base class."""
         return self._problem_found is None
 
     def problem(self) -> str | None:
-        """See the base class."""
         return "the store is closed" if self._ended else self._problem_found
 
     def send(self, request: Request | Encoded, done: Done) -> None:
-        """See the base class."""
         if self._ended:
             done(None, StoreClosed("the store is closed"))
             return
@@ -231,33 +221,29 @@ class InProcessDriver(Driver):
             self._nodes.ask(request, lambda rows, error: self._answers.put(partial(done, rows, error)))
 
     def _prepare_when_used(self, request: Request | Encoded) -> None:
-        """Prepares statements; the thread that brings the answers would wait for one of them in vain."""
+        """Prepares a statement. Fails in the thread that brings the answers, which would wait for itself."""
         if request.statement not in self._prepared_statements:
             if threading.current_thread() is self._thread:
                 raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
             self._prepared_statements.add(request.statement)
 
     def prepare(self, statements: Iterable[Statement]) -> None:
-        """See the base class."""
         self._prepared_statements.update(statements)
 
     def hosts(self) -> list[Host]:
-        """See the base class."""
         return [Host(node.address, "dc1", up=True) for node in self._nodes.nodes]
 
     def await_pools(self, timeout: float) -> None:
-        """See the base class."""
+        pass
 
     def agrees(self) -> bool:
-        """See the base class."""
         return True
 
     def replication(self) -> Mapping[str, int]:
-        """See the base class."""
         return {"dc1": 1}
 
     def close(self) -> None:
-        """See the base class. What was answered is told first."""
+        """Closes the driver after pending answers were delivered."""
         if not self._ended:
             self._ended = True
             self._answers.put(None)
@@ -267,14 +253,14 @@ class InProcessDriver(Driver):
 
 
 class InProcessStore(CassandraStore):
-    """A store whose reads do not wait for the read delay of their consistency level: it passes before they begin.
+    """A store whose reads do not wait for the read delay of their consistency level: it is skipped before they begin.
 
-    A queue's own delay does not: what is to be seen only later is not seen before.
+    A queue's own delay is not skipped: messages are not shown before it.
 
     Args:
-        cluster: Where its data lies.
-        options: How it works.
-        hand: A clock that is moved by hand.
+        cluster: The cluster with its data.
+        options: The store's options.
+        hand: A clock that tests move by hand.
     """
 
     def __init__(
@@ -295,12 +281,12 @@ class InProcessStore(CassandraStore):
         cluster.stores.append(self)
 
     async def _leap(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Lets the age pass that rows may have."""
+        """Skips the max age of rows."""
         if not self._nodes.leap(self._timing.assumed.row_age):
             await wait()
 
     def _passing_before(self, method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        """Returns a method before each call of which a read delay passes."""
+        """Returns a method that skips the read delay before each call."""
 
         async def call(queue: Queue, *slices: Sequence[Slice], **named: bool) -> T:
             self._let_pass(queue, *chain.from_iterable(slices))
@@ -317,21 +303,20 @@ class InProcessStore(CassandraStore):
 
     @property
     def clock_difference(self) -> float:
-        """See the base class."""
         return HandedStore.clock_difference if self._by_hand else super().clock_difference
 
 
 LONGEST_SKIP = 5.0
-"""Seconds of a read delay that passes at once; no test waits for a longer one, and claims live for less than some."""
+"""Max read delay that is skipped, in seconds. No test waits for a longer one, and some claims live for less."""
 QUIET = 1.0
-"""Seconds after the last message until a claim waits for nothing but the read delay: what it delivers before that is
-delivered before the delay is over, as on a real node."""
+"""Seconds after the last message until a claim skips the read delay. What it delivers before that is delivered before
+the delay is over, as on a real node."""
 KEYSPACE = "simulated"
 TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
 
 
 def make() -> InProcessCluster:
-    """Returns a cluster with a keyspace, made as ``queuey migrate`` makes it."""
+    """Returns a cluster with a keyspace, created as ``queuey migrate`` does."""
     cluster = InProcessCluster()
     migrate(
         TARGET, CassandraOptions(), replication="1", running=Running(driver=partial(InProcessDriver, cluster=cluster))

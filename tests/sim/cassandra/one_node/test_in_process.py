@@ -1,4 +1,4 @@
-"""The simulated node of the contract suite: its time, which goes on by leaps, and who may ask for what."""
+"""The simulated node of the contract suite: its skipped time, and which thread may prepare statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = Statement("SELECT name FROM migrations WHERE singleton = 0")
 
 
 def test_time_goes_on_only_where_that_is_safe() -> None:
-    """A leap is made if it leads ahead and nothing speaks against it; both clocks make it."""
+    """Time skips forward only, and only if that is safe; both clocks skip."""
     time = SkippingTime()
     boot, wall = time.boottime(), time.wall()
     time.skip_to(wall + 100 * SECOND, lambda: False)
@@ -35,24 +35,24 @@ def test_time_goes_on_only_where_that_is_safe() -> None:
 
 
 def test_nobody_reads_the_time_while_it_is_decided() -> None:
-    """A thread that asks for the time while a leap is decided gets it after the leap: no id is made in between."""
+    """A thread that reads the time during the decision about a skip gets it after the skip, so no id is in between."""
     time = SkippingTime()
     target = time.wall() + 100 * SECOND
-    found: list[int] = []
-    reader = threading.Thread(target=lambda: found.append(time.wall()))
+    times: list[int] = []
+    reader = threading.Thread(target=lambda: times.append(time.wall()))
 
     def safe() -> bool:
         reader.start()
         reader.join(0.2)
-        return not found
+        return not times
 
     time.skip_to(target, safe)
     reader.join(10)
-    assert found[0] >= target
+    assert times[0] >= target
 
 
 def test_a_write_on_its_way_keeps_the_read_delay() -> None:
-    """The delay passes before a read, unless a message is on its way, which would come too late then."""
+    """The delay is skipped before a read, unless a message is being written, which would come too late then."""
     held: list[tuple[Any, ...]] = []
     ask = InProcessCluster.ask
 
@@ -83,7 +83,7 @@ def test_a_write_on_its_way_keeps_the_read_delay() -> None:
 
 
 def test_changes_of_queues_wait_for_old_rows_without_waiting() -> None:
-    """When a queue was purged, the time has gone on by the age that rows may have (C), which took no time."""
+    """A purge skips the max age of rows (C) instead of waiting for it."""
     store = SimulatedLocation().open()
     try:
         bridge.run(store.applications.create_application(APP))
@@ -96,18 +96,18 @@ def test_changes_of_queues_wait_for_old_rows_without_waiting() -> None:
 
 
 def _ahead(store: Store) -> float:
-    """Returns the seconds that the time of a store is ahead of the real one."""
+    """Returns the seconds by which the time of a store is ahead of the real one."""
     return bridge.run(store.ledger.now()) / ids.TICKS_PER_SECOND - ids.now_ticks() / ids.TICKS_PER_SECOND
 
 
 def test_the_thread_of_answers_prepares_nothing() -> None:
-    """Statements that were not prepared are refused in the thread that brings answers, as by the real driver."""
+    """Unprepared statements are refused in the thread that brings answers, as by the real driver."""
     driver = InProcessDriver(TARGET, CassandraOptions(), cluster=make())
-    found: list[StoreUnavailable | None] = []
+    errors: list[StoreUnavailable | None] = []
     ended = threading.Event()
 
     def told(_rows: Rows | None, error: StoreUnavailable | None) -> None:
-        found.append(error)
+        errors.append(error)
         ended.set()
 
     driver.send(Request(READ), lambda _rows, _error: driver.send(Request(OTHER), told))
@@ -117,5 +117,5 @@ def test_the_thread_of_answers_prepares_nothing() -> None:
     driver.send(Request(READ), lambda _rows, _error: driver.send(Request(OTHER), told))
     assert ended.wait(10)
     driver.close()
-    assert isinstance(found[0], StoreUnavailable)
-    assert found[1] is None
+    assert isinstance(errors[0], StoreUnavailable)
+    assert errors[1] is None

@@ -1,4 +1,4 @@
-"""How long the rows of kept messages stay in Cassandra, whose nodes remove rows by a TTL of their own."""
+"""How long the rows of kept messages stay in Cassandra, whose nodes remove rows by their own TTL."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SPEC = QueueSpec(ttl=TTL, read_delay=0.0, on_ack="delete", on_expiry="dead-lette
 
 @pytest.fixture
 def cluster() -> InProcessCluster:
-    """A node whose time goes on by leaps."""
+    """A node whose time can be skipped."""
     return make()
 
 
 @pytest.fixture
 def store(cluster: InProcessCluster) -> Iterator[CassandraStore]:
-    """A store on it."""
+    """A store on the node."""
     opened = InProcessStore(cluster, cassandra_options(by_hand=False), None)
     assert opened.ready(60)
     bridge.run(opened.applications.create_application(APP))
@@ -40,16 +40,16 @@ def store(cluster: InProcessCluster) -> Iterator[CassandraStore]:
 
 
 def kept_bodies(store: CassandraStore, queue: Queue) -> list[str | bytes]:
-    """The bodies that a kept read shows, and fetches by id as well."""
-    every = pages(store, queue, structs.replace(whole(), kept=True))
-    found = [message for page in every for message in page.messages]
-    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in found], kept=True)) == found
-    return bodies(found)
+    """Returns the bodies that a kept read shows, and checks that fetches by id show the same."""
+    read_pages = pages(store, queue, structs.replace(whole(), kept=True))
+    shown = [message for page in read_pages for message in page.messages]
+    assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in shown], kept=True)) == shown
+    return bodies(shown)
 
 
 @pytest.mark.parametrize(("ttl", "later"), [(6 * HOUR, False), (6 * HOUR, True), (10 * HOUR, True)])
 def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, ttl: int, *, later: bool) -> None:
-    """The row of a kept message stays for a day after its end, in a queue that has the option and one that gets it."""
+    """A kept message's row stays for a day after its end, in a queue created with the option or changed to it."""
     spec = structs.replace(SPEC, ttl=ttl)
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(ttl=ttl, read_delay=0.0) if later else spec))
     if later:
@@ -73,7 +73,7 @@ def test_rows_stay_for_a_day(cluster: InProcessCluster, store: CassandraStore, t
 
 
 def test_rows_below_the_low_watermark_are_found(cluster: InProcessCluster, store: CassandraStore) -> None:
-    """Behind more buckets than one lookup shows, ended messages are read, fetched and deleted all the same."""
+    """Ended messages behind more buckets than one lookup shows are still read, fetched and deleted."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", SPEC))
     with replace(BucketWidths.width_at, lambda _self, _now: bucketing.NARROWEST):
         for _ in range(FIRST_LOOK + 2):
@@ -83,18 +83,18 @@ def test_rows_below_the_low_watermark_are_found(cluster: InProcessCluster, store
     for _ in range(2):
         assert shown_bodies(store, queue) == []
         assert cluster.leap(LOW_WATERMARK_EVERY)
-    [known] = store._driver.calls.run(
+    [lookup] = store._driver.calls.run(
         store._parts.bucket_index.lookup([(queue.qid, 1, 0)], consistency="ONE", low_watermarks=True)
     )
-    assert known.low_watermark is not None
-    assert known.low_watermark > last
+    assert lookup.low_watermark is not None
+    assert lookup.low_watermark > last
     assert len(kept_bodies(store, queue)) == FIRST_LOOK + 2
     bridge.run(store.messages.delete(queue, [(1, last)]))
     assert len(kept_bodies(store, queue)) == FIRST_LOOK + 1
 
 
 def test_names_stay_as_long_as_their_rows(cluster: InProcessCluster, store: CassandraStore) -> None:
-    """A newer value of a name replaces one that has ended; a name whose row had gone would hide its own message."""
+    """A new value of a name replaces an ended one; a removed name row would hide the name's own message."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", SPEC))
     first = bridge.run(store.names.write_named(queue, "n", new("first", ttl=TTL, kept=True), b"", None))
     assert cluster.leap(TTL + KEPT_SECONDS - 60)
@@ -106,7 +106,7 @@ def test_names_stay_as_long_as_their_rows(cluster: InProcessCluster, store: Cass
 
 
 def test_estimates_of_a_queue_that_gets_the_option(store: CassandraStore) -> None:
-    """They count the messages that were posted before, none of which is kept."""
+    """Estimates of a queue that gets the option count the messages posted before, none of which is kept."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(ttl=100, read_delay=0.0)))
     for _ in range(5):
         bridge.run(store.messages.append(queue, [new(str(number), ttl=100) for number in range(600)]))

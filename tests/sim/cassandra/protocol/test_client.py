@@ -1,7 +1,7 @@
 """The client on a process's loop, in histories of claims and early readers; each of its rules is needed.
 
-When an answer was received is a rule that no history shows, for turns of a simulated loop take no time:
-``tests/unit/cassandra/cql/test_client.py`` does (``test_answers_are_stamped_when_they_are_received``).
+One rule is not shown by histories, as turns of a simulated loop take no time: when an answer was received.
+``tests/unit/cassandra/cql/test_client.py`` tests it (``test_answers_are_stamped_when_they_are_received``).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.test_posts import HarshEarlyStorm
 
 ENOUGH = 200
-"""Histories in which a rule that is missing must have been missed."""
+"""Max histories until a missing rule shows."""
 
 
 def of_claims(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
-    """Plays histories of claims."""
+    """Runs histories of claims."""
     return storm.violations(seeds, ON_CLUSTER, breaking=breaking)
 
 
 of_early_readers = partial(histories.violations, storm=HarshEarlyStorm)
 
 
-# Taken out
+# Mutations
 
 
 def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *receiver: Any) -> bool:  # noqa: ANN401
-    """Takes the stream of a request that was given up, though its answer may still come."""
+    """Reuses the stream of a request that was given up, though its answer may still come."""
     for stream, (receive, _) in connection._waiting.items():
         attempt = getattr(receive, "__self__", None)
         if isinstance(attempt, _Attempt) and attempt._request.is_answered:
@@ -54,17 +54,17 @@ def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *re
 
 
 def again(request: FastRequest, _error: BaseException) -> None:
-    """Sends a request again through the driver, whatever it is."""
+    """Repeats any failed request through the driver."""
     request.turn()
 
 
 def without_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
-    """Takes what failed for undone."""
+    """Treats a failed request as undone."""
     return StoreUnavailable(str(error), outcome="none")
 
 
 def whenever_there_is_an_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
-    """Answers a request as often as an attempt ends."""
+    """Answers a request each time an attempt ends."""
     request.is_answered = True
     request.done(rows, error)
 
@@ -77,10 +77,10 @@ class Mutation:
     """A rule that is taken out.
 
     Attributes:
-        breaks: The promises of which one fails without it.
+        breaks: The rules of histories of which one fails without it.
         instead: Takes it out.
-        first: The history to begin with: one that shows it.
-        violations: Plays histories.
+        first: The first history to run. It shows the mutation.
+        violations: Runs histories.
     """
 
     breaks: tuple[str, ...]
@@ -107,18 +107,18 @@ MUTATIONS = {
 
 
 MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
-"""What reading the rows of another request may end with."""
+"""Errors of reading the rows of another request."""
 
 
 def test_with_all_rules() -> None:
-    """The histories in which the others see that a rule is missing keep every promise."""
+    """With all rules in place, the histories that show the mutations keep every guarantee."""
     for mutation in MUTATIONS.values():
         assert mutation.violations([mutation.first], ("",)) == []
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_rule_is_needed(name: str) -> None:
-    """Without any one of them some history breaks a promise that it is for, or rows are misread so that reads fail."""
+    """Without any one of the rules some history breaks a guarantee, or rows are misread so that reads fail."""
     mutation = MUTATIONS[name]
     seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
     with mutation.instead(), suppress(*MISREAD):

@@ -1,9 +1,9 @@
-"""Connections to the nodes of the simulated cluster that carry bytes, for the client on a process's loop.
+"""Connections to the simulated nodes that carry bytes, for the client on a process's loop.
 
-Bytes go both ways, each in order and some time later, cut anywhere. A node answers requests in any order. What goes
-wrong is what goes wrong for the driver, :class:`.cluster.Weather`: an answer that is lost never comes, or comes after
-its request was given up, or the connection breaks at that moment: before the request arrived, after it was carried out,
-or within its answer. A node that is away reads nothing and sends nothing until it is back.
+Bytes travel both ways, in order and with a delay, split anywhere. A node answers requests in any order. The faults are
+the driver's, :class:`.cluster.Weather`. A lost answer never arrives, or arrives after its request was given up, or the
+connection breaks: before the request arrived, after it was carried out, or within its answer. A node that is away
+reads and sends nothing until it is back.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 USER, PASSWORD = "queuey", "secret"
 RARELY = 0.1
-"""How often other things go wrong, beside answers to requests: an answer of a handshake is lost, a connection breaks
-before a request arrives, a node has forgotten a statement."""
+"""Factor for faults other than lost answers to requests: a lost answer of a handshake, a connection that breaks before
+a request arrives, a statement that a node has forgotten."""
 CUT = 0.2
-"""How often an answer comes in two pieces."""
+"""Probability that an answer arrives in two pieces."""
 SOON = 1e-9
-"""Seconds that do not count: times are sums of others."""
+"""Tolerance in seconds, because times are sums."""
 
 
 class Direction:
     """One of the two directions of a connection.
 
     Args:
-        world: The time.
+        world: The source of time.
         later: Schedules a call after a number of seconds.
-        deliver: Gets all that has arrived, as one piece; None is the end.
+        deliver: Called with everything that has arrived, as one piece. None is the end.
     """
 
     def __init__(
@@ -58,14 +58,13 @@ class Direction:
         self._chunks: deque[tuple[float, bytes | None]] = deque()
 
     def send(self, seconds: float, data: bytes | None) -> None:
-        """Sends bytes that arrive after ``seconds``, and never before earlier ones; None ends the direction."""
+        """Sends bytes that arrive after ``seconds``, and never before earlier ones. None ends the direction."""
         now = self._world.now
         self._last = max(self._last, now + seconds)
         self._chunks.append((self._last, data))
         self._later(self._last - now, self._arrive)
 
     def lose(self) -> None:
-        """Loses what has not arrived."""
         self._chunks.clear()
 
     def _arrive(self) -> None:
@@ -84,14 +83,14 @@ class Direction:
 
 
 class Wire(asyncio.Transport):
-    """A connection of a process to a node, and what the node makes of the requests.
+    """A connection of a process to a node, and the node's handling of its requests.
 
     Args:
-        cluster: Where requests are carried out.
-        node: Which node.
-        loop: The process's.
-        client: The protocol at its end.
-        distance: How long the way is, beside others.
+        cluster: Carries out the requests.
+        node: The node.
+        loop: The loop of the process.
+        client: The protocol at the process's end.
+        distance: Factor for the time that a trip takes.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Wire(asyncio.Transport):
                 self._to_node.send(self._way(), bytes(data))
 
     def abort(self) -> None:
-        """Ends the connection. What was written may arrive."""
+        """Ends the connection. Written bytes may still arrive."""
         self._is_aborted = True
         if self._is_open:
             self._is_open = False
@@ -193,7 +192,7 @@ class Wire(asyncio.Transport):
             self._answer(stream, RESULT, rows if request.decode else VOID)  # type: ignore[arg-type]
 
     def _answer(self, stream: int, opcode: int, body: bytes, *, often: float = 1.0) -> None:
-        """Sends an answer, unless it is lost; ``often``: how often that is, beside those to requests."""
+        """Sends an answer, unless it is lost. ``often`` is a factor for the probability of that."""
         data, rng, cluster = frames.frame(stream, opcode, body), self._world.rng, self._cluster
         if not cluster.happens(often * cluster.weather.lost):
             self._send(data)
@@ -215,39 +214,37 @@ class Wire(asyncio.Transport):
             return
         rng = self._world.rng
         if rng.random() < CUT:
-            at = self._inside(data)
-            self._to_client.send(self._way(), data[:at])
-            data = data[at:]
+            split = self._inside(data)
+            self._to_client.send(self._way(), data[:split])
+            data = data[split:]
         self._to_client.send(self._way(), data)
 
     # The network
 
     def _way(self) -> float:
-        """Returns the seconds that something takes to the other side."""
         return self._distance * self._world.some(self._cluster.weather.slow)
 
     def _inside(self, data: bytes) -> int:
-        """Returns a place within data; a seed stands for the same history however long the data is."""
+        """Returns a random index within data. Draws once for any length, so a seed's history does not depend on it."""
         return 1 + int(self._world.rng.random() * (len(data) - 1))
 
     def _away(self) -> float:
-        """Returns the seconds until the node is there."""
         return self._node.away_until - self._world.now
 
     def _break(self) -> None:
-        """Breaks the connection; the client finds out."""
+        """Breaks the connection. The client notices later."""
         if self._is_open:
             self._is_open = False
             self._to_client.send(self._way(), None)
 
 
 def connector(cluster: Cluster, loop: ProcessLoop, near: str | None = None) -> Callable[..., Any]:
-    """Returns what makes connections of a process, as ``create_connection`` of its loop would.
+    """Returns a replacement of ``create_connection`` for the loop of a process.
 
     Args:
-        cluster: Where to.
-        loop: The process's.
-        near: Address of the node on its machine: connections to others come later, and their ways are longer.
+        cluster: The cluster to connect to.
+        loop: The loop of the process.
+        near: Address of the node on its machine. Connections to others are made later, and their trips take longer.
     """
     opened = cluster.world.now + (0.0 if near is None else 0.3 * cluster.pace.scale)
 

@@ -1,1 +1,1 @@
-"""Archives and replays."""
+"""Tests of archives and replays."""

@@ -1,4 +1,4 @@
-"""Queues that have something to be archived, and what an archive of them is compared with."""
+"""Queues to be archived, and the expected content of their archives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", ""
 
 @cache
 def last_hour() -> int:
-    """Returns the beginning of the hour in which the test first asked, in seconds since 1970, also when that has ended.
+    """Returns the start of the hour of the test's first call, in seconds since 1970, even after that hour has ended.
 
     Everything before it is in closed buckets.
     """
@@ -32,7 +32,7 @@ def last_hour() -> int:
 
 
 def past(kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, ttl: int | None = None) -> Queue:
-    """Makes a queue with messages of all kinds from the last full hours, evenly spread."""
+    """Creates a queue with messages of all kinds from the last full hours, evenly spread."""
     queue = kept.queue(name, partitions=partitions, ttl=ttl)
     begin, low = last_hour() - hours * HOUR, ids.random_low()
     bridge.run(
@@ -44,7 +44,7 @@ def past(kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, 
 
 
 def message(number: int, seconds: float, low: int, partitions: int) -> Message:
-    """Makes one message; its kind and its end follow from its number."""
+    """Returns a message; its kind and its expiry follow from its number."""
     meta = METAS[number % len(METAS)]
     body: str | bytes = f"text {number} ä" if number % 3 else b"\x00\xff" + str(number).encode()
     if meta == METAS[-1]:
@@ -54,19 +54,19 @@ def message(number: int, seconds: float, low: int, partitions: int) -> Message:
 
 
 def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN401 - fields of the options
-    """Returns what archives all queues of a store into a directory."""
+    """Returns options that archive all queues of a store into a directory."""
     return msgspec.structs.replace(ArchiveOptions(store=kept.named, selection=Pattern(".*"), to=str(to)), **more)
 
 
 def archived(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's
-    """Returns what counts of an archived message."""
+    """Returns the compared fields of an archived message."""
     headers = tuple((pair.key, bytes(pair.value).decode()) for pair in row.headers or ())
     meta = row.contentType, headers, row.valueType
     return row.partition, row.id, bytes(row.value), meta, round(row.expires.timestamp() * 1_000_000)
 
 
 def stored(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
-    """Returns what counts of messages of a store, sorted."""
+    """Returns the compared fields of stored messages, sorted."""
     return sorted(map(_stored, messages))
 
 
@@ -80,10 +80,9 @@ def _stored(one: Message) -> tuple[Any, ...]:
 
 def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
     """Deletes every ``share``-th message, as TTL would."""
-    found = kept.all(queue)[::share]
-    bridge.run(kept.store.messages.delete(queue, [(one.partition, one.position) for one in found]))
+    deleted = kept.all(queue)[::share]
+    bridge.run(kept.store.messages.delete(queue, [(one.partition, one.position) for one in deleted]))
 
 
 def checked(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
-    """Checks an archive."""
     return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to), **more), quiet)

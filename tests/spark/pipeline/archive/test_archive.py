@@ -1,4 +1,4 @@
-"""Archives of queues: exact, idempotent, sealed, and never losing what they had."""
+"""Archives of queues: exact, idempotent and sealed; they never lose what they contain."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WEIRD = "100%, {a}=[b]*:? ü"
-"""The name of a queue with most of what directories cannot have in their names."""
+"""The name of a queue with most characters that directory names cannot contain."""
 
 
 @pytest.fixture
 def to(tmp_path: Path) -> Path:
-    """Where an archive goes."""
     return tmp_path / "archive"
 
 
@@ -55,7 +54,7 @@ def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
 
 
 def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """A run that begins while another one writes to the archive is told so, and changes nothing."""
+    """A run that begins while another one writes to the archive is refused, and changes nothing."""
     past(embedded, "orders", 10, hours=2)
     with (
         ArchiveLease(embedded.store.ledger, HadoopFiles(spark, str(to)).root),
@@ -67,7 +66,7 @@ def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None
 
 
 def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """All messages of closed buckets are in the archive with all that belongs to them, and nothing is done twice."""
+    """All messages of closed buckets are archived with all their fields, and a second run does nothing."""
     first = past(embedded, "orders", 120, hours=2)
     second = past(embedded, WEIRD, 30, hours=3, partitions=3)
     embedded.post(first, [NewMessage("now", 1, 600)])
@@ -90,14 +89,14 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
         == min((one for one in old if one.partition == 1), key=lambda one: one.position).id
     )
     assert checked(spark, embedded, to).ok
-    # An hour may have ended meanwhile, that of the message of now.
+    # An hour may have ended meanwhile, that of the newest message.
     done = {(one.queue, one.bucket) for one in report.archived}
     assert not [one for one in archive(spark, options(embedded, to), quiet).archived if (one.queue, one.bucket) in done]
     assert not (to / "_staging").exists()
 
 
 def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """A bucket that lacks messages at the second scan is not archived, and the others are."""
+    """A bucket that lacks messages at the second scan is not archived; the others are."""
     past(embedded, "orders", 40, hours=2)
     lost = ArchiveBucket(last_hour() - HOUR, HOUR).name
     write = storage.write
@@ -116,7 +115,7 @@ def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Pa
 
 
 def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """A check finds lost files, files of others, manifests that are none, and what the store has beyond them."""
+    """A check finds lost files, foreign files, invalid manifests, and messages that only the store has."""
     queue = past(embedded, "orders", 80, hours=4)
     archive(spark, options(embedded, to), quiet)
     names = [ArchiveBucket(last_hour() - back * HOUR, HOUR).name for back in (4, 3, 2, 1)]
@@ -128,21 +127,21 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     low = ids.random_low()
     bridge.run(embedded.store.bulk.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)]))
     report = checked(spark, embedded, to)
-    found = {name: [one.text for one in report.damaged if one.bucket == name] for name in names}
-    assert any("not there" in text for text in found[names[0]])
-    assert any("others" in text for text in found[names[1]])
-    assert found[names[3]] == ["it lacks 1 messages of the store"]
+    damage = {name: [one.text for one in report.damaged if one.bucket == name] for name in names}
+    assert any("missing" in text for text in damage[names[0]])
+    assert any("have changed" in text for text in damage[names[1]])
+    assert damage[names[3]] == ["it lacks 1 messages of the store"]
     assert len(report.unreadable) == 1
     assert not report.ok
     again = archive(spark, options(embedded, to, again=True), quiet)
-    # One bucket was lost, and one holds the messages of another beside its own.
+    # One bucket was lost, and one has the messages of another beside its own.
     assert sum(one.count for one in again.archived) >= 81
-    assert any("is not there" in text for text in again.damaged)
+    assert any("is missing" in text for text in again.damaged)
     assert {one.bucket for one in checked(spark, embedded, to).damaged} <= {names[1]}
 
 
 def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """Buckets that are older than their queue's TTL are reported as such."""
+    """Buckets older than their queue's TTL are reported."""
     # Half an hour from the end of any bucket, so that an hour may end meanwhile.
     ttl = int(time.time()) - last_hour() + 2 * HOUR + HOUR // 2
     past(embedded, "orders", 40, hours=4, ttl=ttl)
@@ -151,7 +150,7 @@ def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path
 
 
 def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """A bucket of a queue that was purged is archived again, and keeps the messages of both."""
+    """A bucket of a purged queue is archived again, and keeps the messages of both archivings."""
     queue = past(embedded, "orders", 20, hours=1)
     before = stored(embedded.all(queue))
     archive(spark, options(embedded, to), quiet)
@@ -164,7 +163,7 @@ def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) 
 
 
 def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
-    """Unknown queues, directories of something else, archives of other kinds and formats are refused."""
+    """Unknown queues, other directories, and archives of other kinds and formats are refused."""
     past(embedded, "orders", 4, hours=1)
     with pytest.raises(QueueNotFound):
         archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
@@ -179,12 +178,12 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
     newer = tmp_path / "newer"
     newer.mkdir()
     (newer / "archive.json").write_text('{"application": "acme", "seconds": 3600, "format": 2}')
-    with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 2, this program knows 1"):
+    with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 2, but this program reads format 1"):
         archive(spark, options(embedded, newer), quiet)
 
 
 def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """What a stream has kept is in the bucket when that is over, though it is gone from the store by then."""
+    """Messages that a stream has kept are in the bucket when it closes, even if they have expired in the store."""
     queue = past(embedded, "orders", 20, hours=1)
     width = 5
     items = [NewMessage(f"short {n}", n % 2 + 1, 600) for n in range(10)]
@@ -209,7 +208,7 @@ def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedd
 
 
 def test_many_queues_are_one_run(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """A run over many queues is a handful of Spark's jobs, however many there are."""
+    """A run over many queues takes a handful of Spark jobs."""
     for number in range(40):
         past(embedded, f"q{number}", 4, hours=1)
     tracker = spark.sparkContext.statusTracker()

@@ -1,4 +1,4 @@
-"""The commands ``queuey pipeline archive`` and ``replay``, from the command line to what they print."""
+"""The commands ``queuey pipeline archive`` and ``replay``, from the command line to their output."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a command in the session of the tests, which it does not end."""
+    """Runs a command in the tests' session, which it does not end."""
     with replace(session, lambda **_: spark), replace(type(spark).stop, lambda self: None):
         yield runner("queuey", main, monkeypatch)
 
 
 def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:
-    """A queue is archived, checked and replayed by commands, with one JSON document or a table each."""
+    """A queue is archived, checked and replayed by commands; each prints one JSON document or a table."""
     past(embedded, "orders", 30, hours=2)
     data, to = ("--data", embedded.options["data"]), str(tmp_path / "archive")
     planned = run("pipeline", "archive", "orders", "--to", to, *data, "--dry-run", "--json")
@@ -47,4 +47,4 @@ def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:
     next((tmp_path / "archive/messages").glob("*/*/*/*.parquet")).unlink()
     damaged = run("pipeline", "archive", "orders", "--to", to, *data, "--check")
     assert damaged.code == 1
-    assert "is not there" in damaged.err
+    assert "is missing" in damaged.err

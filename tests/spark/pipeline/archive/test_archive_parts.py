@@ -1,4 +1,4 @@
-"""Parts of archives that Spark or a file system does: names of buckets, manifests in numbers, streams that go on."""
+"""Parts of archives in Spark or a file system: names of buckets, many manifests, streams that continue."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOMENTS = (0, 59, 3599, 3600, 951_782_399, 1_774_749_600, 1_774_753_199, 1_792_890_000, 1_795_188_242)
-"""Seconds since 1970; among them ends of days and hours when clocks are changed."""
+"""Seconds since 1970; among them ends of days, and hours of clock changes."""
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
 def test_names_of_buckets_by_spark(spark: SparkSession, zone: str) -> None:
-    """Spark names buckets as Python does, whatever time zone a session has."""
+    """Spark names buckets as Python does, whatever the time zone of a session."""
     before = spark.conf.get("spark.sql.session.timeZone")
     assert before is not None
     rows = [(seconds, datetime.fromtimestamp(seconds, UTC)) for seconds in MOMENTS]
@@ -44,14 +44,14 @@ def test_names_of_buckets_by_spark(spark: SparkSession, zone: str) -> None:
         frame = spark.createDataFrame(rows, "seconds long, timestamp timestamp")
         for width in (1, 900, 3600, 86_400):
             name = stream_parts.bucket_name(frame["timestamp"], width).alias("name")
-            found = {row.seconds: row.name for row in frame.select("seconds", name).collect()}
-            assert found == {seconds: ArchiveBucket(seconds // width * width, width).name for seconds in MOMENTS}
+            names = {row.seconds: row.name for row in frame.select("seconds", name).collect()}
+            assert names == {seconds: ArchiveBucket(seconds // width * width, width).name for seconds in MOMENTS}
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Small files are replaced as a whole, files below a directory are listed, and what cannot be done is one error."""
+    """Small files are replaced atomically, files below a directory are listed, and failures raise one error."""
     files = HadoopFiles(spark, str(tmp_path))
     assert (files.read("a/b"), files.list("a"), files.exists("a")) == (None, [], False)
     for text in ("first ü", "second ü"):
@@ -68,30 +68,30 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
         files.write("a/b/e", "below a file")
     with pytest.raises(FilesUnavailable, match="nowhere"):
         HadoopFiles(spark, "nowhere://x/y")
-    with pytest.raises(OptionError, match="the name of an archive has none of"):
+    with pytest.raises(OptionError, match="the name of an archive cannot contain"):
         HadoopFiles(spark, str(tmp_path / "a[1]"))
 
 
 def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """Manifests in numbers are read by a job, and the damaged one among them is found all the same."""
+    """Many manifests are read by a job, which still finds the damaged one."""
     past(embedded, "orders, later = {x}", 40, hours=4)
     to = tmp_path / "archive"
     archive(spark, options(embedded, to), quiet)
-    there = directory.open_existing(spark, str(to))
-    [name] = there.queues()
-    keys = {(name, bucket) for bucket in there.bucket_names(name)}
-    expected = there.manifests(keys)
-    there = ArchiveDirectory(spark, there.files, there.about, few=1)
-    assert there.manifests(keys) == expected
+    existing = directory.open_existing(spark, str(to))
+    [name] = existing.queues()
+    keys = {(name, bucket) for bucket in existing.bucket_names(name)}
+    expected = existing.manifests(keys)
+    existing = ArchiveDirectory(spark, existing.files, existing.about, few=1)
+    assert existing.manifests(keys) == expected
     assert expected[1].path.startswith("manifests/queue=orders, later %3D %7Bx}/")
-    there.files.write(expected[1].path, "{}")
+    existing.files.write(expected[1].path, "{}")
     damaged: list[str] = []
-    assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
+    assert existing.manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
 
 
 def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """What was written is found though a listing lacks it at first; if it goes on lacking it, that is an error."""
+    """Written files are found although a listing lacks them at first; if it keeps lacking them, that is an error."""
     past(embedded, "orders", 20, hours=2)
     files, tree, late = HadoopFiles(spark, str(tmp_path)), HadoopFiles.tree, [1]
 
@@ -113,7 +113,7 @@ def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_pat
 
 
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """What was kept of a micro-batch stays when it is done again with less, because messages have expired."""
+    """A micro-batch that is repeated with fewer messages, because some have expired, keeps those stored before."""
     queue = past(embedded, "orders", 10, hours=1)
     frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
     messages = frame.option("subscribe", "orders").load()
@@ -124,9 +124,9 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
     assert not parts.keys
     parts.write(messages.limit(1), "query", 4, 3600)
     StreamParts(files).write(messages.limit(1), "query", 3, 3600)
-    for known in (parts, StreamParts(files)):
-        assert len(known.keys) == 1
-        assert known.read(spark, known.keys).count() == len(embedded.all(queue))
+    for stream_parts in (parts, StreamParts(files)):
+        assert len(stream_parts.keys) == 1
+        assert stream_parts.read(spark, stream_parts.keys).count() == len(embedded.all(queue))
     parts.tidy("query", 5)
     assert StreamParts(files).keys == parts.keys
     parts.complete([*parts.keys])
@@ -137,7 +137,7 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
 
 
 def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A stream does not go on into an archive that has nothing of what it has kept so far."""
+    """A stream refuses an archive that has none of the files that it has kept so far."""
     embedded.queue("orders")
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "commits").mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tm
 
 
 def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A stream completes buckets while it runs, also when nothing comes any more, and ends when it is stopped."""
+    """A running stream completes buckets, even without new messages, and ends when it is stopped."""
     to, queue = tmp_path / "archive", embedded.queue("orders", partitions=2)
     chosen = options(embedded, to, selection=Assign((("orders", (1,)),)))
     with pytest.raises(OptionError, match="whole queues"):

@@ -1,4 +1,4 @@
-"""Looking for what can be archived, beside others who change the queue."""
+"""The search for buckets to archive, while others change the queue."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
 
 
 def found(kept: Kept, queue: Queue) -> set[int]:
-    """Returns the partitions in which something is found."""
+    """Returns the partitions with a bucket to archive."""
     packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
     return {msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find(kept.named, packed)}
 
 
 @contextmanager
 def first(method: Callable[..., Any], change: Callable[[], object], *, after: int) -> Iterator[None]:
-    """Lets somebody change something once, after so many calls of a method of the store."""
+    """Lets a change happen once, after some calls of a method of the store."""
     left = [after]
 
-    async def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - of any method
+    async def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - any method
         left[0] -= 1
         if left[0] == 0:
             change()
@@ -45,7 +45,7 @@ def first(method: Callable[..., Any], change: Callable[[], object], *, after: in
 
 
 def test_partitions_that_are_new(embedded: Kept) -> None:
-    """A partition that was added, and written to, before the horizon was sampled is looked into."""
+    """A partition that was added and written before the horizon was sampled is searched."""
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
 
     def extend() -> None:
@@ -58,7 +58,7 @@ def test_partitions_that_are_new(embedded: Kept) -> None:
 
 
 def test_all_partitions_or_none(embedded: Kept) -> None:
-    """When a queue's settings change between two partitions, the second is looked into all the same."""
+    """If a queue's settings change between two partitions, the second is searched all the same."""
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
 
     def change() -> None:
@@ -69,7 +69,7 @@ def test_all_partitions_or_none(embedded: Kept) -> None:
 
 
 def test_which_queues_a_stream_reads() -> None:
-    """Names that a list of names cannot hold are told by a pattern that matches them alone."""
+    """Names that cannot be in a list of names are selected by a pattern that matches only them."""
     assert find_buckets.choice_of(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
     assert find_buckets.choice_of(Pattern("a.*")) == {"subscribePattern": "a.*"}
     odd = find_buckets.choice_of(Subscribe(("a,b", " c", "x.y")))

@@ -45,14 +45,14 @@ ONE = Manifest(
     [
         ("", "x: "),
         ("{}", "format"),
-        ('{"format": 2}', "format 2, this program knows 1"),
+        ('{"format": 2}', "format 2, but this program reads format 1"),
         ('{"format": 1}', "queue"),
         (manifest.encode(ONE)[:-9], "x: "),
         (manifest.encode(ONE).replace("20261120T140000Z", "20261120T143000Z"), "no bucket"),
     ],
 )
 def test_other_files_are_none(text: str, said: str) -> None:
-    """A file that is cut off, of another format or no manifest is refused, and the file is named."""
+    """A truncated file, or one of another format, is refused, and the error names it."""
     with pytest.raises(ArchiveDamaged, match=said) as caught:
         manifest.decode(text, "x", Manifest)
     assert str(caught.value).startswith("x")
@@ -60,8 +60,8 @@ def test_other_files_are_none(text: str, said: str) -> None:
 
 @given(st.text(st.characters(exclude_characters="/", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=50))
 def test_names_in_places(name: str) -> None:
-    """A queue's name has one directory below its parent, which says it unmistakably."""
-    from urllib.parse import unquote  # noqa: PLC0415 - as the archive reads it
+    """A queue's name has one unambiguous directory below its parent."""
+    from urllib.parse import unquote  # noqa: PLC0415 - as the archive imports it
 
     path = manifest.manifest_path(name, "20261120T140000Z", "r1")
     assert path.count("/") == 2
@@ -70,7 +70,7 @@ def test_names_in_places(name: str) -> None:
 
 
 def test_what_is_a_manifest() -> None:
-    """A file's name says which bucket and run it is of; files that are being written, and others, are none."""
+    """A file's name gives its bucket and run; temporary and foreign files are ignored."""
     name = manifest.manifest_path("a", "20261120T140000Z", "r1").rpartition("/")[2]
     assert manifest.version_of(name) == ("20261120T140000Z", "r1")
     for name in (
@@ -85,7 +85,7 @@ def test_what_is_a_manifest() -> None:
 
 
 def test_identity() -> None:
-    """The identity of messages depends on what they are, not on when and how they were archived."""
+    """The identity of messages depends on their content, not on the time and way of archiving."""
     again = msgspec.structs.replace(
         ONE, archived="later", files=(), source=msgspec.structs.replace(ONE.source, qid="9")
     )

@@ -30,11 +30,11 @@ def test_replay(folder: Path, spark: SparkSession, embedded: Kept, tmp_path: Pat
         packed.extractall(tmp_path, filter="data")
     options = ReplayOptions(store=embedded.named, archive=str(tmp_path / "archive"), selection=Subscribe(("plain",)))
     replay.replay(spark, options, quiet)
-    found = {
+    replayed = {
         (one.partition, *one.position): recording.plain(one.body)
         for one in embedded.all(bridge.run(embedded.store.catalogue.queue(APP, "plain")))
     }
     released = recording.read(folder)
     stored = [one for part in released.rows["plain"]["messages"] for one in part]
     due = [one for one in stored if one["ticks"] < released.clock + TICKS_PER_SECOND]
-    assert found == {(one["partition"], one["ticks"], one["low"]): one["body"] for one in due}
+    assert replayed == {(one["partition"], one["ticks"], one["low"]): one["body"] for one in due}

@@ -1,4 +1,4 @@
-"""Replays of archives: exact, once, and only where they are wanted."""
+"""Replays of archives: exact, once, and only of the selected part."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ Replay = Any
 
 @pytest.fixture
 def to(tmp_path: Path) -> Path:
-    """Where an archive is."""
     return tmp_path / "archive"
 
 
 @pytest.fixture
 def orders(spark: SparkSession, embedded: Kept, to: Path) -> Queue:
-    """A queue of three partitions with 90 messages of three hours, archived."""
+    """An archived queue of three partitions with 90 messages of three hours."""
     queue = past(embedded, "orders", 90, hours=3, partitions=3, ttl=86_400)
     assert archive(spark, options(embedded, to), quiet).messages == 90
     return queue
@@ -49,8 +48,6 @@ def orders(spark: SparkSession, embedded: Kept, to: Path) -> Queue:
 
 @pytest.fixture
 def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
-    """Replays the queue with some options."""
-
     def run(**more: Any) -> ReplayReport:  # noqa: ANN401 - fields of the options
         chosen = ReplayOptions(store=embedded.named, archive=str(to), selection=Subscribe(("orders",)))
         return job.replay(spark, msgspec.structs.replace(chosen, **more), quiet)
@@ -59,17 +56,16 @@ def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
 
 
 def content(messages: list[Message]) -> list[tuple[Any, ...]]:
-    """Returns what messages are, apart from when they expire."""
+    """Returns the content of messages, without their expiry."""
     return [row[:-1] for row in stored(messages)]
 
 
 def found(kept: Kept, name: str) -> list[Message]:
-    """Returns what is in a queue."""
     return kept.all(bridge.run(kept.store.catalogue.queue(APP, name, fresh=True)))
 
 
 def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None:
-    """A replay gives the same messages with the same ids in a queue like the archived one, however often it is run."""
+    """Replays write the same messages with the same ids to a queue like the archived one, however often they run."""
     planned = replay(into="copy", dry_run=True)
     with pytest.raises(QueueNotFound):
         found(embedded, "copy")
@@ -85,13 +81,13 @@ def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None
 
 
 def test_with_its_own_expiry(embedded: Kept, orders: Queue, replay: Replay) -> None:
-    """Messages may keep when they expire."""
+    """Messages can keep their expiry."""
     replay(into="copy", keep_expiry=True)
     assert stored(found(embedded, "copy")) == stored(embedded.all(orders))
 
 
 def test_fresh_ids_in_the_old_order(embedded: Kept, orders: Queue, replay: Replay) -> None:
-    """With fresh ids every message is written once, in its order, to as many partitions as wanted."""
+    """With fresh ids every message is written once, in order, to the requested number of partitions."""
     before = ids.now_ticks()
     reports = [replay(into="again", fresh=True, partitions=2, lead=3) for _ in range(2)]
     assert [(one.messages, one.written) for one in reports] == [(90, 90), (90, 0)]
@@ -106,19 +102,18 @@ def test_fresh_ids_in_the_old_order(embedded: Kept, orders: Queue, replay: Repla
 
 
 def text(message: Message) -> str:
-    """Returns what a message says."""
     return str(message.body)
 
 
 def test_one_id_in_several_partitions(spark: SparkSession) -> None:
-    """Messages of one id, which came from several partitions into one, have the same numbers each time."""
+    """Messages with one id, from several partitions merged into one, have the same numbers in each replay."""
     rows = [("copy", 1, "p", "orders", origin) for origin in (3, 1, 2)]
     frame = spark.createDataFrame(rows, "queue string, partition int, position string, source string, origin int")
     assert [row.origin for row in job._numbered(frame, ["queue", "partition", "origin"]).collect()] == [1, 2, 3]
 
 
 def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, replay: Replay) -> None:
-    """A condition is one expression, and may not depend on chance; where messages are numbered, nor on the clock."""
+    """A condition is one expression without random functions; where messages are numbered, also without the clock."""
     for fresh, where in ((False, "rand() < 0.5"), (True, "rand() < 0.5"), (True, "expires > now()")):
         with pytest.raises(OptionError, match="depends on"):
             replay(into="new", fresh=fresh, where=where)
@@ -129,14 +124,14 @@ def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, 
 
 
 def test_a_choice(embedded: Kept, orders: Queue, replay: Replay) -> None:
-    """Of the archive the part is replayed that is asked for: by time, end exclusive, and by a condition."""
+    """The replay is limited by time, with an exclusive end, and by a condition."""
     lower = ids.EPOCH_TICKS + (last_hour() - 2 * HOUR) * TICKS_PER_SECOND
     upper = lower + HOUR * TICKS_PER_SECOND + 1
-    wanted = [one for one in embedded.all(orders) if lower <= one.ticks < upper and isinstance(one.body, bytes)]
+    expected = [one for one in embedded.all(orders) if lower <= one.ticks < upper and isinstance(one.body, bytes)]
     report = replay(into="part", lower=(lower, LOW_MIN), upper=(upper, LOW_MIN), where="valueType = 'bytes' OR false")
-    assert (report.buckets, report.messages) == (2, len(wanted))
-    assert len(wanted) > 5
-    assert content(found(embedded, "part")) == content(wanted)
+    assert (report.buckets, report.messages) == (2, len(expected))
+    assert len(expected) > 5
+    assert content(found(embedded, "part")) == content(expected)
 
 
 def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path) -> None:
@@ -155,16 +150,16 @@ def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path
     with pytest.raises(OptionError, match="TTL"):
         replay(ttl=60, keep_expiry=True)
     next(to.glob("messages/*/*/*/*.parquet")).unlink()
-    with pytest.raises(ArchiveDamaged, match="is not there, and a manifest lists it"):
+    with pytest.raises(ArchiveDamaged, match="is missing, and a manifest lists it"):
         replay(into="new")
     assert embedded.all(small) == []
 
 
 def test_a_run_that_ended_before_it_wrote(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay) -> None:
-    """A run that made its queue and ended finds it to be its own; a queue that somebody else made is not."""
+    """A run that created its queue and ended recognises it as its own; a queue made by others is refused."""
     create = type(embedded.store.catalogue).create_queue
 
-    async def die(*parts: Any) -> None:  # noqa: ANN401 - of any method
+    async def die(*parts: Any) -> None:  # noqa: ANN401 - any method
         await create(*parts)
         raise OSError("killed")
 
@@ -179,7 +174,7 @@ def test_a_run_that_ended_before_it_wrote(spark: SparkSession, embedded: Kept, o
 
 
 def test_several_queues(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay, to: Path) -> None:
-    """All queues of an archive come back under their names; one queue takes several only with fresh ids."""
+    """All queues of an archive are restored under their names; several go into one queue only with fresh ids."""
     past(embedded, "bills", 20, hours=1)
     archive(spark, options(embedded, to), quiet)
     before = {name: content(found(embedded, name)) for name in ("orders", "bills")}

@@ -13,7 +13,7 @@ from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, MAX_COUNTED, MIN_W
 
 
 def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) -> WorkUnit:
-    """Makes a unit of a whole bucket."""
+    """Returns a unit of a whole bucket."""
     bucket = ArchiveBucket(hour * 3600, 3600)
     span = queue, partition, bucket.lower, bucket.upper
     return WorkUnit(*span, 1, 2, bucket=bucket.start, seconds=3600, weight=weight)
@@ -28,7 +28,7 @@ SOME = st.lists(
 
 @given(SOME, st.integers(1, 12))
 def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
-    """Shared out, each unit is in one group, no group is empty, and none is much larger than its share."""
+    """Groups contain each unit once, none is empty, and none is much larger than its share."""
     groups = work_units.grouped(some, tasks)
     assert sorted((*one.key, one.partition) for group in groups for one in group) == sorted(
         (*one.key, one.partition) for one in some
@@ -41,13 +41,13 @@ def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
 
 
 def test_small_buckets_stay_whole() -> None:
-    """The partitions of a small bucket are one task's, so that they become one file."""
-    some = [unit("q", hour, partition) for partition in range(1, 9) for hour in range(4)]
-    assert len(work_units.grouped(some, 8)) == 1
+    """The partitions of a small bucket go to one task, so that they become one file."""
+    units = [unit("q", hour, partition) for partition in range(1, 9) for hour in range(4)]
+    assert len(work_units.grouped(units, 8)) == 1
 
 
 def test_large_units_are_cut() -> None:
-    """What was too large to count is cut into parts that cover it without a gap."""
+    """A unit that is too large to count is cut into parts that cover it without a gap."""
     parts = work_units.divided([unit(weight=MAX_COUNTED), unit(hour=1)])
     large, small = [one for one in parts if one.bucket == 0], [one for one in parts if one.bucket]
     assert len(large) == PARTS
@@ -58,7 +58,7 @@ def test_large_units_are_cut() -> None:
 
 @given(SOME, st.integers(1, 5), st.integers(1, 2 * MAX_COUNTED))
 def test_waves_are_of_whole_buckets(some: list[WorkUnit], most: int, messages: int) -> None:
-    """No bucket is in two waves, the oldest come first, and a wave ends when it has enough."""
+    """No bucket is in two waves, the oldest come first, and a wave ends at its limit."""
     found = work_units.waves(some, buckets=most, messages=messages)
     keys = [{one.key for one in wave} for wave in found]
     assert sum(map(len, keys)) == len({one.key for one in some})

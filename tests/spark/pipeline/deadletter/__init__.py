@@ -1,1 +1,1 @@
-"""Dead letters."""
+"""Tests of dead letters."""

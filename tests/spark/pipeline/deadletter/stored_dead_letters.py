@@ -13,18 +13,18 @@ from tests.spark.kept import Kept
 
 TTL = 3600
 AGE = 600 * ids.TICKS_PER_SECOND
-"""Of the messages that have died."""
+"""Partitions of the messages that have died."""
 
 
 class Grave(NamedTuple):
-    """A queue and that of its dead letters."""
+    """A queue and its queue of dead letters."""
 
     queue: Queue
     dead: Queue
 
 
 def grave(store: Store, name: str, partitions: int = 2) -> Grave:
-    """Makes a queue and that of its dead letters."""
+    """Creates a queue and its queue of dead letters."""
     made = [
         bridge.run(store.catalogue.create_queue(APP, each, QueueSpec(partitions=partitions)))[0]
         for each in (name, f"{name}.dead")
@@ -33,8 +33,8 @@ def grave(store: Store, name: str, partitions: int = 2) -> Grave:
 
 
 def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: bool = False) -> list[Message]:
-    """Makes a dead letter of each cause, dealt out over the partitions; returns the messages."""
-    found = []
+    """Creates a dead letter for each cause, spread over the partitions; returns the messages."""
+    dead_letters = []
     for number, cause in enumerate(causes):
         position = ids.now_ticks() - AGE + number, 7
         partition = number % dead.partitions + 1
@@ -44,12 +44,12 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
         body = f'{{"n":{number}}}' if json else f"body {number}"
         meta = Meta(kind, tuple(headers_of(place, kind, headers, cause).items()), json)
         bridge.run(store.messages.put(dead, [(partition, position)], NewMessage(body, partition, TTL, meta)))
-        found += bridge.run(store.messages.fetch(dead, [(partition, position)]))
-    return found
+        dead_letters += bridge.run(store.messages.fetch(dead, [(partition, position)]))
+    return dead_letters
 
 
 def everything(store: Store, queue: Queue) -> list[Message]:
-    """All messages of a queue that readers may see."""
+    """All readable messages of a queue."""
     queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     return [
         message
@@ -60,7 +60,7 @@ def everything(store: Store, queue: Queue) -> list[Message]:
 
 
 def arrived(kept: Kept, queue: Queue) -> list[Message]:
-    """Everything that a queue has, once ids that were reserved ahead have come due."""
+    """All messages of a queue, once ids that were reserved ahead have come due."""
     _, infos = bridge.run(kept.store.messages.inspect(queue))
     newest = [info.newest for info in infos if info.newest is not None]
     if newest:

@@ -1,4 +1,4 @@
-"""Dead letters over several queues: sorted, listed and sent back by tasks of Spark."""
+"""Dead letters of several queues: grouped, listed and sent back by Spark tasks."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 def late(number: int, at: float = 0.0) -> Cause:
-    """One of a kind of causes."""
+    """Returns one of several causes."""
     return Cause(attempts=number, error="acme.Late", text=f"order {number} is late", at=1_795_000_000.0 + at)
 
 
 def test_classes(spark: SparkSession, embedded: Kept) -> None:
-    """Of each class counts, ends, most attempts and the newest samples; beyond so many classes texts are left out."""
+    """Each class has its counts, ends, max attempts and newest samples; beyond the limit texts are merged."""
     dead = grave(embedded.store, "orders")
     causes = [late(number, at) for number, at in ((1, 5.0), (2, 3.0), (3, 9.0), (4, 1.0))]
     wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
     bury(embedded.store, dead.dead, "orders", [*causes, *wild])
-    wanted = DeadLetterFilter(queues=("orders",))
-    found = deadletter_job.classes(spark, embedded.named, wanted, samples=2, most=2, say=quiet)
-    assert [(one.error, one.text, one.count) for one in found.classes] == [
+    selection = DeadLetterFilter(queues=("orders",))
+    groups = deadletter_job.classes(spark, embedded.named, selection, samples=2, most=2, say=quiet)
+    assert [(first.error, first.text, first.count) for first in groups.classes] == [
         ("acme.Late", "order <n> is late", 4),
         ("E", "one", 2),
         ("E", deadletter_job.OTHERS, 2),
     ]
-    one = found.classes[0]
-    assert (found.dead_letters, one.attempts, one.last - one.first) == (8, 4, 8.0)
-    assert [sample.text for sample in one.samples] == ["order 3 is late", "order 1 is late"]
-    none = deadletter_job.classes(spark, embedded.named, wanted, samples=0, say=quiet)
-    assert [one.samples for one in none.classes] == [()] * 4
+    first = groups.classes[0]
+    assert (groups.dead_letters, first.attempts, first.last - first.first) == (8, 4, 8.0)
+    assert [sample.text for sample in first.samples] == ["order 3 is late", "order 1 is late"]
+    none = deadletter_job.classes(spark, embedded.named, selection, samples=0, say=quiet)
+    assert [first.samples for first in none.classes] == [()] * 4
 
 
 def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
-    """Tasks find the letters of all queues that match, sort them as one does, and send back those that are meant."""
+    """Tasks find the letters of all matching queues, group them as one does, and send back the selected ones."""
     store, options = embedded.store, embedded.named
     graves = [grave(store, name) for name in ("crash-1", "crash-2", "other")]
-    for each in graves:
-        bury(store, each.dead, each.queue.name, [late(number) for number in range(1, 4)])
-        bury(store, each.dead, each.queue.name, [Cause(attempts=1, error="ValueError", at=1_795_000_000.0)])
+    for queue_pair in graves:
+        bury(store, queue_pair.dead, queue_pair.queue.name, [late(number) for number in range(1, 4)])
+        bury(store, queue_pair.dead, queue_pair.queue.name, [Cause(attempts=1, error="ValueError", at=1_795_000_000.0)])
     crashes = DeadLetterFilter(patterns=("crash-*",))
-    found = deadletter_job.classes(spark, options, crashes, samples=1, say=quiet)
-    assert found.dead_letters == 8
-    assert [(one.queue, one.error, one.text, one.count) for one in found.classes] == [
+    groups = deadletter_job.classes(spark, options, crashes, samples=1, say=quiet)
+    assert groups.dead_letters == 8
+    assert [(one.queue, one.error, one.text, one.count) for one in groups.classes] == [
         (name, error, text, count)
         for error, text, count in (("acme.Late", "order <n> is late", 3), ("ValueError", "", 1))
         for name in ("crash-1", "crash-2")
@@ -65,16 +65,16 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
         ("crash-2.dead", f"body {number}", attempts) for number, attempts in ((0, 1), (2, 3), (0, 1), (1, 2))
     ]
     late_ones = DeadLetterFilter(patterns=("crash-*",), error="Late")
-    for dry_run, left in ((True, 4), (False, 1), (False, 1)):
+    for dry_run, expected_left in ((True, 4), (False, 1), (False, 1)):
         order = RedriveOrder(run="again", wanted=late_ones, dry_run=dry_run)
         outcome = deadletter_job.redrive(spark, options, order, quiet)
         assert outcome.sent == {"crash-1": 3, "crash-2": 3}
-        assert [len(everything(store, each.dead)) for each in graves] == [left, left, 4]
+        assert [len(everything(store, queue_pair.dead)) for queue_pair in graves] == [expected_left, expected_left, 4]
 
 
 @pytest.mark.parametrize("wanted", [{"queues": ("orders",)}, {"patterns": ("order?",)}])
 def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[str, Any]) -> None:
-    """Letters are found in the queue that the option ``dead_letter`` names, and in the usual one beside it."""
+    """Letters are found in the queue that ``dead_letter`` names, and in the default one beside it."""
     store, dead = embedded.store, grave(embedded.store, "orders")
     graveyard, _ = bridge.run(store.catalogue.create_queue(APP, "graveyard", QueueSpec()))
     bridge.run(store.catalogue.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name)))
@@ -85,7 +85,7 @@ def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[
 
 
 def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kept) -> None:
-    """Whoever names where the letters lie is told that it is not there; the job does not just find nothing."""
-    wanted = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
+    """If the named queue of dead letters does not exist, the job fails instead of finding nothing."""
+    selection = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
     with pytest.raises(QueueNotFound):
-        deadletter_job.classes(spark, embedded.named, wanted, say=quiet)
+        deadletter_job.classes(spark, embedded.named, selection, say=quiet)

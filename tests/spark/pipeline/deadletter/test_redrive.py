@@ -1,4 +1,4 @@
-"""Dead letters go back exactly once, whatever ends an attempt; without Spark."""
+"""Dead letters go back exactly once, wherever an attempt ends; without Spark."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ from tests.spark.pipeline.deadletter.stored_dead_letters import TTL, Grave, bury
 CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
 ALL = DeadLetterFilter(queues=("orders",))
 CHANGES = (Ledger.enter, Bulk.load_unread, Messages.delete)
-"""What an attempt calls that changes anything."""
+"""The calls of an attempt that change anything."""
 
 
 def mortal(store: Store, calls: int, *, after: bool) -> Store:
-    """A store that dies before or after the so-manieth call that changes something."""
+    """Returns a store that dies before or after the n-th changing call."""
     return Mortal(store, calls - 1, "after" if after else "before", steps=CHANGES).store
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Moved by hand."""
     return Clock()
 
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    """A store with an application."""
     opened = SqliteLocation(tmp_path / "data").open(clock)
     bridge.run(opened.applications.create_application(APP))
     yield opened
@@ -51,12 +49,11 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
 
 @pytest.fixture
 def orders(store: Store) -> Grave:
-    """A queue with two partitions."""
     return grave(store, "orders")
 
 
 def sent(store: Store, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
-    """Does an order on all partitions, in chunks of three."""
+    """Runs a redrive on all partitions, in chunks of three."""
     order = RedriveOrder(run=run, wanted=wanted, **options)
     queue = partial(open_stores.existing, store, StoreOptions(application=APP))
     work = Redrive(store, queue, order, TTL, chunk=3, page=2)
@@ -70,12 +67,12 @@ def sent(store: Store, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter =
 
 
 def told(messages: list[Message]) -> list[tuple[int, str | bytes]]:
-    """What can be compared of messages that were sent back."""
+    """Returns the compared fields of messages that were sent back."""
     return sorted((message.partition, message.body) for message in messages)
 
 
 def test_letters_become_what_they_were(store: Store, orders: Grave, clock: Clock) -> None:
-    """A letter goes to the end of its partition with its own body, type and headers, and lives as the queue says."""
+    """A letter goes to the end of its partition with its original body, type and headers, and the queue's TTL."""
     dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 9, json=True)
     assert sent(store, orders) == Redriven(sent={"orders": 9})
     assert everything(store, orders.dead) == []
@@ -94,8 +91,8 @@ def test_letters_become_what_they_were(store: Store, orders: Grave, clock: Clock
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_attempt_may_end_anywhere(store: Store, orders: Grave, clock: Clock, after: bool) -> None:  # noqa: FBT001 - a table
-    """Killed before or after each of its changes, in turn, a run that is repeated sends each letter exactly once."""
+def test_an_attempt_may_end_anywhere(store: Store, orders: Grave, clock: Clock, after: bool) -> None:  # noqa: FBT001 - a parameter
+    """Killed before or after each change, a repeated run sends each letter exactly once."""
     for calls in range(1, 40):
         dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 5)
         lived = False
@@ -117,7 +114,7 @@ def test_an_attempt_may_end_anywhere(store: Store, orders: Grave, clock: Clock, 
 
 @pytest.mark.parametrize("calls", range(1, 9))
 def test_late_retries_lose_nothing(store: Store, orders: Grave, clock: Clock, calls: int) -> None:
-    """A retry that comes when readers may have passed the reserved ids sends what is not there at other ids."""
+    """A retry after readers may have passed the reserved ids sends the missing letters at other ids."""
     dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 5)
     with pytest.raises(Killed):
         sent(mortal(store, calls, after=True), orders)
@@ -130,7 +127,7 @@ def test_late_retries_lose_nothing(store: Store, orders: Grave, clock: Clock, ca
 
 
 def test_a_finished_run_does_nothing_more(store: Store, orders: Grave) -> None:
-    """Letters that come later need another run, and the report stays what it was."""
+    """Later letters need another run, and the report stays as it was."""
     bury(store, orders.dead, "orders", [CAUSE] * 4)
     first = sent(store, orders)
     later = bury(store, orders.dead, "orders", [CAUSE] * 2)
@@ -140,7 +137,7 @@ def test_a_finished_run_does_nothing_more(store: Store, orders: Grave) -> None:
 
 
 def test_a_letter_that_died_again_stays(store: Store, orders: Grave) -> None:
-    """A letter published anew under its id, between sending and removing, is not removed."""
+    """A letter stored anew under its id, between sending and removing, is not removed."""
     [dead_letter] = bury(store, orders.dead, "orders", [CAUSE])
     with pytest.raises(Killed):
         sent(mortal(store, 4, after=False), orders)
@@ -154,7 +151,7 @@ def test_a_letter_that_died_again_stays(store: Store, orders: Grave) -> None:
 
 
 def test_only_what_is_meant(store: Store, orders: Grave) -> None:
-    """Filters and the limit choose as they do for workers; messages that are no letters stay too."""
+    """Filters and the limit select as for workers; messages that are not letters stay."""
     other = Cause(attempts=1, error="acme.Broken", text="", at=CAUSE.at + 10)
     bury(store, orders.dead, "orders", [CAUSE, other, CAUSE, other, CAUSE])
     bridge.run(store.messages.append(orders.dead, [NewMessage("no letter", 1, TTL)]))
@@ -168,7 +165,7 @@ def test_only_what_is_meant(store: Store, orders: Grave) -> None:
 
 
 def test_what_cannot_go_back_stays(store: Store, orders: Grave) -> None:
-    """Letters whose queue is gone, or has fewer partitions now, stay and are told with the reason."""
+    """Letters whose queue is gone, or has fewer partitions now, stay and are reported with the reason."""
     bury(store, orders.dead, "orders", [CAUSE] * 2)
     bury(store, orders.dead, "gone", [CAUSE])
     bridge.run(store.catalogue.delete_queue(orders.queue))
@@ -184,25 +181,25 @@ def test_what_cannot_go_back_stays(store: Store, orders: Grave) -> None:
 
 
 def test_a_name_stands_for_one_order(store: Store, orders: Grave) -> None:
-    """A run cannot be continued with other filters: nobody could say what it is about."""
+    """A run cannot be continued with other filters."""
     bury(store, orders.dead, "orders", [CAUSE] * 2)
     sent(store, orders)
-    with pytest.raises(OptionError, match="begun with other"):
+    with pytest.raises(OptionError, match="began with other"):
         sent(store, orders, wanted=DeadLetterFilter(queues=("orders",), error="Late"))
 
 
 def test_a_letter_is_believed_only_where_those_of_its_queue_lie(store: Store, orders: Grave, clock: Clock) -> None:
-    """Who may send to a queue of dead letters cannot have a message sent elsewhere, unless the operator names it."""
+    """A sender to a queue of dead letters cannot redirect messages to another queue, unless the operator names it."""
     payroll = grave(store, "payroll")
     bury(store, orders.dead, "payroll", [CAUSE])
-    wanted = DeadLetterFilter(patterns=("*",))
+    selection = DeadLetterFilter(patterns=("*",))
     reason = "dead letters of payroll do not go to orders.dead: check them, then name --dead-queue"
     for dry_run in (True, False):
-        done = sent(store, orders, run="all", wanted=wanted, dry_run=dry_run)
+        done = sent(store, orders, run="all", wanted=selection, dry_run=dry_run)
         assert (done.sent, done.left) == ({}, {reason: 1})
     assert len(everything(store, orders.dead)) == 1
     bridge.run(store.catalogue.update_queue(payroll.queue, QueueSpec(dead_letter="orders.dead")))
-    assert sent(store, orders, run="again", wanted=wanted).sent == {"payroll": 1}
+    assert sent(store, orders, run="again", wanted=selection).sent == {"payroll": 1}
     bridge.run(
         store.catalogue.update_queue(
             bridge.run(store.catalogue.queue(APP, "payroll", fresh=True)), QueueSpec(), clear=["dead_letter"]

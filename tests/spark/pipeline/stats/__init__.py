@@ -1,1 +1,1 @@
-"""Statistics and lag."""
+"""Tests of statistics and lag."""

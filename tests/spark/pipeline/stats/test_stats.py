@@ -30,7 +30,7 @@ BODY = "x" * 500
 
 
 def filled(kept: Kept) -> Kept:
-    """Queues of two partitions with messages, one of one partition, and one without messages."""
+    """Two queues of two partitions with messages, one of one partition, and one without messages."""
     for name, depth in DEPTHS.items():
         queue = kept.queue(name, partitions=1 if name == "narrow" else 2)
         spread = name in {"deep", "shallow"}
@@ -40,7 +40,7 @@ def filled(kept: Kept) -> Kept:
 
 
 def check(found: Totals) -> None:
-    """Compares with what :func:`filled` posted."""
+    """Compares with the messages posted by :func:`filled`."""
     assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
     assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
     assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
@@ -49,12 +49,12 @@ def check(found: Totals) -> None:
 
 
 def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
-    """Ranges of queues are measured by tasks, and put together."""
+    """Tasks measure ranges of queues, and the results are merged."""
     filled(embedded)
     said: list[str] = []
-    found = stats_job.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
-    check(found.tally)
-    assert {name: (one.minute, one.hour, one.more) for name, one in found.recent.items()} == {
+    report = stats_job.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
+    check(report.tally)
+    assert {name: (one.minute, one.hour, one.more) for name, one in report.recent.items()} == {
         "deep": (60, 60, False),
         "uneven": (41, 41, False),
     }
@@ -62,7 +62,7 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
 
 
 def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
-    """The DataFrame has a row for each partition that holds anything, whatever it holds."""
+    """The DataFrame has a row for each partition with messages of any kind."""
     filled(embedded)
     stats_job.frame(spark, StatsOptions(store=embedded.named, selection=Pattern("[du].*"))).createOrReplaceTempView("m")
     rows = spark.sql(
@@ -85,11 +85,11 @@ def behind(kept: Kept) -> list[str]:
 
 
 def test_lag_of_groups(spark: SparkSession, embedded: Kept) -> None:
-    """Each group is shown in each partition; what it will miss if nobody acts is what the TTL takes in that time."""
+    """Each group has a row per partition; its forecast loss is what TTL takes in the given time."""
     stored = behind(embedded)
-    found = lag.run(spark, LagOptions(store=embedded.named, within=2000))
-    assert (found.partitions, found.behind, found.messages, found.lost) == (2, 1, 20, 20)
-    [row] = found.rows
+    report = lag.run(spark, LagOptions(store=embedded.named, within=2000))
+    assert (report.partitions, report.behind, report.messages, report.lost) == (2, 1, 20, 20)
+    [row] = report.rows
     assert (row.queue, row.partition, row.group, row.offset, row.messages) == ("deep", 1, "g", stored[29], 20)
     assert row.forecast.first is not None
     assert 900 < row.forecast.first <= 1000
@@ -98,7 +98,7 @@ def test_lag_of_groups(spark: SparkSession, embedded: Kept) -> None:
 
 
 def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept) -> None:
-    """Observed twice, the backlog of a group that stands still grows older by a second a second, of others by less."""
+    """Between two observations the backlog of an idle group ages by a second per second, others by less."""
     stored = behind(embedded)
     queue = embedded.queue("deep")
     bridge.run(embedded.store.offsets.set_offsets(queue, "idle", [OffsetChange(1, ids.parse_position(stored[0]))]))
@@ -112,9 +112,9 @@ def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept)
         waited.append(seconds)
         until(lambda: ids.now_ticks() > new.ticks + TICKS_PER_SECOND)
 
-    found = lag.run(spark, LagOptions(store=embedded.named, within=3000, sample=5), wait=wait)
+    report = lag.run(spark, LagOptions(store=embedded.named, within=3000, sample=5), wait=wait)
     assert waited == [5]
-    rows = {row.group: row for row in found.rows}
+    rows = {row.group: row for row in report.rows}
     assert {group: row.messages for group, row in rows.items()} == {"idle": 51, "g": 1}
     assert rows["idle"].forecast.lost >= 51
     assert rows["idle"].growth == pytest.approx(1, abs=0.01)
@@ -123,7 +123,7 @@ def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept)
 
 
 def observation(at: float, oldest: float, newest: float) -> GroupObservation:
-    """A group that has 101 messages unread."""
+    """Returns a group with 101 unread messages."""
     read, written, now = (round(seconds * TICKS_PER_SECOND) for seconds in (at - oldest, at - newest, at))
     ages = {"oldest": oldest, "newest": newest, "ttl": 1000.0}
     return GroupObservation("q", 1, "g", FIRST, 101, exact=True, read=read, written=written, at=now, **ages)
@@ -133,21 +133,21 @@ def observation(at: float, oldest: float, newest: float) -> GroupObservation:
     ("oldest", "growth", "first"), [(130, 1, 870), (106, 0.2, 4470), (100, 0, None), (90, -1 / 3, None)]
 )
 def test_how_the_age_of_a_backlog_grows(oldest: float, growth: float, first: float | None) -> None:
-    """The growth is by how much older the oldest unread message became in each second between two observations."""
+    """The growth is the ageing of the oldest unread message in seconds per second between two observations."""
     earlier = observation(1000, 100, 20)
-    found = lag.judged(observation(1030, oldest, 20), earlier, 10_000)
-    assert found.growth == pytest.approx(growth, abs=0.001)
-    assert found.forecast.first == (None if first is None else pytest.approx(first))
+    judged = lag.judged(observation(1030, oldest, 20), earlier, 10_000)
+    assert judged.growth == pytest.approx(growth, abs=0.001)
+    assert judged.forecast.first == (None if first is None else pytest.approx(first))
     assert lag.judged(observation(1030, oldest, 20), None, 10_000).growth is None
     over = lag.judged(observation(1030, oldest, 50), earlier, 10_000).forecast
     assert over.lost == (101 if growth == 1 else 0), "nothing has come any more, and what is there is read in time"
 
 
 def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
-    """A group that the store does not know is looked at through its file; queues that are gone are left out."""
+    """A group that the store does not know takes its offsets from a file; deleted queues are left out."""
     stored = behind(embedded)
-    given = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
-    options = LagOptions(store=embedded.named, offsets=given, groups=("workers",))
+    offsets = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
+    options = LagOptions(store=embedded.named, offsets=offsets, groups=("workers",))
     rows = [
         msgspec.msgpack.decode(one, type=lag.GroupObservation)
         for payload in lag._payloads(options)
@@ -159,11 +159,11 @@ def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
     ]
     assert ids.to_hex(rows[0].position) == stored[9]
     with pytest.raises(OptionError, match="stands still"):
-        LagOptions(store=embedded.named, offsets=given, sample=1)
+        LagOptions(store=embedded.named, offsets=offsets, sample=1)
 
 
 def test_the_report_is_a_document(embedded: Kept) -> None:
-    """A report survives JSON, and lists those first that lose first."""
+    """A report survives JSON, and lists first the rows that lose first."""
     rows = [
         lag.Behind(
             queue=f"q{number}",
@@ -178,7 +178,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
         )
         for number, first in enumerate([None, 5.0, 2.0, None])
     ]
-    found = lag.summed_up(rows, LagOptions(store=embedded.named, top=3), 7.0)
-    assert [row.queue for row in found.rows] == ["q2", "q1", "q3"]
-    assert (found.partitions, found.behind, found.messages, found.first, found.lost) == (4, 3, 6, 2.0, 2)
-    assert json.loads(msgspec.json.encode(found))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}
+    report = lag.summed_up(rows, LagOptions(store=embedded.named, top=3), 7.0)
+    assert [row.queue for row in report.rows] == ["q2", "q1", "q3"]
+    assert (report.partitions, report.behind, report.messages, report.first, report.lost) == (4, 3, 6, 2.0, 2)
+    assert json.loads(msgspec.json.encode(report))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}

@@ -1,1 +1,1 @@
-"""Findings of the doctor."""
+"""Tests of the findings of the doctor."""

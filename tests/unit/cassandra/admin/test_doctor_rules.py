@@ -1,4 +1,4 @@
-"""What the doctor thinks of what it finds."""
+"""Tests of the doctor's findings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ NODE = Node("n1", "group", 10.0, 10_800.0, "v2")
 
 
 def states(findings: list[Finding]) -> list[str]:
-    """The states of the findings."""
     return [finding.state for finding in findings]
 
 
 def levels(**changed: tuple[str | None, str | None]) -> CassandraOptions:
-    """Options in which some levels are written and read otherwise."""
+    """Returns options in which some levels have other read and write consistency."""
     plain = {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}
     return CassandraOptions(
         levels={
@@ -36,14 +35,14 @@ def levels(**changed: tuple[str | None, str | None]) -> CassandraOptions:
 
 
 def test_a_node_that_is_down_is_named() -> None:
-    """All nodes up is well; one that is down is a warning with its address."""
+    """With all nodes up the check passes; a node that is down is a warning with its address."""
     assert doctor_rules.nodes(THREE).state == "ok"
-    found = doctor_rules.nodes([*THREE[:2], Host("n3", "a", up=False)])
-    assert (found.state, "n3" in found.text) == ("warn", True)
+    findings = doctor_rules.nodes([*THREE[:2], Host("n3", "a", up=False)])
+    assert (findings.state, "n3" in findings.text) == ("warn", True)
 
 
 def test_what_cannot_be_checked() -> None:
-    """While nodes are down that is what to mend; only where all are up may it be what the user may not read."""
+    """A check that fails while nodes are down names the nodes; with all nodes up it names the user's permissions."""
     reason = "Cassandra has too few replicas alive (1 of 2 needed)"
     lost = doctor_rules.unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
     assert (lost.check, lost.state, reason in lost.text) == ("schema", "fail", True)
@@ -62,7 +61,7 @@ def test_what_cannot_be_checked() -> None:
     ],
 )
 def test_versions(versions: dict[str, str], state: str) -> None:
-    """Versions that differ or are too old are warned of."""
+    """Different versions, and versions that are too old, are warnings."""
     assert doctor_rules.versions(versions).state == state
 
 
@@ -80,25 +79,25 @@ def test_versions(versions: dict[str, str], state: str) -> None:
     ],
 )
 def test_replication(copies: dict[str, int], hosts: list[Host], state: str) -> None:
-    """One copy, copies without nodes, and copies placed without regard to data centres are found."""
+    """A single copy, more copies than nodes, and copies placed without regard to data centres are reported."""
     assert doctor_rules.replication(copies, hosts)[0].state == state
 
 
 def test_default_levels_are_sound() -> None:
-    """With their defaults the levels keep what they promise, in one data centre and in several."""
+    """The default levels keep their promises, in one data centre and in several."""
     for copies in ({"": 3}, {"a": 3}, {"a": 3, "b": 3}, {"a": 1}):
         assert states(doctor_rules.levels(CassandraOptions(), copies)) == ["ok"] * 4
 
 
 def test_levels_whose_reads_miss_writes_fail() -> None:
-    """A level that promises what its reads and writes cannot keep is a failure; one that promises nothing is not."""
-    found = doctor_rules.levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
-    assert states(found) == ["ok", "fail", "ok", "ok"]
-    assert "consistency.strong" in found[1].advice
+    """A level whose reads may miss its writes is a failure, unless it promises nothing."""
+    findings = doctor_rules.levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
+    assert states(findings) == ["ok", "fail", "ok", "ok"]
+    assert "consistency.strong" in findings[1].advice
 
 
 def test_very_strong_must_hold_in_every_data_centre() -> None:
-    """EACH_QUORUM that is read at too low a level is found; so is a catalogue agreed on in one data centre only."""
+    """EACH_QUORUM with reads at a low level is a failure; so is a catalogue agreed on in one data centre only."""
     options = replace(
         levels(very_strong=("EACH_QUORUM", "LOCAL_ONE")), catalogue_write="LOCAL_QUORUM", catalogue_read="LOCAL_QUORUM"
     )
@@ -110,12 +109,12 @@ def test_very_strong_must_hold_in_every_data_centre() -> None:
     [(["group"], "fsync", "ok"), (["batch", "group"], "fsync", "ok"), (["group", "periodic"], "replicated", "warn")],
 )
 def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], level: str, state: str) -> None:
-    """One node that syncs periodically makes every acknowledgement worth less, and its period is told."""
+    """One node that syncs periodically weakens every acknowledgement, and its period is shown."""
     nodes = [NODE._replace(sync=mode) for mode in modes]
     assert describe_sync(nodes).level == level
-    found = doctor_rules.acknowledged(nodes)
-    assert found.state == state
-    assert ("10 s" in found.text, "group" in found.advice) == (state == "warn", state == "warn")
+    findings = doctor_rules.acknowledged(nodes)
+    assert findings.state == state
+    assert ("10 s" in findings.text, "group" in findings.advice) == (state == "warn", state == "warn")
 
 
 @pytest.mark.parametrize(
@@ -128,17 +127,17 @@ def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], l
     ],
 )
 def test_clocks(ahead: dict[str, float], state: str) -> None:
-    """This machine's clock is judged by the median, as the service does it; a node that is off alone is a warning."""
+    """This machine's clock is compared with the median, as the service does; a single node that is off is a warning."""
     assert doctor_rules.clocks(ahead, 1.0).state == state
 
 
 def test_paxos_and_grace() -> None:
-    """The old Paxos is warned of; a table that forgets deletions before late writes have come is a failure."""
+    """The old Paxos is a warning; a table whose grace period is shorter than late writes need is a failure."""
     assert doctor_rules.paxos([NODE]).state == "ok"
     assert doctor_rules.paxos([NODE, NODE._replace(paxos="v1")]).state == "warn"
     assert doctor_rules.grace({"t": 864_000, "u": 10_800}, 10_800.0).state == "ok"
-    found = doctor_rules.grace({"t": 864_000, "u": 0}, 10_800.0)
-    assert (found.state, "u" in found.text.split(": ")[1]) == ("fail", True)
+    findings = doctor_rules.grace({"t": 864_000, "u": 0}, 10_800.0)
+    assert (findings.state, "u" in findings.text.split(": ")[1]) == ("fail", True)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +150,9 @@ def test_paxos_and_grace() -> None:
     ],
 )
 def test_access(hosts: tuple[str, ...], options: CassandraOptions, state: str) -> None:
-    """Connections over a network without password or encryption are warned of; the password is not shown."""
-    found = doctor_rules.access(DataCentreTarget(hosts, "k"), options)
-    assert (found.state, options.password == "p" and "p" in found.text.split()) == (state, False)
+    """Connections over a network without password or encryption are warnings; the password is not shown."""
+    findings = doctor_rules.access(DataCentreTarget(hosts, "k"), options)
+    assert (findings.state, options.password == "p" and "p" in findings.text.split()) == (state, False)
 
 
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (3 << 20, "warn"), (1 << 30, "ok")])
@@ -163,7 +162,7 @@ def test_room(free: int, state: str) -> None:
 
 
 def test_network_file_systems_are_refused() -> None:
-    """The innermost mount counts, and a network's is a failure; names with spaces are understood."""
+    """The innermost mount counts, and a network file system is a failure; names with spaces are understood."""
     mounts = (
         "/dev/sda / ext4 rw 0 0\nserver:/x /srv/my\\040data nfs4 rw 0 0\n/dev/sdb /srv/my\\040data/here xfs rw 0 0\n"
     )
@@ -173,7 +172,7 @@ def test_network_file_systems_are_refused() -> None:
 
 
 def test_read_repair() -> None:
-    """Sessions of members need what reads at a quorum repair; other tables, and the default, are fine."""
+    """The table of sessions needs read repair, because quorum reads rely on it; other tables, and the default, pass."""
     assert doctor_rules.read_repair({"group_sessions": "BLOCKING", "queues": "NONE"}).state == "ok"
-    found = doctor_rules.read_repair({"group_sessions": "NONE"})
-    assert (found.state, "group_sessions (NONE)" in found.text) == ("fail", True)
+    findings = doctor_rules.read_repair({"group_sessions": "NONE"})
+    assert (findings.state, "group_sessions (NONE)" in findings.text) == ("fail", True)

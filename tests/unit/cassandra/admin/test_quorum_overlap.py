@@ -1,4 +1,4 @@
-"""Whether reads meet writes, by copies and consistency levels."""
+"""Tests whether reads meet writes, by copies and consistency levels."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ TWO_CENTRES = {"a": 3, "b": 3}
     ],
 )
 def test_known_pairs(write: str, read: str, copies: dict[str, int], expected: str) -> None:
-    """Pairs of levels whose meaning is known come out as they are."""
+    """Known pairs of levels have the known result."""
     assert meeting(write, read, copies) == expected
 
 
 @given(write=st.integers(1, 3), read=st.integers(1, 3), copies=st.integers(3, 7))
 def test_counted_levels_follow_the_rule(write: int, read: int, copies: int) -> None:
-    """In one data centre reads meet writes exactly if the two numbers are more than the copies."""
+    """In one data centre reads meet writes exactly if the two numbers add up to more than the copies."""
     names = {1: "ONE", 2: "TWO", 3: "THREE"}
     expected = "everywhere" if write + read > copies else "never"
     assert meeting(names[write], names[read], {"a": copies}) == expected
@@ -54,8 +54,8 @@ def test_counted_levels_follow_the_rule(write: int, read: int, copies: int) -> N
     copies=st.dictionaries(st.sampled_from("abc"), st.integers(3, 4), min_size=1),
 )
 def test_asking_more_copies_meets_no_fewer_writes(write: str, read: str, copies: dict[str, int]) -> None:
-    """A read of all copies meets whatever a smaller one meets, and a write to all is met by whatever meets less."""
+    """A read of more copies meets whatever a smaller one meets, and so does a write to more copies."""
     order = ["never", "locally", "everywhere"]
-    found = order.index(meeting(write, read, copies))
-    assert order.index(meeting(write, "ALL", copies)) >= found
-    assert order.index(meeting("ALL", read, copies)) >= found
+    rank = order.index(meeting(write, read, copies))
+    assert order.index(meeting(write, "ALL", copies)) >= rank
+    assert order.index(meeting("ALL", read, copies)) >= rank

@@ -1,1 +1,1 @@
-"""Clocks and ids."""
+"""Tests of clocks and ids."""

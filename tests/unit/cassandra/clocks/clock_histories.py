@@ -1,8 +1,8 @@
 """Histories of a process's clock beside slow, silent and wrong nodes, played against :class:`ClockCheck`.
 
-A seed makes a :class:`History`, and :func:`play` plays it in true time. The machine of the process may stand still at
-any moment: its time since boot and its wall clock stop, while nodes and network go on. What arrives meanwhile is
-processed when it continues. Half of the nodes at least are honest: their clocks are right within ``HONEST``.
+A seed makes a :class:`History`, and :func:`play` plays it in true time. The machine of the process may be suspended at
+any moment: its time since boot and its wall clock stop, while nodes and network continue. Answers that arrive meanwhile
+are processed when it resumes. At least half of the nodes are honest: their clocks are right within ``HONEST``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ S = 1.0
 HONEST = 0.001
 """Max seconds by which an honest node's clock is off."""
 TOLERANCE = HONEST + 0.006
-"""Seconds that the drift of an acknowledgement's few seconds may add to S/2."""
+"""Seconds that the clock drift during an acknowledgement may add to S/2."""
 START, BOOT = 1_750_000_000.0, 1000.0
 QUICK = 0.0005
 ROUND_EVERY = 0.25
 PATIENCE = 0.75
 """Timeout of a node in a light check, in seconds."""
 TIMEOUT, REST = 1.0, 0.1
-"""Timeout of a round, and of one that waits for one more node when most have answered, in seconds."""
+"""Timeout of a round, and timeout of waiting for another node when most have answered, in seconds."""
 LATEST = 1.0
 """Seconds after which no further check begins for an acknowledgement."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A change of a clock: at a true time, by some seconds."""
+    """A change of a clock at a true time, in seconds."""
 
     at: float
     by: float
@@ -45,11 +45,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Weather:
-    """How the network is from a true time on.
+    """The state of the network from a true time on.
 
     Attributes:
-        there, back: Longest time of each way by node, in seconds.
-        lost: Part of the questions that are never answered.
+        there, back: Max time of each way by node, in seconds.
+        lost: Share of requests that are never answered.
     """
 
     at: float
@@ -60,18 +60,18 @@ class Weather:
 
 @dataclass(frozen=True)
 class History:
-    """What happens.
+    """The events of a history.
 
     Attributes:
-        seed: Of the lengths of single ways.
-        ahead: Seconds that each node's clock is ahead of the true time.
-        wrong: The node whose clock is set (``sets``); -1: none.
-        shared: The node on the machine of the process; -1: none.
-        wall: Seconds that the wall clock is ahead at first.
+        seed: Seed for the durations of single ways.
+        ahead: Seconds by which each node's clock is ahead of the true time.
+        wrong: The node whose clock is set (``sets``), or -1.
+        shared: The node on the machine of the process, or -1.
+        wall: Seconds by which the wall clock is ahead at first.
         drift: Seconds that the time since boot gains each second.
-        standstills: When the machine stands still, and for how long.
+        standstills: When the machine is suspended, and for how long.
         walls: When the wall clock is set.
-        weather: In the order of time.
+        weather: States of the network, in the order of time.
         writes: When ids are made, and how long the write takes.
         end: The last true time.
     """
@@ -92,37 +92,37 @@ class History:
 
 def draw(seed: int) -> History:
     """Makes the history of a seed."""
-    some = random.Random(seed)
-    count = some.choice((1, 2, 3, 3, 4, 5, 5))
-    end = some.uniform(0.8, 2.4)
-    odd = some.choice(("none", "wrong", "shared")) if count > 2 else "none"
+    rng = random.Random(seed)
+    count = rng.choice((1, 2, 3, 3, 4, 5, 5))
+    end = rng.uniform(0.8, 2.4)
+    odd = rng.choice(("none", "wrong", "shared")) if count > 2 else "none"
     standstills: list[Step] = []
-    at = some.uniform(0.0, end)
-    for _ in range(some.choice((0, 1, 1, 1, 2, 3))):
-        standstills.append(Step(at, some.uniform(0.05, some.choice((0.6, 0.9, 1.4)))))
-        at += standstills[-1].by + some.uniform(0.0, 1.0)
-    wall = some.choice((0.0, some.uniform(-0.49, 0.49), -0.45))
-    near = some.choice((some.uniform(0.0, end), *(one.at + some.uniform(-0.9, 0.1) for one in standstills)))
-    walls = [Step(near, some.choice((-wall, 0.09, some.uniform(-0.6, 0.6))))] if some.random() < 0.5 else []
-    walls += [  # The host sets the clock right soon after a standstill, or nearly.
-        Step(one.at + one.by + some.choice((0.0, some.uniform(0.0, 1.0))), one.by * some.choice((1.0, some.random())))
+    time = rng.uniform(0.0, end)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        standstills.append(Step(time, rng.uniform(0.05, rng.choice((0.6, 0.9, 1.4)))))
+        time += standstills[-1].by + rng.uniform(0.0, 1.0)
+    wall = rng.choice((0.0, rng.uniform(-0.49, 0.49), -0.45))
+    near = rng.choice((rng.uniform(0.0, end), *(one.at + rng.uniform(-0.9, 0.1) for one in standstills)))
+    walls = [Step(near, rng.choice((-wall, 0.09, rng.uniform(-0.6, 0.6))))] if rng.random() < 0.5 else []
+    walls += [  # The host sets the clock right soon after a suspend, or nearly.
+        Step(one.at + one.by + rng.choice((0.0, rng.uniform(0.0, 1.0))), one.by * rng.choice((1.0, rng.random())))
         for one in standstills
-        if some.random() < 0.6
+        if rng.random() < 0.6
     ]
     return History(
         seed,
-        ahead=tuple(some.uniform(-HONEST, HONEST) for _ in range(count)),
-        wrong=some.randrange(count) if odd == "wrong" else -1,
-        shared=some.randrange(count) if odd == "shared" else -1,
+        ahead=tuple(rng.uniform(-HONEST, HONEST) for _ in range(count)),
+        wrong=rng.randrange(count) if odd == "wrong" else -1,
+        shared=rng.randrange(count) if odd == "shared" else -1,
         wall=wall,
-        drift=some.uniform(-0.0009, 0.0009),
+        drift=rng.uniform(-0.0009, 0.0009),
         standstills=tuple(standstills),
         walls=tuple(sorted(walls, key=lambda one: one.at)),
-        sets=tuple(Step(some.uniform(0.0, end), some.uniform(-1.0, 1.0)) for _ in range(3)) if odd == "wrong" else (),
-        weather=tuple(_weather(some, at, count) for at in _changes(some, standstills, end)),
+        sets=tuple(Step(rng.uniform(0.0, end), rng.uniform(-1.0, 1.0)) for _ in range(3)) if odd == "wrong" else (),
+        weather=tuple(_weather(rng, at, count) for at in _changes(rng, standstills, end)),
         writes=tuple(
-            Step(max(0.1, near + some.uniform(-0.9, 0.8)), some.choice((0.002, some.uniform(0.0, 0.9))))
-            for near in [*(one.at for one in standstills), some.uniform(0.4, end)]
+            Step(max(0.1, near + rng.uniform(-0.9, 0.8)), rng.choice((0.002, rng.uniform(0.0, 0.9))))
+            for near in [*(one.at for one in standstills), rng.uniform(0.4, end)]
             for _ in range(4)
         ),
         end=end + 1.6,
@@ -130,20 +130,20 @@ def draw(seed: int) -> History:
 
 
 def _changes(some: random.Random, standstills: Sequence[Step], end: float) -> list[float]:
-    """When the weather changes: with standstills, as when a host is busy, and at any time."""
+    """Returns when the network changes: with suspends, as when a host is busy, and at any time."""
     at_any = [some.uniform(0.0, end) for _ in range(some.randint(0, 2))]
     with_standstills = [one.at + some.uniform(-0.3, 0.3) + one.by * some.choice((0, 1)) for one in standstills]
     return [0.0, *sorted([*at_any, *with_standstills])]
 
 
 def _weather(some: random.Random, at: float, count: int) -> Weather:
-    """Calm, or slow: one way or both, some nodes or all."""
+    """Returns a fast network, or a slow one: one way or both, some nodes or all."""
     there, back = [QUICK] * count, [QUICK] * count
     kind = some.choice(("calm", "there", "back", "both"))
     if kind != "calm":
-        part = some.choice((0.5, 1.0))
+        share = some.choice((0.5, 1.0))
         for node in range(count):
-            if some.random() < part:
+            if some.random() < share:
                 there[node] = some.uniform(0.0, 0.9) if kind in {"there", "both"} else QUICK
                 back[node] = some.uniform(0.0, 1.6) if kind in {"back", "both"} else QUICK
     return Weather(at, tuple(there), tuple(back), some.choice((0.0, 0.0, 0.2)))
@@ -151,11 +151,11 @@ def _weather(some: random.Random, at: float, count: int) -> Weather:
 
 @dataclass
 class Outcome:
-    """What came of a history.
+    """The result of a history.
 
     Attributes:
-        late: Seconds beyond S/2, of acknowledged writes, that the clock was behind when the answer to the write came.
-        early: The same, that it was ahead when a horizon was chosen.
+        late: Seconds beyond S/2 by which the clock was behind at the answer of each acknowledged write.
+        early: Seconds beyond S/2 by which the clock was ahead at each choice of a horizon.
         acknowledged, refused: Numbers of writes.
         served, stopped: Numbers of moments at which the clock was sound, and at which it was not.
         refusals: How often the clock was found off.
@@ -175,8 +175,6 @@ class Outcome:
 
 
 class World:
-    """The machine, its clocks, the nodes and the network, in true time."""
-
     def __init__(self, history: History) -> None:
         self.history = history
         self._some = random.Random(history.seed)
@@ -184,7 +182,7 @@ class World:
         self._order = itertools.count()
         self.outcome = Outcome()
         self.boottime = self.wall = 0.0
-        """What the clocks of the machine show, in seconds."""
+        """The clocks of the machine, in seconds."""
         self._move(0.0)
         self.clock = Clock(boottime=lambda: round(self.boottime * 1e9), wall=lambda: round(self.wall * 1e9))
         self.check = ClockCheck(self.clock, lambda: S)
@@ -194,14 +192,14 @@ class World:
     # Time
 
     def _move(self, now: float) -> None:
-        """Has it be later: both clocks of the machine stop with it, and the wall clock is set now and then."""
+        """Advances the true time: the machine's clocks follow unless it is suspended; the wall clock may be set."""
         missed = sum([min(max(0.0, now - one.at), one.by) for one in self.history.standstills])
         set_by = sum([one.by for one in self.history.walls if one.at <= now])
         self.now, self.boottime = now, BOOT + (now - missed) * (1.0 + self.history.drift)
         self.wall = START + self.history.wall + set_by + self.boottime - BOOT
 
     def node(self, number: int) -> float:
-        """What a node's clock shows."""
+        """Returns the time on a node's clock."""
         ahead = self.history.ahead[number]
         if number == self.history.shared:
             return self.wall - self.history.wall + ahead
@@ -211,21 +209,21 @@ class World:
 
     @property
     def ahead(self) -> float:
-        """Seconds that the store's clock is ahead of the true time."""
+        """Returns the seconds by which the store's clock is ahead of the true time."""
         return self.of(self.clock.now())
 
     def of(self, ticks: int) -> float:
-        """Seconds that an id is ahead of the true time."""
+        """Returns the seconds by which an id is ahead of the true time."""
         return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND - START - self.now
 
     def at(self, time: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), do))
 
     def here(self, time: float, do: Callable[[], None]) -> None:
-        """Does something on the machine: when it goes on, if it stands still then."""
-        for one in self.history.standstills:
-            if one.at <= time < one.at + one.by:
-                time = one.at + one.by
+        """Calls something on the machine, once it is not suspended."""
+        for standstill in self.history.standstills:
+            if standstill.at <= time < standstill.at + standstill.by:
+                time = standstill.at + standstill.by
         self.at(time, do)
 
     def run(self) -> None:
@@ -234,40 +232,40 @@ class World:
             self._move(time)
             do()
 
-    # Questions
+    # Requests
 
     def ask(self, number: int, done: Callable[[Interval], None]) -> None:
         """Asks a node for its time."""
         weather = [one for one in self.history.weather if one.at <= self.now][-1]
-        some = self._some
-        if some.random() < weather.lost:
+        rng = self._some
+        if rng.random() < weather.lost:
             return
         sent = self.clock.since_boot()
-        arrives = self.now + QUICK / 2 + some.choice((1.0, some.random())) * weather.there[number]
-        back = QUICK / 2 + some.choice((1.0, some.random())) * weather.back[number]
+        arrives = self.now + QUICK / 2 + rng.choice((1.0, rng.random())) * weather.there[number]
+        back = QUICK / 2 + rng.choice((1.0, rng.random())) * weather.back[number]
 
         def read() -> None:
             theirs = math.floor(self.node(number) * 1000) * 1_000_000
             self.here(self.now + back, lambda: done(measured(sent, self.clock.since_boot(), theirs)))
 
-        # A node on the same machine answers when that goes on.
+        # A node on the same machine answers when that resumes.
         (self.here if number == self.history.shared else self.at)(arrives, read)
 
     def round(self, then: Callable[[], None] = lambda: None) -> None:
-        """Asks all nodes; a round that is under way comes first."""
+        """Asks all nodes, after the round that is in flight."""
         if self._asking:
             self._waiting.append(then)
             return
         self._asking = True
         began, answers, ended = self.clock.boottime(), dict[str, Interval](), False
-        there = len(self.history.ahead)
+        node_count = len(self.history.ahead)
 
         def end() -> None:
             nonlocal ended
             if not ended:
                 ended, self._asking = True, False
                 refusing = self.check.refusing
-                self.check.note(dict(answers), began, there)
+                self.check.note(dict(answers), began, node_count)
                 self.outcome.refusals += self.check.refusing and not refusing
                 then()
                 if self._waiting and not self._asking:
@@ -275,12 +273,12 @@ class World:
 
         def done(number: int, answer: Interval) -> None:
             answers[f"node {number}"] = answer
-            if len(answers) == there:
+            if len(answers) == node_count:
                 end()
-            elif 2 * len(answers) > there:
+            elif 2 * len(answers) > node_count:
                 self.here(self.now + REST, end)
 
-        for number in range(there):
+        for number in range(node_count):
             self.ask(number, partial(done, number))
         self.here(self.now + TIMEOUT, end)
 
@@ -368,7 +366,7 @@ class World:
 
 
 def play(history: History) -> Outcome:
-    """Plays a history; returns what came of it."""
+    """Plays a history; returns its outcome."""
     world = World(history)
     world.here(0.0, world.rounds)
     world.here(0.05, world.look)

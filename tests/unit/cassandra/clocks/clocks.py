@@ -1,4 +1,4 @@
-"""A machine's clocks, moved by hand."""
+"""The clocks of one machine, moved by the test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra.clocks.clock import Clock
 
 START = 1_750_000_000.0
-"""Seconds since 1970."""
+"""A start time, in seconds since 1970."""
 
 
 class Machine:
@@ -16,7 +16,7 @@ class Machine:
     def __init__(self) -> None:
         self.boottime = 1000.0
         self.ahead = 0.0
-        """Seconds that the wall clock is ahead of the true time."""
+        """Seconds by which the wall clock is ahead of the true time."""
         self.clock = Clock(boottime=lambda: round(self.boottime * 1e9), wall=lambda: round(self.wall * 1e9))
 
     @property
@@ -26,14 +26,12 @@ class Machine:
 
     @property
     def wall(self) -> float:
-        """What the wall clock shows."""
         return self.true + self.ahead
 
     @property
     def error(self) -> float:
-        """Seconds that the store's clock is ahead of the true time."""
+        """Seconds by which the store's clock is ahead of the true time."""
         return (self.clock.now() - ids.EPOCH_TICKS) / TICKS_PER_SECOND - self.true
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass."""
         self.boottime += seconds

@@ -1,4 +1,4 @@
-"""Whether the clock agrees with the cluster's: states and what moves between them."""
+"""Tests of the clock check: its states and their transitions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ QUICK = 0.001
 
 
 class Cluster:
-    """Three nodes with clocks of their own, and a process that compares its clock with theirs."""
+    """Three nodes with their own clocks, and a process that compares its clock with theirs."""
 
     def __init__(self) -> None:
         self.machine = Machine()
         self.nodes = [0.0, 0.0, 0.0]
-        """Seconds that the nodes' clocks are ahead of the true time."""
+        """Seconds by which the nodes' clocks are ahead of the true time."""
         self.difference = S
         self.skew = ClockCheck(self.machine.clock, lambda: self.difference)
 
@@ -31,20 +31,20 @@ class Cluster:
         return self.skew.sound()
 
     def readings(self, errors: Sequence[float] = (QUICK, QUICK, QUICK)) -> dict[str, Interval]:
-        """What the nodes answer; each answer is exact by its error."""
+        """Returns the answers of the nodes; each is exact within its error."""
         return {
             f"node {number}": self.reading(ahead, error)
             for number, (ahead, error) in enumerate(zip(self.nodes, errors, strict=True))
         }
 
     def reading(self, ahead: float = 0.0, error: float = QUICK) -> Interval:
-        """What a node answers whose clock is ahead."""
+        """Returns the answer of a node whose clock is ahead."""
         machine = self.machine
         middle = round((machine.error - ahead) * 1e9) - machine.clock.offset
         return Interval(middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.since_boot())
 
     def set_clock(self, ahead: float) -> None:
-        """Has the store's clock be ahead from the start."""
+        """Sets how far the store's clock is ahead from the start."""
         self.machine.ahead = ahead
         self.machine.clock.accept(self.machine.clock.wall_offset())
 
@@ -60,12 +60,12 @@ def cluster() -> Cluster:
     [
         (0.0, [0.0, 0.0, 0.0], [QUICK] * 3, True, None),
         *((off, [0.0, 0.0, 0.0], [QUICK] * 3, False, f"{off:+.3f}") for off in (-3600.0, -0.5, 0.5, 3600.0)),
-        # Between 0.3 and 0.5 S health is red and everything is served.
+        # Between 0.3 and 0.5 S health is red and every request is served.
         *((off, [0.0, 0.0, 0.0], [QUICK] * 3, True, "") for off in (-0.49, -0.31, 0.31, 0.49)),
-        # The median decides: a single node's wrong clock is named and stops nobody; with the minority one refuses.
+        # The median decides: a single wrong node is named and stops nobody; with the minority the process refuses.
         (0.0, [0.0, 30.0, 0.0], [QUICK] * 3, True, "node 1"),
         (0.0, [30.0, 30.0, 0.0], [QUICK] * 3, False, "-30.000"),
-        # Offset and error count together; not one value that slow answers allow may be within S/2 if it is refused.
+        # Offset and error add up; a refused clock has no possible offset within S/2.
         (0.0, [0.0, 0.0, 0.0], [0.51] * 3, None, "give or take 0.51"),
         (0.0, [0.0, 0.0, 0.0], [0.49, 0.49, 0.51], True, None),
         (0.2, [0.0, 0.0, 0.0], [0.4] * 3, None, ""),
@@ -81,7 +81,7 @@ def test_the_first_check(
     *,
     sound: bool | None,
 ) -> None:
-    """From unknown to sound, to refusing, or neither (None), and what is said of it."""
+    """The first check leads from unknown to sound, to refusing, or to neither (None), and reports it."""
     cluster.set_clock(ahead)
     cluster.nodes = nodes
     assert cluster.check(errors) == bool(sound)
@@ -92,7 +92,7 @@ def test_the_first_check(
 
 
 def test_a_clock_that_is_set_right_is_served_with_again(cluster: Cluster) -> None:
-    """Refusing to sound: a check within S/2, at which the right wall clock is taken over."""
+    """From refusing to sound: after a check within S/2 the right wall clock is accepted, and requests are served."""
     cluster.set_clock(5.0)
     assert not cluster.check()
     cluster.machine.ahead = 0.0
@@ -102,7 +102,7 @@ def test_a_clock_that_is_set_right_is_served_with_again(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize(("missed", "counted"), [(3.0, 3.0), (0.05, 0.05), (-3.0, 0.0)])
 def test_what_a_standstill_took_counts_as_age(cluster: Cluster, missed: float, counted: float) -> None:
-    """Once the wall clock shows how long a machine stood still, all ages are that much higher."""
+    """When the wall clock shows how long a machine was suspended, all ages grow by that."""
     assert cluster.check()
     clock, before = cluster.machine.clock, cluster.machine.clock.boottime()
     cluster.nodes = [missed] * 3
@@ -115,7 +115,7 @@ def test_what_a_standstill_took_counts_as_age(cluster: Cluster, missed: float, c
 
 
 def test_no_check_for_long_makes_it_unknown(cluster: Cluster) -> None:
-    """Sound to unknown: after a pause of any kind a check comes before the next acknowledgement, and suffices."""
+    """From sound to unknown: after a pause one check comes before the next acknowledgement."""
     assert cluster.check()
     cluster.machine.advance(GAP)
     assert cluster.skew.sound()
@@ -129,7 +129,7 @@ def test_no_check_for_long_makes_it_unknown(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("step", [-3600.0, -0.2, 0.2, 3600.0])
 def test_a_step_of_the_wall_clock_makes_it_unknown(cluster: Cluster, step: float) -> None:
-    """Sound to unknown: the wall clock jumped; ids do not follow it, and a check settles who is right."""
+    """From sound to unknown: if the wall clock jumps, ids do not follow, and a check decides which clock is right."""
     assert cluster.check()
     cluster.machine.ahead = step
     assert not cluster.skew.sound()
@@ -140,7 +140,7 @@ def test_a_step_of_the_wall_clock_makes_it_unknown(cluster: Cluster, step: float
 
 
 def test_a_wrong_wall_clock_does_no_harm_to_a_running_process(cluster: Cluster) -> None:
-    """A process whose clock was right goes on by the boot time for as long as the wall clock is wrong, in red."""
+    """A process whose clock was right continues by the boot time while the wall clock is wrong, with red health."""
     assert cluster.check()
     cluster.machine.ahead = -7200.0
     for _ in range(100):
@@ -154,7 +154,7 @@ def test_a_wrong_wall_clock_does_no_harm_to_a_running_process(cluster: Cluster) 
 
 
 def test_a_wall_clock_that_jumps_during_a_check_is_judged_as_it_is(cluster: Cluster) -> None:
-    """What is taken over is the wall clock that the check concerns, not one that was set wrongly meanwhile."""
+    """The wall clock that a check concerns is accepted, not one that was set wrongly meanwhile."""
     assert cluster.check()
     readings = cluster.readings()
     cluster.machine.ahead = 3600.0
@@ -163,7 +163,7 @@ def test_a_wall_clock_that_jumps_during_a_check_is_judged_as_it_is(cluster: Clus
 
 
 def test_a_wall_clock_is_not_taken_over_by_a_rough_check(cluster: Cluster) -> None:
-    """Whether it agrees must be known to 0.1 S."""
+    """A wall clock is accepted only if its offset is known to 0.1 S."""
     cluster.set_clock(0.2)
     cluster.machine.ahead = 0.0
     assert cluster.check([0.2, 0.2, 0.2])
@@ -173,7 +173,7 @@ def test_a_wall_clock_is_not_taken_over_by_a_rough_check(cluster: Cluster) -> No
 
 
 def test_slow_answers_do_not_end_a_refusal(cluster: Cluster) -> None:
-    """A clock that was right is refused when the nodes move away, until answers show that it is right again."""
+    """When the nodes' clocks move away the clock is refused, until answers show that it is right again."""
     assert cluster.check()
     cluster.nodes = [0.6] * 3
     assert not cluster.check()
@@ -187,10 +187,10 @@ def test_slow_answers_do_not_end_a_refusal(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("errors", [[0.09], [0.2, QUICK]])
 def test_a_standstill_that_most_answers_hide_makes_it_off(cluster: Cluster, errors: list[float]) -> None:
-    """Two slow answers of five hid it at first: what was made since counts for nothing once the clock can be set."""
+    """A suspend hidden by two of five slow answers is found when the clock can be set: earlier ids do not count."""
     machine = cluster.machine
-    known = {f"node {number}": cluster.reading(error=0.8 if number < 2 else QUICK) for number in range(5)}
-    cluster.skew.note(known, there=5)
+    readings = {f"node {number}": cluster.reading(error=0.8 if number < 2 else QUICK) for number in range(5)}
+    cluster.skew.note(readings, there=5)
     assert cluster.skew.sound()
     minted = machine.clock.boottime()
     cluster.nodes, machine.ahead = [0.55] * 3, 0.55
@@ -203,7 +203,7 @@ def test_a_standstill_that_most_answers_hide_makes_it_off(cluster: Cluster, erro
 
 
 def test_what_was_known_is_of_use_to_a_slow_answer_but_does_not_replace_it(cluster: Cluster) -> None:
-    """Recent answers are intersected. One that could hide a jump beyond S/2 is no check of what came before it."""
+    """Recent answers are intersected. An answer that could hide a jump beyond S/2 does not check earlier ids."""
     assert cluster.check()
     began = cluster.machine.clock.boottime()
     cluster.machine.advance(1.0)
@@ -215,7 +215,7 @@ def test_what_was_known_is_of_use_to_a_slow_answer_but_does_not_replace_it(clust
 
 
 def one_sided(cluster: Cluster, ahead: float, *, there: float = 0.0, back: float = 0.0) -> Interval:
-    """What a node answers after slow ways."""
+    """Returns the answer of a node after slow ways."""
     low, high, at = cluster.reading(ahead)
     return Interval(low - round(there * 1e9), high + round(back * 1e9), at)
 
@@ -224,7 +224,7 @@ def one_sided(cluster: Cluster, ahead: float, *, there: float = 0.0, back: float
 def test_only_the_way_to_the_nodes_hides_that_we_were_behind(
     cluster: Cluster, there: float, back: float, *, counts: bool
 ) -> None:
-    """The low end of an answer needs a quick question; how far we are ahead is known from before."""
+    """A clock that is behind needs an answer to a quick request; how far it is ahead is known from before."""
     for _ in range(2):
         assert cluster.check()
         cluster.machine.advance(0.25)
@@ -237,7 +237,7 @@ def test_only_the_way_to_the_nodes_hides_that_we_were_behind(
 
 
 def test_what_was_known_does_not_hide_a_standstill(cluster: Cluster) -> None:
-    """Answers that come back slowly meet what was known; what they show alone counts, in rounds and in light checks."""
+    """Slow answers meet the known interval, but count alone for suspends, in rounds and in light checks."""
     for _ in range(2):
         assert cluster.check()
         cluster.machine.advance(0.25)
@@ -249,7 +249,7 @@ def test_what_was_known_does_not_hide_a_standstill(cluster: Cluster) -> None:
 
 
 def test_two_standstills_count_together(cluster: Cluster) -> None:
-    """A light check counts from the last round, not from another light check that could not rule one out."""
+    """Two suspends add up: a light check counts from the last round, not from an inconclusive light check."""
     for _ in range(2):
         cluster.skew.note(cluster.readings() | {"node 0": one_sided(cluster, 0.0, there=0.4)}, there=3)
     assert cluster.skew.agrees("node 0", cluster.reading(0.3))
@@ -257,7 +257,7 @@ def test_two_standstills_count_together(cluster: Cluster) -> None:
 
 
 def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Cluster) -> None:
-    """What was made before it counts only if the clock as it was then was right; what was made after it counts."""
+    """After a suspend earlier ids count only if the clock as it was then was right; later ids count."""
     cluster.set_clock(-0.45)
     assert cluster.check()
     minted = cluster.machine.clock.boottime()
@@ -273,7 +273,7 @@ def test_an_accepted_wall_clock_does_not_make_up_for_a_standstill(cluster: Clust
 
 
 def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Cluster) -> None:
-    """One node may have been read before a standstill in a round, and another one after it."""
+    """A light check does not use answers of the last round, since one node may have been read before the suspend."""
     answers = cluster.readings() | {"node 2": one_sided(cluster, 0.7, there=0.7, back=0.1)}
     cluster.skew.note(answers, there=3)
     assert cluster.skew.sound()
@@ -283,7 +283,7 @@ def test_a_light_check_needs_what_was_known_before_the_last_round(cluster: Clust
 
 
 def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) -> None:
-    """Also if one of them is all that has answered whose clock is right: it may be on this machine."""
+    """A light check needs two nodes if there are two, as one may be on this machine."""
     assert cluster.check()
     readings = cluster.readings()
     cluster.skew.note({"node 0": readings["node 0"], "node 1": cluster.reading(3.0)}, there=3)
@@ -293,7 +293,7 @@ def test_a_light_check_needs_two_witnesses_if_there_are_two(cluster: Cluster) ->
 
 
 def test_the_error_grows_with_age(cluster: Cluster) -> None:
-    """A millisecond a second: what was nearly too much is too much some seconds later, or when S has changed."""
+    """The error grows by a millisecond a second, so a clock near the limit is off seconds later, or with another S."""
     cluster.set_clock(0.495)
     assert cluster.check()
     cluster.machine.advance(3.0)
@@ -308,7 +308,7 @@ def test_the_error_grows_with_age(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("jump", [-0.01, 0.01])
 def test_a_jump_replaces_what_was_known(cluster: Cluster, jump: float) -> None:
-    """An interval that misses what was known replaces it, and what was made before the check is not vouched for."""
+    """An answer that contradicts the known interval replaces it, and earlier ids are not confirmed."""
     assert cluster.check()
     cluster.machine.advance(1.0)
     minted = cluster.machine.clock.boottime()
@@ -332,7 +332,7 @@ def test_a_jump_replaces_what_was_known(cluster: Cluster, jump: float) -> None:
     )
 )
 def test_who_is_sound_is_near_the_median(steps: list[tuple[float, float, list[float], list[float]]]) -> None:
-    """Whatever the clocks do: a check that was good leaves the clock within S/2 of the nodes' median."""
+    """After a good check the clock is within S/2 of the nodes' median, whatever the clocks do."""
     cluster = Cluster()
     for seconds, ahead, nodes, errors in steps:
         cluster.machine.advance(seconds)

@@ -1,4 +1,4 @@
-"""In no history of clocks, standstills and slow answers is an id acknowledged or a horizon chosen that G1 forbids."""
+"""In no history of clocks, suspends and slow answers is an id acknowledged or a horizon chosen that G1 forbids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.cassandra.clocks.clock_histories import draw, play, violations
 
 FEW, MANY, PARTS = 400, 100_000, 20
 ENOUGH = 2000
-"""Histories of ``make test`` and of ``make slow``, and the number of tests that the latter are divided into."""
+"""Histories of ``make test`` and of ``make slow``, and the number of tests that share the latter."""
 NOTHING_WRONG: dict[str, Any] = {"standstills": (), "walls": (), "sets": (), "wall": 0.0, "wrong": -1, "shared": -1}
 
 
@@ -29,7 +29,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_histories() -> None:
-    """Neither a standstill nor slow answers of any kind hide that the clock is off by more than S/2."""
+    """Neither a suspend nor slow answers hide that the clock is off by more than S/2."""
     assert violations(range(FEW)) == {}
 
 
@@ -42,7 +42,7 @@ def test_many_histories(part: int) -> None:
 
 
 def test_histories_are_what_they_should_be() -> None:
-    """Writes are acknowledged and refused, and clocks are found right and off."""
+    """In the histories writes are acknowledged and refused, and clocks are found right and off."""
     outcomes = [play(draw(seed)) for seed in range(40)]
     assert sum(one.acknowledged for one in outcomes) > 20
     assert sum(one.refused for one in outcomes) > 20
@@ -53,7 +53,7 @@ def test_histories_are_what_they_should_be() -> None:
 
 
 def test_slow_and_honest_nodes_are_served_beside() -> None:
-    """However slow the answers are: a right clock is never found off, and nearly all writes are acknowledged."""
+    """With slow answers a right clock is never found off, and nearly all writes are acknowledged."""
     outcomes = [play(dataclasses.replace(draw(seed), **NOTHING_WRONG)) for seed in range(100)]
     assert sum(one.refusals for one in outcomes) == 0
     acknowledged, refused = sum(one.acknowledged for one in outcomes), sum(one.refused for one in outcomes)
@@ -61,27 +61,27 @@ def test_slow_and_honest_nodes_are_served_beside() -> None:
 
 
 def by_what_is_known(check: ClockCheck, median: Interval, *, before: bool = True) -> float:
-    """Goes by known intervals, as if they said something of what came after them."""
+    """Uses old intervals for ids made after them."""
     return REAL_BEHIND(check, check._median or median, before=before)
 
 
 def no_standstill(_answer: Interval, _known: Interval) -> int:
-    """Takes an answer that meets what was known to show that the machine did not stand still."""
+    """Takes an answer that meets the known interval as proof that the machine was not suspended."""
     return 0
 
 
 def from_the_low_end(answer: Interval, known: Interval) -> int:
-    """Takes the least standstill for the longest."""
+    """Uses the shortest possible suspend for the longest."""
     return known.at_time(answer.at).low - answer.low
 
 
 def any_round(check: ClockCheck, since: float = -math.inf) -> bool:
-    """Is content with a round from before the write."""
+    """Accepts a round from before the write."""
     return REAL_SOUND(check)
 
 
 def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
-    """Goes by the answer of a single node."""
+    """Uses the answer of a single node."""
     REAL_NOTE(check, answers, began, 1)
 
 
@@ -92,7 +92,7 @@ def accepting_first(check: ClockCheck, answers: Mapping[str, Interval], *others:
 
 
 def vouching(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -> None:  # noqa: ANN401
-    """Vouches for what was made before the clock was found off."""
+    """Confirms ids made before the clock was found off."""
     before = check.wrong_until
     REAL_CONCLUDE(check, answers, *others)
     check.wrong_until = before
@@ -111,12 +111,12 @@ MUTATIONS: dict[str, tuple[int, Callable[[], AbstractContextManager[None]]]] = {
     "no wall clock before a check": (53760, partial(replace, ClockCheck._conclude, accepting_first)),
     "no vouch for a clock that was off": (862, partial(replace, ClockCheck._conclude, vouching)),
 }
-"""A mechanism, the seed that shows that it is needed, and what takes it out."""
+"""A mechanism, the seed whose history needs it, and what removes it."""
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of them the clock of some history is off by more than S/2."""
+    """Without any one mechanism the clock of some history is off by more than S/2."""
     seed, without = MUTATIONS[name]
     with without():
         assert any(violations([one]) for one in [seed, *range(ENOUGH)])

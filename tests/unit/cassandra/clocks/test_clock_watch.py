@@ -1,4 +1,4 @@
-"""Whom the clock is compared with, and when: rounds, and what confirms an answer to a write."""
+"""Which nodes the clock is compared with, and when: rounds, and checks that confirm an acknowledgement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOWN = StoreUnavailable("down")
 
 
 class Watched:
-    """A process that compares its clock with the nodes', when a test says so."""
+    """A process that compares its clock with the nodes' when the test says so."""
 
     def __init__(self) -> None:
         self.driver = CalmDriver()
@@ -34,14 +34,14 @@ class Watched:
         self.told: list[Any] = []
 
     def silence(self, numbers: Iterable[int], *, light: bool = False) -> None:
-        """Has some nodes not answer, or not answer light checks alone."""
+        """Stops some nodes from answering at all, or from answering light checks."""
         silent = {self.nodes[number].address for number in numbers}
         self.driver.fail = lambda request: (
             DOWN if request.host in silent and (isinstance(request, Encoded) or not light) else None
         )
 
     def confirm(self) -> StoreUnavailable | None:
-        """Confirms an answer that has just come; returns what was told."""
+        """Confirms an answer that has just arrived; returns the result."""
         self.told.clear()
         self.driver.sent.clear()
         self.watch.confirm_soon(self.told.append)
@@ -51,29 +51,27 @@ class Watched:
         return error
 
     def check(self) -> bool:
-        """Compares the clock; returns whether it is sound."""
         return self.driver.ended(self.watch.check())
 
     def check_again(self) -> None:
-        """Compares the clock once more: a light check goes by what was known before the last round."""
+        """Compares the clock again, as a light check uses the answers before the last round."""
         assert self.check()
         self.driver.sent.clear()
 
     @property
     def asked(self) -> list[int]:
-        """The numbers of the nodes that were asked."""
         addresses = [node.address for node in self.nodes]
         return [addresses.index(str(request.host)) for request in self.driver.sent]
 
 
 @pytest.fixture
 def watched() -> Watched:
-    """A process whose clock is right, and has been compared."""
-    found = Watched()
-    assert found.check()
-    assert sorted(found.asked) == [0, 1, 2]
-    found.driver.sent.clear()
-    return found
+    """A process whose clock is right, and was compared."""
+    opened = Watched()
+    assert opened.check()
+    assert sorted(opened.asked) == [0, 1, 2]
+    opened.driver.sent.clear()
+    return opened
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def watched() -> Watched:
     ],
 )
 def test_half_of_the_nodes_must_answer(centres: str, silent: set[int], *, is_enough: bool) -> None:
-    """The only one that answers may be this very machine; those of a data centre that is cut off do not count."""
+    """Half of the nodes must answer: a single one may be this machine; those of a cut-off centre do not count."""
     watched = Watched()
     watched.nodes[:] = [Node(number, 0.0) for number in range(1, len(centres) + 1)]
     watched.driver.centres = [*centres]
@@ -102,7 +100,7 @@ def test_half_of_the_nodes_must_answer(centres: str, silent: set[int], *, is_eno
 
 @pytest.mark.parametrize("silent", [[], [1], [1, 2]])
 def test_a_node_of_the_same_machine_confirms_nothing(watched: Watched, silent: list[int]) -> None:
-    """It stood still as the process did; while no other node answers, what was known of them says nothing."""
+    """A node on the same machine was suspended with the process, so it confirms nothing while no other node answers."""
     minted = watched.clock.boottime()
     watched.nodes[1].offset = watched.nodes[2].offset = 3.0
     watched.silence(silent, light=len(silent) < 2)
@@ -112,8 +110,8 @@ def test_a_node_of_the_same_machine_confirms_nothing(watched: Watched, silent: l
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number: int) -> None:
-    """Writes are acknowledged by the others; while a clock is slewed most writes do not even have all be asked."""
-    asked = 0
+    """While one node's clock is set or slewed, writes are acknowledged by the others, mostly without a round of all."""
+    requests = 0
     for turn in range(60):
         minted = watched.clock.boottime()
         watched.driver.advance(0.1)
@@ -122,8 +120,8 @@ def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number
             assert watched.check()
         assert watched.confirm() is None
         assert watched.watch.timed_correctly_since(minted)
-        asked += len(watched.asked)
-    assert asked < 60 * 2 + 10 * 3
+        requests += len(watched.asked)
+    assert requests < 60 * 2 + 10 * 3
     minted = watched.clock.boottime()
     watched.nodes[number].offset = 30.0
     assert watched.confirm() is None
@@ -131,7 +129,7 @@ def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number
 
 
 def test_answers_of_one_turn_share_a_check(watched: Watched) -> None:
-    """However many there are, two nodes are asked, when all of them have come."""
+    """For any number of answers in a turn of the loop two nodes are asked, when all answers have arrived."""
     watched.check_again()
     with watched.driver.loop.turn():
         for _ in range(3):
@@ -142,7 +140,7 @@ def test_answers_of_one_turn_share_a_check(watched: Watched) -> None:
 
 
 def test_an_answer_that_comes_after_a_check_began_is_not_served_by_it(watched: Watched) -> None:
-    """It has a check of its own, which does not wait for the end of the one before."""
+    """An answer that arrives after a check began has its own check, which does not wait for the other."""
     watched.check_again()
     driver, told = watched.driver, watched.told
     driver.held = True
@@ -162,14 +160,14 @@ def _tell(told: list[Any], number: int, error: StoreUnavailable | None) -> None:
 
 
 def test_the_time_is_read_from_the_bytes_of_the_answer() -> None:
-    """An answer without a description of its columns: kind, flags, two numbers, and a UUID behind its length."""
+    """The time is read from an answer without column descriptions: kind, flags, two numbers, a UUID with its length."""
     now = ids.EPOCH_TICKS + 7
     first, middle, last = now & 0xFFFFFFFF, now >> 32 & 0xFFFF, now >> 48 | 0x1000
     assert decode_time(struct.pack(">iiiiiIHH8x", 2, 4, 1, 1, 16, first, middle, last)) == [(now,)]
 
 
 def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> None:
-    """Callers that may wait share a round that began after their answers; without one they are refused."""
+    """Callers that may wait share a round that began after their answers; without a round they are refused."""
     began = watched.clock.boottime()
     watched.check()
     watched.driver.ended(watched.watch.confirm(began))

@@ -1,4 +1,4 @@
-"""New ids, and the timestamps of writes."""
+"""Tests of new ids and of timestamps of writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ moves = st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 2000)), min_size=1, 
 
 @given(moves, st.integers(ids.LOW_MIN, ids.LOW_MAX))
 def test_ids_ascend_whatever_the_clock_does(steps: list[tuple[float, int]], low: int) -> None:
-    """No id is made twice and none lies below an earlier one or the clock, also when the clock is set back."""
+    """No id is made twice or is below an earlier one or the clock, also when the clock is set back."""
     machine = Machine()
     generator = IdGenerator(machine.clock, low)
     last = 0
@@ -36,7 +36,7 @@ def test_ids_ascend_whatever_the_clock_does(steps: list[tuple[float, int]], low:
 
 
 def test_ids_of_threads_are_apart() -> None:
-    """Threads that make ids at once get ranges that do not overlap."""
+    """Threads that make ids simultaneously get ranges that do not overlap."""
     generator = IdGenerator(Machine().clock)
     made: list[int] = []
     threads = [
@@ -53,7 +53,7 @@ def test_ids_of_threads_are_apart() -> None:
 
 @given(st.integers(-10 * SECOND, SECOND), st.integers(ids.LOW_MIN, ids.LOW_MAX), st.integers(1, 100))
 def test_ids_are_above_the_one_named(away: int, low: int, count: int) -> None:
-    """Ids that are to follow another do, at any distance that is admitted, and later ones follow these."""
+    """Ids that are to follow another do, at any allowed distance, and later ones follow these."""
     machine = Machine()
     generator = IdGenerator(machine.clock, 0)
     after = machine.clock.now() + away, low
@@ -64,7 +64,7 @@ def test_ids_are_above_the_one_named(away: int, low: int, count: int) -> None:
 
 
 def test_ids_too_far_ahead_are_refused() -> None:
-    """Nobody can push ids more than a second ahead of the clock, unless one was made there before."""
+    """Nobody can push ids more than a second ahead of the clock, unless one was already made there."""
     machine = Machine()
     generator = IdGenerator(machine.clock)
     far = machine.clock.now() + SECOND + 1
@@ -80,16 +80,16 @@ def test_ids_too_far_ahead_are_refused() -> None:
 
 @given(st.lists(st.sampled_from([0.5, 1.0, 86400.0]), max_size=30))
 def test_delayed_messages_are_due_after_their_delay(delays: list[float]) -> None:
-    """Each delayed message of a call has an id of its own at its due time; those of one delay keep their order."""
+    """Each delayed message of a call has its own id at its due time; those of one delay keep their order."""
     made = Delayed(1000 * SECOND, 0)
-    found: dict[float, list[Position]] = {}
+    by_delay: dict[float, list[Position]] = {}
     for delay in delays:
-        found.setdefault(delay, []).append(made.generate(delay))
-    for delay, positions in found.items():
+        by_delay.setdefault(delay, []).append(made.generate(delay))
+    for delay, positions in by_delay.items():
         due = round((1000 + delay) * SECOND)
         assert [ticks for ticks, _ in positions] == [due + number for number in range(len(positions))]
         assert positions == sorted(positions)
-    assert len({position for positions in found.values() for position in positions}) == len(delays)
+    assert len({position for positions in by_delay.values() for position in positions}) == len(delays)
 
 
 def test_processes_and_calls_differ() -> None:
@@ -104,28 +104,28 @@ def test_processes_and_calls_differ() -> None:
 
 
 def test_delayed_messages_are_above_what_was_read() -> None:
-    """A delay too short to matter does not put a message below a position that a reader has passed."""
+    """A message with a tiny delay is not below a position that a reader has passed."""
     assert Delayed(100, 500).generate(0.000_001) >= (500, ids.LOW_MIN)
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.floats(-100, 100)), min_size=1, max_size=20))
 def test_stamps_ascend(steps: list[tuple[float, float]]) -> None:
-    """Of two writes by id of one process the later has the higher timestamp, whatever ids they are for."""
+    """The later of two writes by id of one process has the higher timestamp, whatever their ids."""
     machine = Machine()
     stamps = Stamps(machine.clock, lambda: 1.0)
     last = 0
     for seconds, away in steps:
         machine.advance(seconds)
-        found = stamps.above(machine.clock.now() + round(away * SECOND))
-        assert found > last
-        last = found
+        stamp = stamps.above(machine.clock.now() + round(away * SECOND))
+        assert stamp > last
+        last = stamp
 
 
 @given(st.floats(0.01, 10), st.floats(-1, 1), st.integers(0, 5000), st.sampled_from([None, 1.0, 0.5]))
 def test_a_delete_takes_effect_on_what_any_process_minted(
     difference: float, apart: float, count: int, pushed: float | None
 ) -> None:
-    """A delete's timestamp is not below that of the write, though the writer's clock and its ids may be ahead."""
+    """A delete's timestamp is not below that of the write, even if the writer's clock and its ids are ahead."""
     writer, deleter = Machine(), Machine()
     deleter.advance(apart * difference)
     generator = IdGenerator(writer.clock)
@@ -136,7 +136,7 @@ def test_a_delete_takes_effect_on_what_any_process_minted(
 
 @given(st.floats(0.01, 10), st.floats(-1, 1), st.floats(1, 100))
 def test_a_delete_takes_effect_on_what_any_process_delayed(difference: float, apart: float, delay: float) -> None:
-    """A delayed message is written with its process's time; a delete of its id is above that."""
+    """A delayed message is written with its process's time; a delete of its id has a higher timestamp."""
     writer, deleter = Machine(), Machine()
     deleter.advance(apart * difference)
     now = writer.clock.now()
@@ -145,7 +145,7 @@ def test_a_delete_takes_effect_on_what_any_process_delayed(difference: float, ap
 
 
 def test_nobody_stamps_writes_far_ahead() -> None:
-    """A write at an id of the far future is stamped near the clock, so that later writes there take effect."""
+    """A write at an id in the far future has a timestamp near the clock, so that later writes there take effect."""
     machine = Machine()
     stamps = Stamps(machine.clock, lambda: 1.0)
     assert stamps.above(ids.TICKS_MAX) <= stamp_of(machine.clock.now() + 3 * SECOND)
@@ -158,5 +158,5 @@ def test_an_undo_write_is_not_below_what_it_undoes(now: int, ticks: int) -> None
 
 
 def test_stamps_are_microseconds_since_1970() -> None:
-    """Timestamps are of the kind that Cassandra's own are."""
+    """Timestamps are microseconds since 1970, like Cassandra's own."""
     assert stamp_of(ids.seconds_to_ticks(1_750_000_000.0)) == 1_750_000_000_000_000

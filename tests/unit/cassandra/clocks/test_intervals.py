@@ -1,4 +1,4 @@
-"""What is known of the difference of two clocks stays true, and a jump beyond what is known shows."""
+"""The known difference of two clocks stays true, and a jump beyond it is detected."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SECOND = 1000 * MILLISECOND
 
 
 class Exchange(NamedTuple):
-    """A question to a coordinator and its answer.
+    """A request to a coordinator and its answer.
 
     Attributes:
         pause: Nanoseconds before it.
-        there, back: How long each way takes.
+        there, back: Nanoseconds of each way.
         drift: How the difference of the clocks moves meanwhile: nanoseconds in DRIFT.
-        early: How much less the coordinator tells than it is: it counts milliseconds.
+        early: Nanoseconds by which the coordinator's answer is too low, since it counts milliseconds.
     """
 
     pause: int
@@ -44,7 +44,7 @@ class Clocks:
     """Our time since boot, and a coordinator's clock.
 
     Args:
-        difference: How much ours is ahead.
+        difference: Nanoseconds by which ours is ahead.
     """
 
     def __init__(self, difference: int) -> None:
@@ -52,12 +52,10 @@ class Clocks:
         self.difference = difference
 
     def advance(self, duration: int, drift: float) -> None:
-        """Lets time pass."""
         self.now += duration
         self.difference += int(duration * drift / DRIFT)
 
     def ask(self, exchange: Exchange) -> Interval:
-        """Asks for the coordinator's time."""
         self.advance(exchange.pause, exchange.drift)
         sent = self.now
         self.advance(exchange.there, exchange.drift)
@@ -66,24 +64,24 @@ class Clocks:
         return measured(sent, self.now, theirs)
 
     def holds(self, known: Interval) -> bool:
-        """Returns whether the true difference is inside."""
+        """Returns whether the true difference is inside the interval."""
         low, high, _ = known.at_time(self.now)
         return low <= self.difference <= high
 
 
 @given(st.integers(-SECOND, SECOND), EXCHANGES, st.lists(EXCHANGES, max_size=20))
 def test_the_truth_stays_inside(difference: int, first: Exchange, exchanges: list[Exchange]) -> None:
-    """While no clock jumps and drift is within its bound, all answers meet, and their intersection holds."""
+    """While no clock jumps and drift is within its bound, all answers meet, and their intersection has the truth."""
     clocks = Clocks(difference)
-    known = clocks.ask(first)
-    assert clocks.holds(known)
+    interval = clocks.ask(first)
+    assert clocks.holds(interval)
     for exchange in exchanges:
         answer = clocks.ask(exchange)
-        assert known.meets(answer)
-        assert answer.meets(known)
-        known = known.and_also(answer)
-        assert clocks.holds(known)
-        assert known.error <= answer.at_time(known.at).error
+        assert interval.meets(answer)
+        assert answer.meets(interval)
+        interval = interval.and_also(answer)
+        assert clocks.holds(interval)
+        assert interval.error <= answer.at_time(interval.at).error
 
 
 @given(
@@ -96,15 +94,15 @@ def test_the_truth_stays_inside(difference: int, first: Exchange, exchanges: lis
 def test_a_jump_beyond_the_errors_shows(
     difference: int, exchanges: list[Exchange], last: Exchange, sign: int, more: int
 ) -> None:
-    """A jump that is larger than both intervals together misses what was known, in either direction."""
+    """A jump that is larger than both intervals together misses the known interval, in either direction."""
     clocks = Clocks(difference)
-    known = clocks.ask(exchanges[0])
+    interval = clocks.ask(exchanges[0])
     for exchange in exchanges[1:]:
-        known = known.and_also(clocks.ask(exchange))
+        interval = interval.and_also(clocks.ask(exchange))
     drift = -(-(last.pause + last.there + last.back) // DRIFT) + 2
     answer_width = 2 * RESOLUTION + last.there + last.back
-    clocks.difference += sign * (known.high - known.low + answer_width + 2 * drift + more)
-    assert not known.meets(clocks.ask(last))
+    clocks.difference += sign * (interval.high - interval.low + answer_width + 2 * drift + more)
+    assert not interval.meets(clocks.ask(last))
 
 
 @given(
@@ -115,36 +113,36 @@ def test_a_jump_beyond_the_errors_shows(
 def test_no_standstill_is_longer_than_an_answer_says(
     difference: int, exchanges: list[tuple[Exchange, int]], first: int
 ) -> None:
-    """The high end of what was known, whatever stood still since, and the low end of a new answer bound standstills."""
+    """The high end of the known interval and the low end of a new answer bound how long a suspend may have been."""
     clocks = Clocks(difference)
-    known, stood = None, 0
+    interval, stood = None, 0
     for number, (exchange, standstill) in enumerate(exchanges):
         clocks.difference -= standstill
         stood += standstill
         answer = clocks.ask(exchange)
-        if known is not None:
-            assert stood <= answer.standstill_since(known)
+        if interval is not None:
+            assert stood <= answer.standstill_since(interval)
         if number <= first:
-            known, stood = answer if known is None or not known.meets(answer) else known.and_also(answer), 0
+            interval, stood = answer if interval is None or not interval.meets(answer) else interval.and_also(answer), 0
 
 
 @given(st.lists(st.tuples(st.integers(-SECOND, SECOND), EXCHANGES), min_size=1, max_size=7))
 def test_the_median_is_inside(several: list[tuple[int, Exchange]]) -> None:
-    """The medians of the lows and of the highs hold the difference to the middle clock, of an even number to both."""
+    """The medians of the lows and the highs contain the difference to the middle clock, or to both of them."""
     nodes = [Clocks(difference) for difference, _ in several]
     now = max(exchange.pause + exchange.there + exchange.back for _, exchange in several) + 1000 * SECOND
-    known = [node.ask(exchange) for node, (_, exchange) in zip(nodes, several, strict=True)]
+    intervals = [node.ask(exchange) for node, (_, exchange) in zip(nodes, several, strict=True)]
     for node in nodes:
         node.advance(now - node.now, 0.0)
-    low, high, _ = median_of(known, now)
+    low, high, _ = median_of(intervals, now)
     differences = sorted(node.difference for node in nodes)
     assert low <= differences[(len(nodes) - 1) // 2]
     assert differences[len(nodes) // 2] <= high
 
 
 def test_of_an_even_number_those_that_are_further_apart_count() -> None:
-    """The mean of two clocks that are off by as much in both directions is no clock to go by."""
-    known = [Interval(-9, -7, 0), Interval(5, 6, 0)]
-    assert median_of(known, 0) == Interval(-9, 6, 0)
-    assert median_of([*known, Interval(0, 1, 0)], 0) == Interval(0, 1, 0)
-    assert median_of([*known, Interval(0, 1, 0), Interval(2, 3, 0)], 0) == Interval(0, 3, 0)
+    """The mean of two clocks that are off by the same amount in both directions is not used."""
+    intervals = [Interval(-9, -7, 0), Interval(5, 6, 0)]
+    assert median_of(intervals, 0) == Interval(-9, 6, 0)
+    assert median_of([*intervals, Interval(0, 1, 0)], 0) == Interval(0, 1, 0)
+    assert median_of([*intervals, Interval(0, 1, 0), Interval(2, 3, 0)], 0) == Interval(0, 3, 0)

@@ -1,1 +1,1 @@
-"""The client for an event loop, without a node."""
+"""Tests of the client for an event loop, without a node."""

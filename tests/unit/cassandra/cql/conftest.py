@@ -1,4 +1,4 @@
-"""A client and nodes of which tests say what they answer."""
+"""A client, and nodes whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.unit.cassandra.cql.scripted_node import Scene
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The client is for asyncio."""
     return "asyncio"
 
 

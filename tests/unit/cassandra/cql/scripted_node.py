@@ -1,4 +1,4 @@
-"""Nodes that speak the native protocol over transports in memory, and answer what a test tells them to."""
+"""Nodes that speak the native protocol over in-memory transports, with answers that the test decides."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Wire(asyncio.Transport):
     """One connection, as its node sees it.
 
     Attributes:
-        asked: Requests that have no answer yet: stream, opcode and body.
+        asked: Unanswered requests: stream, opcode and body.
         writes: How often the client has written.
-        is_open: Neither side has ended it.
+        is_open: Whether neither side has ended it.
     """
 
     def __init__(self, node: ScriptedNode, client: Any) -> None:  # noqa: ANN401 - the client's protocol
@@ -57,7 +57,7 @@ class Wire(asyncio.Transport):
         self._unread = bytearray()
 
     def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
-        """Takes requests from the client, perhaps."""
+        """Receives bytes from the client, and reads requests from them."""
         if not self.is_open:
             return
         self.writes += 1
@@ -66,12 +66,11 @@ class Wire(asyncio.Transport):
             self.node.take(self, stream, opcode, body)
 
     def answer(self, body: bytes = ROW, opcode: int = protocol.RESULT, *, at: int = 0) -> None:
-        """Answers a request, the oldest one by default."""
+        """Answers a request, by default the oldest one."""
         stream, _, _ = self.asked.pop(at)
         self.send(frame(stream, opcode, body))
 
     def send(self, data: bytes) -> None:
-        """Sends bytes."""
         if self.is_open:
             self.client.data_received(data)
 
@@ -90,9 +89,9 @@ class ScriptedNode:
     """A node.
 
     Attributes:
-        password: What it requires; None lets everybody in.
-        breaks_at: The connection breaks at this message of the handshake; None: never.
-        is_silent: It answers nothing, not even what it answers by itself otherwise.
+        password: The required password; None admits every client.
+        breaks_at: The handshake message at which the connection breaks, or None.
+        is_silent: Whether it does not answer anything.
         wires: All connections that were made to it.
         prepared: Statements that it was asked to prepare.
     """
@@ -109,20 +108,18 @@ class ScriptedNode:
 
     @property
     def wire(self) -> Wire:
-        """The connection that was made last."""
         return self.wires[-1]
 
     async def is_connected_again(self, wire: Wire) -> None:
-        """Waits until another connection has taken the place of this one."""
+        """Waits until another connection replaces this one."""
         await until_async(lambda: self.wire is not wire)
 
     @property
     def waiting(self) -> int:
-        """How many requests have no answer."""
         return sum(len(wire.asked) for wire in self.wires if wire.is_open)
 
     def take(self, wire: Wire, stream: int, opcode: int, body: bytes) -> None:
-        """Answers messages of a session, and keeps requests for the test to answer."""
+        """Answers messages of the handshake, and keeps requests for the test."""
         self.messages.append(opcode)
         if opcode == self.breaks_at:
             wire.abort()
@@ -146,11 +143,11 @@ class ScriptedNode:
 
 
 class Scene:
-    """Nodes, a client, and what becomes of its requests.
+    """Nodes, a client, and the results of its requests.
 
     Attributes:
         now: The client's clock.
-        fallbacks: How many nodes had each request that went through the driver.
+        fallbacks: Number of nodes tried by each request that went through the driver.
         ended: Rows and error of each request, in the order in which they ended.
     """
 
@@ -185,7 +182,7 @@ class Scene:
         return node.wire, client
 
     def new_cluster(self, nodes: Iterable[ScriptedNode]) -> Any:  # noqa: ANN401 - what the client uses of the driver's
-        """What the driver knows of nodes, of which each has all rows."""
+        """Makes the driver's metadata of nodes that each have all rows."""
 
         def hosts() -> list[Any]:
             return [
@@ -195,21 +192,20 @@ class Scene:
                     datacenter=self.dcs.get(node.address, "dc"),
                     is_up=True,
                 )
-                for node in known
+                for node in nodes_now
             ]
 
-        known = list(nodes)
+        nodes_now = list(nodes)
         metadata = SimpleNamespace(all_hosts=hosts, get_replicas=lambda *_: hosts(), token_map=_token_map(hosts))
-        return SimpleNamespace(metadata=metadata, auth_provider=self.auth, ssl_context=None, known=known)
+        return SimpleNamespace(metadata=metadata, auth_provider=self.auth, ssl_context=None, known=nodes_now)
 
     def change_nodes(self, nodes: list[ScriptedNode]) -> None:
-        """The driver learns of other nodes, and its thread tells the client."""
+        """Replaces the nodes in the driver's metadata, whose thread notifies the client."""
         self.cluster.known[:] = self.nodes = nodes
         self.cluster.metadata.token_map = _token_map(self.cluster.metadata.all_hosts)
         self.client.follow(self.cluster)
 
     async def connected(self) -> None:
-        """Waits until the client is connected to all nodes."""
         await until_async(lambda: all(self.client.is_up(node.address) for node in self.nodes))
 
     def send(
@@ -223,8 +219,6 @@ class Scene:
         decodes: bool = True,
         done: Done | None = None,
     ) -> FastRequest:
-        """Sends a request."""
-
         def driver_fallback(tell: Done, attempts: int, _left: float) -> None:
             self.fallbacks.append(attempts)
             tell([("driver",)], None)
@@ -259,23 +253,22 @@ class Scene:
         return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.asked]
 
     async def has_ended(self, count: int = 1) -> None:
-        """Waits until ``count`` requests have ended."""
         await until_async(lambda: len(self.ended) >= count)
 
     @property
     def has_timer(self) -> bool:
-        """The client will see to timeouts."""
+        """Returns whether the client has a timer for timeouts."""
         timer = self.client._timer
         return timer is not None and not timer.cancelled()
 
     @property
     def outcomes(self) -> list[str | None]:
-        """The outcome of each request that has ended; None of those that did not fail."""
+        """The outcome of each ended request, or None if it succeeded."""
         return [None if error is None else error.outcome for _, error in self.ended]
 
 
 def _token_map(hosts: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - what the client uses of the driver's
-    """What the driver has computed: each node has all rows."""
+    """Makes the driver's token map, in which each node has all rows."""
     return SimpleNamespace(
         tokens_to_hosts_by_ks={"k": object()},
         token_class=SimpleNamespace(from_key=bytes),

@@ -1,4 +1,4 @@
-"""A driver and its loop: what goes over the client, and what becomes of it when the loop changes."""
+"""A driver and its adopted loop: which requests go over the client, and what happens when the loop changes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ CONDITIONAL = Request(CHANGE, (b"a", b"b"), "QUORUM", "SERIAL", further=[(CHANGE
 
 
 class Adopted:
-    """A driver that is connected and has adopted the loop, whose client is that of a scene."""
+    """A connected driver that has adopted the loop, with the client of a scene."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.deadline = Deadline(math.inf)
         self.ended: list[tuple[Rows | None, StoreUnavailable | None, int]] = []
         self.asked_in: list[tuple[str, int]] = []
-        """What the session was asked for, and in which thread."""
+        """Requests to the session, and their threads."""
         driver = self.driver = object.__new__(Driver)
         driver.target, driver._options = DataCentreTarget(("10.0.0.1",), "k"), CassandraOptions()
         driver._deadline, driver.requests, driver._usable, driver._problem = self.deadline, 0, True, "away"
@@ -60,11 +60,9 @@ class Adopted:
         driver.loop._enter = driver._enter_loop
 
     def send(self, request: Request | Encoded) -> None:
-        """Sends a request from this thread."""
         self.driver.send(request, lambda rows, error: self.ended.append((rows, error, threading.get_ident())))
 
     def prepare(self, cql: str) -> PreparedStatement:
-        """Prepares a statement, as a session does."""
         self.asked_in.append(("prepare", threading.get_ident()))
         return PreparedStatement([COLUMN], b"late", None, cql, "k", 4, [], None)
 
@@ -88,7 +86,7 @@ def adopted(scene: Scene) -> Adopted:
 
 @pytest.mark.parametrize("request_", [ENCODED, CONDITIONAL])
 async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Request | Encoded) -> None:
-    """Frequent requests and conditional batches go over the client and end in the loop's thread."""
+    """Frequent requests and conditional batches from the loop's thread go over the client and end in that thread."""
     adopted.send(request_)
     [wire] = await adopted.scene.arrived()
     assert not adopted.ended
@@ -98,7 +96,7 @@ async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Reques
 
 
 async def test_requests_from_other_threads(adopted: Adopted) -> None:
-    """They cross to the loop, where they end; so do those for which the client is connected to no node."""
+    """Requests from other threads end in the loop, also those sent while the client is connected to no node."""
     await asyncio.to_thread(adopted.send, ENCODED)
     [wire] = await adopted.scene.arrived()
     wire.answer(ROW)
@@ -113,7 +111,7 @@ async def test_requests_from_other_threads(adopted: Adopted) -> None:
 
 
 async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: Adopted) -> None:
-    """What the call has left when it sends, in the thread in which it sends."""
+    """A request has the remaining time of its call when and where it is sent."""
     with adopted.deadline.running(call_until(adopted.deadline.clock() + 0.5)):
         adopted.send(ENCODED)
     await adopted.scene.arrived()
@@ -125,7 +123,7 @@ async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: A
 
 
 async def test_what_the_driver_answers_instead(adopted: Adopted) -> None:
-    """Where the driver sends it again, the answer comes in the loop's thread all the same."""
+    """A request that the driver repeats is answered in the loop's thread."""
     adopted.send(ENCODED)
     [wire] = await adopted.scene.arrived()
     wire.abort()
@@ -147,7 +145,7 @@ LATE = Statement("SELECT b FROM t")
     ],
 )
 async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
-    """What is not prepared, or goes through the driver, is sent in another thread, in the time that the call has."""
+    """A statement that is not prepared, or goes through the driver, is sent in another thread in the call's time."""
     adopted.driver._options = CassandraOptions(timeout=60.0)
     with adopted.deadline.running(call_until(adopted.deadline.clock() + 30.0)):
         adopted.send(request_)
@@ -163,7 +161,7 @@ async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | 
 
 @pytest.mark.parametrize("request_", [Request(LATE, (b"a",)), Request(Statement.unprepared("ALTER TABLE t"))])
 async def test_what_verifies_the_schema_is_sent_in_any_thread(adopted: Adopted, request_: Request) -> None:
-    """A request belongs to the call that verifies, whichever thread sends it; others are refused meanwhile."""
+    """A request of the call that verifies the schema is sent in any thread; others are refused meanwhile."""
     adopted.driver._usable, adopted.driver._verifying = False, Call()
     with adopted.deadline.running(adopted.driver._verifying):
         adopted.send(request_)
@@ -174,7 +172,7 @@ async def test_what_verifies_the_schema_is_sent_in_any_thread(adopted: Adopted, 
 
 
 async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
-    """A session may wait for a stream before it sends."""
+    """A fallback through the driver is sent in another thread, because a session may wait for a stream."""
     adopted.send(ENCODED)
     [wire] = await adopted.scene.arrived()
     wire.abort()
@@ -184,7 +182,7 @@ async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted
 
 
 async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
-    """The time of the call is over, or the store is closed: then a write that a node may have is in doubt."""
+    """A write that a node may have is in doubt if the call's time is over or the store is closed."""
     prepare = adopted.prepare
 
     def prepare_slowly(cql: str) -> PreparedStatement:
@@ -207,7 +205,7 @@ async def test_what_cannot_be_sent_any_more(adopted: Adopted) -> None:
 
 
 async def test_an_event_loop_whose_threads_have_ended(adopted: Adopted) -> None:
-    """What needs another thread is refused; a write that a node may have is in doubt."""
+    """After its threads have ended, a request that needs one is refused; a write that a node may have is in doubt."""
     await adopted.scene.loop.shutdown_default_executor()
     adopted.driver._preparer.shutdown()
     adopted.send(Request(LATE, (b"a",)))
@@ -218,7 +216,7 @@ async def test_an_event_loop_whose_threads_have_ended(adopted: Adopted) -> None:
 
 
 async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
-    """The client prepares what the driver has prepared."""
+    """The client prepares statements that the driver has prepared, by their ids."""
     client = CqlClient(adopted.scene.loop, "k", 0.0, adopted.driver._text_of)
     assert client.text_of(QUERY_ID) == CQL
     assert client.text_of(b"other") is None
@@ -230,7 +228,7 @@ async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> Non
 
 
 async def test_hosts_by_the_clients_own_connections(adopted: Adopted) -> None:
-    """A node is up if the client is connected to it; of one that it does not know the driver's word counts."""
+    """A node is up if the client is connected to it; for other nodes the driver's state counts."""
     first, second = adopted.scene.nodes
     first.is_reachable = False
     first.wire.abort()
@@ -242,7 +240,7 @@ async def test_hosts_by_the_clients_own_connections(adopted: Adopted) -> None:
 
 
 async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
-    """The client goes by the new cluster, in the loop's thread; the former connections are given back."""
+    """The client switches to the new cluster in the loop's thread; the former connections are closed."""
     former = [node.wire for node in adopted.scene.nodes]
     cluster = adopted.scene.new_cluster(adopted.scene.nodes[1:])
     cluster.register_listener = cluster.shutdown = lambda *_: None
@@ -261,7 +259,7 @@ async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
 
 
 async def test_the_drivers_thread_computes_the_replicas(adopted: Adopted) -> None:
-    """In the loop that would take long where there are many tokens. The client then goes by them."""
+    """The driver's thread computes replicas, which for many tokens would block the loop; the client then uses them."""
     computed_in: list[int] = []
     scene = adopted.scene
     scene.cluster.metadata.get_replicas = lambda *_: computed_in.append(threading.get_ident())
@@ -276,7 +274,7 @@ async def test_the_drivers_thread_computes_the_replicas(adopted: Adopted) -> Non
 
 
 async def test_close(adopted: Adopted) -> None:
-    """What waits is answered in the loop's thread: as closed, or in doubt; the connections are given back."""
+    """Waiting requests end as closed or in doubt, in the loop's thread; the connections are closed."""
     adopted.send(ENCODED)
     adopted.send(CONDITIONAL)
     wires = await adopted.scene.arrived(2)
@@ -296,7 +294,7 @@ async def test_close(adopted: Adopted) -> None:
 
 
 async def test_close_with_many_requests_under_way(adopted: Adopted) -> None:
-    """All that could be sent again end at once, as closed."""
+    """All requests that could be sent again end at once, as closed."""
     for _ in range(50):
         adopted.send(ENCODED)
     await adopted.scene.arrived(50)
@@ -308,7 +306,7 @@ async def test_close_with_many_requests_under_way(adopted: Adopted) -> None:
 
 
 async def test_a_loop_that_comes_later(adopted: Adopted) -> None:
-    """What is in flight on the former loop ends once, by its own rules; later requests go over the next loop."""
+    """Requests in flight on the former loop end once, by its rules; later requests go over the next loop."""
     adopted.send(ENCODED)
     adopted.send(CONDITIONAL)
     await adopted.scene.arrived(2)
@@ -343,7 +341,6 @@ class Thread:
 
     @property
     def ident(self) -> int | None:
-        """Of the thread."""
         return self._thread.ident
 
     def run(self, call: Callable[..., object], *args: object) -> None:
@@ -355,7 +352,6 @@ class Thread:
         asyncio.run_coroutine_threadsafe(made(), self.loop).result(PATIENCE_SECONDS)
 
     def end(self) -> None:
-        """Ends the loop."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         join(self._thread)
         self.loop.close()

@@ -1,4 +1,4 @@
-"""The client for an event loop, against nodes that answer what a test says."""
+"""The client for an event loop, against nodes whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOO_FEW = error(UNAVAILABLE, struct.pack(">Hii", 4, 2, 1))
 
 
 async def test_requests_of_one_turn_are_one_write(scene: Scene) -> None:
-    """Ten requests to a node are sent together, and each gets its own answer, in whatever order they come."""
+    """Ten requests to a node are sent together, and each gets its own answer, in any order of answers."""
     [_, node] = scene.nodes
     writes = node.wire.writes
     for _ in range(10):
@@ -52,7 +52,7 @@ async def test_requests_of_one_turn_are_one_write(scene: Scene) -> None:
 
 
 async def test_nodes_are_asked_in_turn(scene: Scene) -> None:
-    """Each of the nodes with a row gets half of the requests."""
+    """Each of two nodes with a row gets half of the requests."""
     for _ in range(10):
         scene.send()
     await scene.arrived(10)
@@ -60,7 +60,7 @@ async def test_nodes_are_asked_in_turn(scene: Scene) -> None:
 
 
 async def test_ten_thousand_in_flight(scene: Scene) -> None:
-    """All are answered, though answers come in pieces of any size, and streams are taken again afterwards."""
+    """Ten thousand requests are answered, with answers in pieces of any size; streams are reused afterwards."""
     for _ in range(2):
         for _ in range(10_000):
             scene.send()
@@ -68,14 +68,14 @@ async def test_ten_thousand_in_flight(scene: Scene) -> None:
         for wire in wires:
             data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.asked)
             wire.asked.clear()
-            for at in range(0, len(data), 1001):
-                wire.send(data[at : at + 1001])
+            for start in range(0, len(data), 1001):
+                wire.send(data[start : start + 1001])
     assert scene.ended == [([(b"a",)], None)] * 20_000
     assert [wire.client._used for wire in wires] == [5000, 5000]
 
 
 async def test_an_answer_cut_at_every_byte(scene: Scene) -> None:
-    """A request ends when the last byte of its answer is there, and not before."""
+    """A request ends when the last byte of its answer has arrived, and not before."""
     node = scene.nodes[0]
     for cut in range(9 + len(ROW)):
         scene.send(only=node.address)
@@ -89,7 +89,7 @@ async def test_an_answer_cut_at_every_byte(scene: Scene) -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempotent: bool) -> None:
-    """Whatever part of the answer has come: what may be sent again is, the rest is in doubt, and each ends once."""
+    """If a connection breaks within an answer, repeatable requests are sent again, others are in doubt."""
     node = scene.nodes[0]
     cuts = range(9 + len(ROW))
     with replace_in(client_module, client_module.FIRST_PAUSE, 0.0):
@@ -107,7 +107,7 @@ async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempo
 
 
 async def test_a_connection_that_breaks_before_the_write(scene: Scene) -> None:
-    """Requests that were taken and never left end as those that left: nobody can tell."""
+    """Requests that were queued and not written end like written ones, because the client cannot know."""
     node = scene.nodes[0]
     scene.send(only=node.address)
     scene.send(only=node.address, idempotent=False)
@@ -129,7 +129,7 @@ async def test_a_connection_that_breaks_before_the_write(scene: Scene) -> None:
     ],
 )
 async def test_nonsense_ends_the_connection(scene: Scene, data: bytes) -> None:
-    """After bytes that are not an answer, or answer nothing, what waits is in doubt, and the client connects anew."""
+    """After bytes that are not an answer, requests are in doubt, and the client connects again."""
     node = scene.nodes[0]
     scene.send(only=node.address, idempotent=False)
     [wire] = await scene.arrived()
@@ -140,7 +140,7 @@ async def test_nonsense_ends_the_connection(scene: Scene, data: bytes) -> None:
 
 
 async def test_an_answer_that_cannot_be_decoded_is_one_requests(scene: Scene) -> None:
-    """A result of an impossible shape, or an error cut short, leaves the others of the connection alone."""
+    """A malformed result, or a truncated error, does not affect other requests of the connection."""
     node = scene.nodes[0]
     for _ in range(3):
         scene.send(only=node.address, idempotent=False)
@@ -165,7 +165,7 @@ async def test_an_answer_that_cannot_be_decoded_is_one_requests(scene: Scene) ->
 async def test_errors_of_a_node(
     scene: Scene, body: bytes, fallbacks: list[int], outcome: str | None, *, idempotent: bool
 ) -> None:
-    """Each says what is done: the driver is asked, or the outcome is known."""
+    """For each error of a node the request falls back to the driver, or has a known outcome."""
     scene.send(idempotent=idempotent)
     [wire] = await scene.arrived()
     wire.answer(body, ERROR)
@@ -174,7 +174,7 @@ async def test_errors_of_a_node(
 
 
 async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
-    """It is prepared once for all requests that find out, and these are sent again: the node has not begun them."""
+    """A forgotten statement is prepared once for all its requests, which the node has not begun and gets again."""
     node = scene.nodes[0]
     for _ in range(3):
         scene.send(only=node.address, idempotent=False)
@@ -190,7 +190,7 @@ async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
 
 
 async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
-    """If it is forgotten again at once, or nobody knows its text, the driver is asked."""
+    """If a statement is forgotten again at once, or its text is unknown, the driver is asked."""
     scene.send(idempotent=False)
     [wire] = await scene.arrived()
     wire.answer(FORGOTTEN, ERROR)
@@ -205,7 +205,7 @@ async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
 
 
 async def test_a_connection_that_breaks_while_it_prepares(scene: Scene) -> None:
-    """The node has not begun the request, so the driver is asked."""
+    """If a connection breaks during a prepare, the driver is asked, because the node has not begun the request."""
     scene.send(idempotent=False)
     [wire] = await scene.arrived()
     wire.node.breaks_at = PREPARE
@@ -215,7 +215,7 @@ async def test_a_connection_that_breaks_while_it_prepares(scene: Scene) -> None:
 
 
 async def test_timeouts_and_late_answers(scene: Scene) -> None:
-    """A request whose time is over ends; its answer comes later, and is not taken for that of another request."""
+    """A request that timed out has ended; its late answer is not taken for that of another request."""
     node = scene.nodes[0]
     scene.send(only=node.address, timeout=1.0, idempotent=False)
     scene.send(only=node.address, timeout=1.0, reads=True)
@@ -234,7 +234,7 @@ async def test_timeouts_and_late_answers(scene: Scene) -> None:
 
 
 async def test_the_timer_is_there_while_requests_are(scene: Scene) -> None:
-    """Without requests in flight nothing wakes the loop."""
+    """Without requests in flight no timer wakes the loop."""
     had_timer = scene.has_timer
     scene.send()
     assert (had_timer, scene.has_timer) == (False, True)
@@ -244,13 +244,13 @@ async def test_the_timer_is_there_while_requests_are(scene: Scene) -> None:
 
 
 async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene) -> None:
-    """A request is not late because the loop was: answers that have come meanwhile count."""
+    """Answers that arrived during a long turn of the loop are read before requests time out."""
     scene.send(timeout=1.0)
     [wire] = await scene.arrived()
     assert scene.client._timer is not None
     scene.client._timer.cancel()
     scene.now += 2.0
-    scene.client._let_it_read()  # As the loop does, late.
+    scene.client._let_it_read()  # The loop does this, late.
     assert not scene.ended
     wire.answer()
     await until_async(lambda: not scene.has_timer)
@@ -258,7 +258,7 @@ async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene
 
 
 async def test_a_second_node_after_a_silence() -> None:
-    """What may be sent twice is, when the first node keeps it waiting; the first answer counts."""
+    """A repeatable request is sent to a second node when the first is slow; the first answer counts."""
     scene = Scene(patience=0.1)
     await scene.connected()
     scene.send()
@@ -274,7 +274,7 @@ async def test_a_second_node_after_a_silence() -> None:
 
 
 async def test_what_is_slow_everywhere_does_not_become_more() -> None:
-    """While a node answers other requests, few of those that wait for it are sent to a second node."""
+    """While a node answers other requests, few waiting ones are sent to a second node."""
     with replace_in(fast_request, fast_request.MOST_SPARE, 2.0):
         scene = Scene(patience=0.1)
     await scene.connected()
@@ -293,7 +293,7 @@ async def test_what_is_slow_everywhere_does_not_become_more() -> None:
 
 
 async def test_streams_are_exhausted(scene: Scene) -> None:
-    """A connection without a free stream takes nothing: another node does, and after that the driver."""
+    """If a connection has no free stream, another node is asked, and after that the driver."""
     with replace_in(connection_module, connection_module.MAX_STREAMS, 4):
         for _ in range(10):
             scene.send(idempotent=False)
@@ -308,7 +308,7 @@ async def test_streams_are_exhausted(scene: Scene) -> None:
 
 
 async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
-    """If no stream is left to ask whether a silent node is there, it counts as broken."""
+    """If no stream is left to ask whether a silent node is there, the connection counts as broken."""
     node = scene.nodes[0]
     with (
         replace_in(connection_module, connection_module.MAX_STREAMS, 4),
@@ -327,7 +327,7 @@ async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
 
 
 async def test_a_silent_connection_is_replaced(scene: Scene) -> None:
-    """A node that says nothing is asked whether it is there, and counts as broken if it does not answer."""
+    """A silent connection is probed, and counts as broken without an answer."""
     node = scene.nodes[0]
     with replace_in(client_module, client_module.HEARTBEAT, 0.05):
         node.wire.abort()
@@ -343,7 +343,7 @@ async def test_a_silent_connection_is_replaced(scene: Scene) -> None:
 
 
 async def test_back_pressure(scene: Scene) -> None:
-    """While the transport takes no bytes requests wait, up to a limit; further ones go elsewhere."""
+    """While the transport accepts no bytes requests wait, up to a limit; further ones go elsewhere."""
     first, second = scene.nodes
     with replace_in(connection_module, fast_request.MOST_WAITING, 1000):
         first.wire.client.pause_writing()
@@ -367,7 +367,7 @@ async def test_back_pressure(scene: Scene) -> None:
 
 @pytest.mark.parametrize("breaks_at", [STARTUP, AUTH_RESPONSE, QUERY])
 async def test_a_connection_that_breaks_during_the_handshake(breaks_at: int) -> None:
-    """It is made anew until it succeeds; requests meanwhile go through the driver."""
+    """A connection that breaks during the handshake is retried until it succeeds; meanwhile requests use the driver."""
     scene = Scene(nodes=1, password="right")
     [node] = scene.nodes
     node.password, node.breaks_at = "right", breaks_at
@@ -394,7 +394,7 @@ async def test_login(given: str | None, *, is_up: bool) -> None:
 
 
 async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
-    """Its state is known, others are asked in its place, and it is tried again."""
+    """A node that cannot be reached is marked as down, other nodes are asked instead, and it is retried."""
     first, second = scene.nodes
     first.is_reachable = False
     first.wire.abort()
@@ -410,7 +410,7 @@ async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
 
 @pytest.mark.parametrize("is_up", [True, False])
 async def test_the_log_of_a_node(scene: Scene, caplog: pytest.LogCaptureFixture, *, is_up: bool) -> None:
-    """The driver reports that a node is lost; the client only that it cannot connect to one that is not."""
+    """The driver logs that a node is lost; the client only logs failed connections to nodes that are not lost."""
     first = scene.nodes[0]
     scene.client._nodes[first.address]._host.is_up = is_up
     with replace_in(client_module, client_module.MAX_PAUSE, 0.01):
@@ -426,7 +426,7 @@ async def test_the_log_of_a_node(scene: Scene, caplog: pytest.LogCaptureFixture,
 
 
 async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
-    """Nodes come and go with the driver's metadata, and those of other data centres are left alone."""
+    """Nodes come and go with the driver's metadata; nodes of other data centres are ignored."""
     first, second = scene.nodes
     scene.send(only=first.address, idempotent=False)
     await scene.arrived()
@@ -442,7 +442,7 @@ async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
 
 
 async def test_another_cluster(scene: Scene) -> None:
-    """When the driver connects anew, perhaps to other addresses, so does the client; what waited is in doubt."""
+    """When the driver connects again, perhaps to other addresses, so does the client; waiting requests are in doubt."""
     scene.send(idempotent=False)
     scene.send()
     await scene.arrived(2)
@@ -460,7 +460,7 @@ async def test_another_cluster(scene: Scene) -> None:
 
 
 async def test_close(scene: Scene) -> None:
-    """Every request ends, every connection and the timer are given back, and nothing is asked any more."""
+    """On close every request ends, connections and the timer are released, and nothing is sent any more."""
     scene.send(idempotent=False)
     scene.send()
     wires = await scene.arrived(2)
@@ -478,7 +478,7 @@ async def test_close(scene: Scene) -> None:
 
 
 async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
-    """The result of a write is the time at which its bytes were read, though what came with it takes a while."""
+    """The result of a write is the time at which its bytes were read, even if earlier answers take a while."""
     node = scene.nodes[0]
 
     def take_long(*_end: Any) -> None:  # noqa: ANN401 - rows and error
@@ -497,7 +497,7 @@ async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
 
 
 async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the other answers are delivered."""
+    """A callback that fails is logged, and the other answers are delivered."""
     node = scene.nodes[0]
 
     def fail(*_end: Any) -> None:  # noqa: ANN401 - rows and error
@@ -516,7 +516,7 @@ async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest
 
 
 async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> None:
-    """Where the driver was asked instead, its thread does not call back."""
+    """When the driver was asked instead, the callback runs in the loop's thread, not the driver's."""
     wires = [node.wire for node in scene.nodes]
     for wire in wires:
         wire.abort()
@@ -531,7 +531,7 @@ async def test_the_drivers_answer_comes_in_the_loops_thread(scene: Scene) -> Non
 
 
 async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
-    """A request ends in time, though it was left to the driver."""
+    """A request that was left to the driver still has its timeout."""
     request = scene.send(timeout=1.0)
     request.driver_fallback = lambda *_: None
     [wire] = await scene.arrived()
@@ -543,7 +543,7 @@ async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
 
 
 async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:
-    """Neither requests nor bytes, and it fails once."""
+    """A failed connection accepts neither requests nor bytes, and fails once."""
     connection = scene.nodes[0].wire.client
     assert isinstance(connection, Connection)
     connection.fail(ConnectionError("first"))
@@ -555,7 +555,7 @@ async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:
 
 
 async def test_a_loop_that_ends(scene: Scene) -> None:
-    """A loop that cancels its tasks at its end gets all connections closed, though nobody has closed the client."""
+    """A loop that cancels its tasks at its end closes all connections, even if the client was not closed."""
     scene.send(idempotent=False)
     wires = await scene.arrived()
     for node in scene.nodes:

@@ -1,4 +1,4 @@
-"""The simulated nodes read what the client writes, and the driver reads what they answer."""
+"""The simulated nodes read what the client writes, and the driver reads their answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _comparable(request: Request | Encoded) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("rows", [[(True,)], [(False,)], [(False, 7, 1, None, 3)]])
 def test_a_decision(rows: Rows) -> None:
-    """The driver decodes the answer to such a batch, whatever it says."""
+    """The driver decodes the answer to such a batch, applied or not."""
     (statement, values), *further = claim_logs._batch((7, 1), LogEntry(4, b"entry"), None, None)
     request = Request(statement, values, "QUORUM", "SERIAL", further=further)
     answer = protocol.answer_of(0, protocol.RESULT, frames.decision(request, rows))
@@ -49,21 +49,21 @@ def test_a_decision(rows: Rows) -> None:
 
 
 def test_a_read() -> None:
-    """The values of a read arrive as their caller has packed them."""
+    """The values of a read arrive as the caller has encoded them."""
     values = b"".join(protocol._value(part) for part in (b"\0" * 8, None, b"text"))
     prepared = prepare(READ)
     body = protocol.execute(prepared.query_id, RANGED, values, 4)
-    found = frames.sent(protocol.EXECUTE, body).request({prepared.query_id: READ})
-    assert isinstance(found, Encoded)
-    assert (found.statement, found.rows, found.consistency) == (READ, [values], "QUORUM")
+    request = frames.sent(protocol.EXECUTE, body).request({prepared.query_id: READ})
+    assert isinstance(request, Encoded)
+    assert (request.statement, request.rows, request.consistency) == (READ, [values], "QUORUM")
 
 
 def test_whole_requests() -> None:
-    """Requests are taken when all of their bytes have come."""
+    """Requests are read when all their bytes have arrived."""
     data = protocol.header(protocol.EXECUTE, b"body", 5) + b"body"
     arrived = bytearray()
-    found = []
-    for at in range(len(data)):
-        arrived += data[at : at + 1]
-        found += [(at, *request) for request in frames.requests_in(arrived)]
-    assert found == [(len(data) - 1, 5, protocol.EXECUTE, b"body")]
+    requests = []
+    for start in range(len(data)):
+        arrived += data[start : start + 1]
+        requests += [(start, *request) for request in frames.requests_in(arrived)]
+    assert requests == [(len(data) - 1, 5, protocol.EXECUTE, b"body")]

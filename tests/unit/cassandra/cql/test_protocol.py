@@ -1,4 +1,4 @@
-"""Bytes of the native protocol."""
+"""Tests of the bytes of the native protocol."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BYTES = b"".join(answer(stream, body, opcode, flags=flags) for stream, flags, op
 
 @pytest.mark.parametrize("size", range(1, 12))
 def test_frames_in_pieces_of_every_size(size: int) -> None:
-    """Answers that come byte by byte, or a few bytes at a time, are whole."""
+    """Answers that arrive byte by byte, or a few bytes at a time, are complete."""
     reader = FrameReader()
     pieces = [BYTES[at : at + size] for at in range(0, len(BYTES), size)]
     assert [frame for piece in pieces for frame in reader.feed(piece)] == FRAMES
@@ -44,11 +44,11 @@ def test_frames_cut_at_any_two_places() -> None:
     for first in range(len(BYTES) + 1):
         for second in range(first, len(BYTES) + 1):
             reader = FrameReader()
-            found = list(reader.feed(BYTES[:first]))
-            assert len(found) == sum(end <= first for end in ends)
-            found += reader.feed(BYTES[first:second])
-            assert len(found) == sum(end <= second for end in ends)
-            assert [*found, *reader.feed(BYTES[second:])] == FRAMES
+            complete = list(reader.feed(BYTES[:first]))
+            assert len(complete) == sum(end <= first for end in ends)
+            complete += reader.feed(BYTES[first:second])
+            assert len(complete) == sum(end <= second for end in ends)
+            assert [*complete, *reader.feed(BYTES[second:])] == FRAMES
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_frames_cut_at_any_two_places() -> None:
 )
 @pytest.mark.parametrize("cut", [0, 1, 8])
 def test_a_spoiled_header_is_refused(header: bytes, cut: int) -> None:
-    """What is not an answer of this version, or of no possible size, ends the reading; answers before it count."""
+    """A frame of another version, or of an impossible size, ends the reading; earlier answers count."""
     reader = FrameReader()
     frames = reader.feed(answer(1, b"good") + header[:cut])
     assert next(frames) == (1, 0, protocol.RESULT, b"good")
@@ -73,16 +73,16 @@ def test_a_spoiled_header_is_refused(header: bytes, cut: int) -> None:
 
 
 def test_a_long_answer_is_put_together_once() -> None:
-    """Ten thousand pieces of one answer, followed by the next one."""
+    """Ten thousand pieces of one answer are joined once, followed by the next answer."""
     body = bytes(range(250)) * 400
     data = answer(1, body) + answer(2, b"")
     reader = FrameReader()
-    found = [frame for at in range(0, len(data), 10) for frame in reader.feed(data[at : at + 10])]
-    assert found == [(1, 0, protocol.RESULT, body), (2, 0, protocol.RESULT, b"")]
+    complete = [frame for at in range(0, len(data), 10) for frame in reader.feed(data[at : at + 10])]
+    assert complete == [(1, 0, protocol.RESULT, body), (2, 0, protocol.RESULT, b"")]
 
 
 def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
-    """Rows without a description and nothing at all are left to the caller; errors become the driver's."""
+    """Rows without column descriptions and void results stay bytes for the caller; errors become the driver's."""
     rows = protocol.ROWS[0] + struct.pack(">ii", 1, 0)
     assert answer_of(0, protocol.RESULT, rows) is rows
     assert answer_of(0, protocol.RESULT, protocol.VOID) == protocol.VOID
@@ -96,7 +96,7 @@ def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
 
 
 def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
-    """Several statements with values of every kind, and both consistency levels."""
+    """A conditional batch has the driver's bytes: several statements, values of every kind, both consistency levels."""
     request = BatchStatement(batch_type=BatchType.UNLOGGED)
     values = [[b"a", None, UNSET, b""], [b"0123456789"]]
     request._statements_and_parameters = [(True, b"id%d" % n, row) for n, row in enumerate(values)]
@@ -108,7 +108,7 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
 
 
 def test_a_frequent_statement() -> None:
-    """It has the values that the driver has bound, and its answer becomes the rows that the driver would give."""
+    """A frequent statement has the values that the driver has bound, and its rows are those of the driver."""
     bound = frames.prepared_statement(FIRST, "keyspace").bind((7, 1))
     bound.consistency_level = ConsistencyLevel.QUORUM
     sent = protocol.encoded(Request(FIRST, (7, 1), timeout=2.0), bound)

@@ -1,4 +1,4 @@
-"""Which nodes the client asks: those that have the row, as the driver has computed it."""
+"""The client asks the nodes that have the row, as the driver has computed them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.cassandra.cql.scripted_node import Scene, ScriptedNode
 
 
 async def test_all_nodes_are_replaced_while_nothing_is_asked(scene: Scene) -> None:
-    """Without a request the client goes over to nodes of which it knew none."""
+    """If all nodes are replaced while no request runs, the client switches to the new ones."""
     scene.change_nodes([ScriptedNode("10.0.0.3")])
     assert not scene.client.is_usable
     await scene.connected()
@@ -19,7 +19,7 @@ async def test_all_nodes_are_replaced_while_nothing_is_asked(scene: Scene) -> No
 
 
 async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:
-    """Requests go by the nodes known before: computing the replicas of many tokens would hold up the loop."""
+    """Until replicas are computed, requests use the former nodes: computing many would block the loop."""
     former = scene.cluster.metadata.token_map
     scene.cluster.metadata.token_map = SimpleNamespace(tokens_to_hosts_by_ks={})
     scene.client.follow(scene.cluster)
@@ -38,15 +38,15 @@ class ManyTokens(dict[Any, Any]):
 
 
 async def test_replicas_are_remembered(scene: Scene) -> None:
-    """Those of a key are found once, up to a number of keys, until nodes or replicas are others."""
-    asked: list[bytes] = []
-    scene.cluster.metadata.token_map.token_class.from_key = asked.append
+    """The replicas of a key are computed once, for a limited number of keys, until nodes or replicas change."""
+    keys: list[bytes] = []
+    scene.cluster.metadata.token_map.token_class.from_key = keys.append
     with replace_in(client_module, client_module.MAX_ROUTES, 2):
         for key in (b"a", b"b", b"b", b"a", b"c", b"a"):
             assert len(list(scene.client._nodes_with(key))) == len(scene.nodes)
-    assert asked == [b"a", b"b", b"c", b"a"]
+    assert keys == [b"a", b"b", b"c", b"a"]
     for _ in range(2):
         scene.cluster.metadata.token_map.tokens_to_hosts_by_ks = {"k": ManyTokens()}
         scene.client.follow(scene.cluster)
         next(scene.client._nodes_with(b"a"))
-    assert asked[4:] == [b"a", b"a"]
+    assert keys[4:] == [b"a", b"a"]

@@ -1,1 +1,1 @@
-"""Reads."""
+"""Tests of reads, without a server."""

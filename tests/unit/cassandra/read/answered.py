@@ -1,4 +1,4 @@
-"""Coroutines that ask a driver, run as functions of what is answered."""
+"""Runs coroutines that ask a driver as functions of the answers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ T = TypeVar("T")
 
 
 class Asking:
-    """Stands for the driver: what is asked is answered from outside."""
+    """Replaces the driver; requests are answered from outside."""
 
     @coroutine
     def ask_all(self, requests: Sequence[Any]) -> Generator[Any, Any, list[Any]]:
-        """Asks."""
         answers: list[Any] = yield requests
         return answers
 
     async def ask(self, request: Any) -> Any:  # noqa: ANN401 - rows
-        """Asks one."""
         return (await self.ask_all([request]))[0]
 
 
@@ -29,7 +27,7 @@ ASKING: Any = Asking()
 
 
 def answered(work: Coroutine[Any, Any, T], answer: Callable[[Any], Any]) -> T:
-    """Runs a coroutine to its end; each of its requests is answered by a function, whose errors it gets."""
+    """Runs a coroutine to its end; a function answers each request, or raises its error."""
     requests = work.send(None)
     while True:
         try:
@@ -40,5 +38,5 @@ def answered(work: Coroutine[Any, Any, T], answer: Callable[[Any], Any]) -> T:
             else:
                 requests = work.send(answers)
         except StopIteration as ended:
-            found: T = ended.value
-            return found
+            result: T = ended.value
+            return result

@@ -1,4 +1,4 @@
-"""Partitions in memory: what lies in each bucket, and what a query of it gives."""
+"""Partitions in memory: the messages of each bucket, and the answers to queries."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ Row = tuple[bytes, bytes | None, int | None, bytes | None]
 
 @dataclass
 class Partition:
-    """The buckets of a partition: what lies in each, and what was asked of them."""
+    """The buckets of a partition, and the queries of each."""
 
     time_buckets: dict[Bucket, dict[Position, Row]] = field(default_factory=dict)
     lowest: dict[Bucket, Position] = field(default_factory=dict)
     rounds: list[list[Probe]] = field(default_factory=list)
     most_dead: int | None = None
-    """Dead rows (without an end here; Cassandra does not give them) that one probe may pass."""
+    """Dead rows that one probe may pass; in this model they have no end, as Cassandra returns none for them."""
 
     def add(self, time_bucket: Bucket, position: Position, body: str, expires: int | None = ALIVE) -> None:
-        """Puts a row into a bucket."""
         meta = None if time_bucket.new_ids_only else b"\0"
         value = None if expires is None else body.encode()
         self.time_buckets.setdefault(time_bucket, {})[position] = (
@@ -51,19 +50,18 @@ class Partition:
         )
 
     def source(self, time_bucket: Bucket) -> BucketSource:
-        """A bucket as the reader is told of it."""
+        """Returns a bucket as the reader gets it."""
         return BucketSource(time_bucket, self.lowest.get(time_bucket, (time_bucket.start, LOW_MIN)))
 
     def answer(self, probe: Probe) -> Rows:
-        """Gives what a query gives."""
-        found = sorted(at for at in self.time_buckets[probe.time_bucket] if probe.lower <= at < probe.upper)
+        positions = sorted(at for at in self.time_buckets[probe.time_bucket] if probe.lower <= at < probe.upper)
         if probe.descending:
-            found.reverse()
-        rows = [self.time_buckets[probe.time_bucket][at] for at in found[: probe.limit]]
+            positions.reverse()
+        rows = [self.time_buckets[probe.time_bucket][at] for at in positions[: probe.limit]]
         return rows if probe.bodies else [(data, expires) for data, _, expires, _ in rows]
 
     def refuses(self, probe: Probe) -> bool:
-        """Tells whether a query passes too many dead rows."""
+        """Returns whether a query passes too many dead rows."""
         if self.most_dead is None:
             return False
         rows_of_it = self.time_buckets[probe.time_bucket]
@@ -82,26 +80,25 @@ class Partition:
             answers = None if any(map(self.refuses, probes)) else [self.answer(probe) for probe in probes]
 
     def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
-        """All live messages between two positions; of two with one id the one that was put."""
-        found: dict[Position, str] = {}
+        """Returns all live messages between two positions; of two with one id the one that was put."""
+        messages: dict[Position, str] = {}
         for time_bucket in sorted(self.time_buckets, key=lambda time_bucket: not time_bucket.new_ids_only):
-            for at, (_, body, expires, _) in self.time_buckets[time_bucket].items():
-                if max(lower, self.source(time_bucket).lowest) <= at < upper and body and expires is not None:
+            for position, (_, body, expires, _) in self.time_buckets[time_bucket].items():
+                if max(lower, self.source(time_bucket).lowest) <= position < upper and body and expires is not None:
                     if expires > NOW:
-                        found[at] = body.decode()
+                        messages[position] = body.decode()
                     else:
-                        found.pop(at, None)
-        return sorted(found.items())
+                        messages.pop(position, None)
+        return sorted(messages.items())
 
 
 def place_at(at: int, level: int = HOME_WIDTH, kind: int = 1) -> Bucket:
-    """The bucket of a time."""
     return bucketing.bucket_of(at, kind, level)
 
 
 @st.composite
 def positions(draw: st.DrawFn) -> Position:
-    """Positions in a few hours, many close to each other and to where buckets begin."""
+    """Positions within a few hours, many close to each other and to the beginnings of buckets."""
     corner = START // HOUR * HOUR + draw(st.sampled_from([0, HOUR, 2 * HOUR, 2 * HOUR + 15 * 60 * SECOND, 7 * HOUR]))
     away = draw(st.integers(-3, 3) | st.integers(0, 40).map(lambda n: n * 7 * SECOND))
     return corner + away, draw(st.sampled_from([LOW_MIN, -5, 0, 5, LOW_MAX]))
@@ -109,7 +106,7 @@ def positions(draw: st.DrawFn) -> Position:
 
 @st.composite
 def partitions(draw: st.DrawFn) -> Partition:
-    """Messages in buckets of all levels and two classes, some expired, some in a second bucket as they were put."""
+    """Messages in buckets of all levels and two classes, some expired, some put in a second bucket."""
     partition = Partition()
     given_levels = [level for level in WIDTHS if level >= PUT]
     for number, at in enumerate(draw(st.lists(positions(), max_size=60, unique=True))):
@@ -131,14 +128,14 @@ def partitions(draw: st.DrawFn) -> Partition:
 
 
 def holding(partition: Partition) -> CalmDriver:
-    """A driver whose cluster holds a partition."""
+    """Returns a driver whose cluster holds a partition."""
     driver = CalmDriver()
     driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
     for time_bucket, rows in partition.time_buckets.items():
-        for at, (_, body, expires, meta) in rows.items():
-            given = {"body": body, "expires": expires, "meta": meta}
-            cells = {name: Cell(1, value) for name, value in given.items() if value is not None}
-            row = cql.Partition(rows={(message_codec.uuid_of(at),): cql.Row(marker=Cell(1, ""), cells=cells)})
+        for position, (_, body, expires, meta) in rows.items():
+            columns = {"body": body, "expires": expires, "meta": meta}
+            cells = {name: Cell(1, value) for name, value in columns.items() if value is not None}
+            row = cql.Partition(rows={(message_codec.uuid_of(position),): cql.Row(marker=Cell(1, ""), cells=cells)})
             place = f"messages_{bucketing.NAMES[time_bucket.ttl_class]}", (7, 1, time_bucket.bucket)
             for node in driver.cluster.nodes:
                 node.data[place].absorb(row)
@@ -146,7 +143,7 @@ def holding(partition: Partition) -> CalmDriver:
 
 
 def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an encoded request
-    """Has large pages of bodies be too slow, and ids of many hours be among too many dead rows."""
+    """Makes large pages of bodies too slow, and puts ids of many hours among too many dead rows."""
     if "body" in request.statement.cql:
         return StoreUnavailable("too slow") if limit_of(request) > arrow_scan.FIRST_ROWS else None
     low, high = (message_codec.position_of(value)[0] for value in protocol.values_of(request.rows[0])[3:5])
@@ -154,5 +151,4 @@ def too_much(request: Any) -> StoreUnavailable | None:  # noqa: ANN401 - an enco
 
 
 def limit_of(request: Any) -> int:  # noqa: ANN401 - an encoded request
-    """How many rows a request asks for."""
     return int.from_bytes(protocol.values_of(request.rows[0])[-1], "big")

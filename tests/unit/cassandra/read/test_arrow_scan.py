@@ -1,4 +1,4 @@
-"""Ranges as Arrow columns: answers taken apart, and buckets put together."""
+"""Tests of ranges as Arrow columns: decoding answers, and merging buckets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.cassandra.simulated import CalmDriver
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
 
 LIKE_A_ROW = b"\0\0\0\x10" + message_codec.id_bytes(1, 2)
-"""A body with the bytes by which the beginnings of rows are found."""
+"""A body with the bytes that mark the start of a row."""
 SOME = st.lists(
     st.tuples(
         strategies.positions(), strategies.bodies() | st.sampled_from(["same", LIKE_A_ROW]), st.none() | metas, longs
@@ -34,7 +34,6 @@ SOME = st.lists(
 
 
 def cells(message: tuple[Position, str | bytes, Meta | None, int]) -> tuple[bytes, bytes, bytes, bytes | None]:
-    """The serialized columns of a message."""
     position, body, meta, expires = message
     data, column = message_codec.encode(body, meta)
     kept = column if isinstance(column, bytes) else None
@@ -42,7 +41,6 @@ def cells(message: tuple[Position, str | bytes, Meta | None, int]) -> tuple[byte
 
 
 def taken_apart(answer: bytes, *, bodies: bool) -> pa.RecordBatch:
-    """An answer's columns."""
     page = arrow_scan.page_of(answer, message_codec.COLUMNS if bodies else message_codec.ID_COLUMNS)
     return arrow_scan.columns_of(page, bodies=bodies).batch
 
@@ -53,7 +51,7 @@ def taken_apart(answer: bytes, *, bodies: bool) -> pa.RecordBatch:
 def test_rows_that_lack_values_are_left_out(
     found: list[tuple[Position, str | bytes, Meta | None, int]], lost: list[tuple[int, int, Position, bytes | None]]
 ) -> None:
-    """A row whose body or end is gone is no message, wherever it stands, but the page may end with it."""
+    """A row without a body or an end is not a message, wherever it is, but the page may end with it."""
     every: list[tuple[bytes | None, ...]] = [cells(one) for one in found]
     for at, missing, position, meta in lost:
         row = [message_codec.id_bytes(*position), b"body", bytes(8), meta]
@@ -73,14 +71,14 @@ def test_rows_that_lack_values_are_left_out(
 
 
 def test_an_answer_of_another_shape() -> None:
-    """An answer that does not have the columns that were asked for is not read as if it had."""
+    """An answer with other columns than requested is rejected."""
     with pytest.raises(ValueError, match="2 columns"):
         arrow_scan.page_of(answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMNS), message_codec.COLUMNS)
 
 
 @given(SOME)
 def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
-    """Rows with names are told apart, and are without their marks as others; those that are not shown are left out."""
+    """Values of names are recognized, and otherwise decoded like other rows; values that are not shown are left out."""
     every: list[tuple[bytes | None, ...]] = []
     names = {row: "aé"[row % 3] for row in range(len(found)) if row % 3 < 2}
     for row, (position, body, meta, expires) in enumerate(found):
@@ -89,18 +87,18 @@ def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, i
     whole = arrow_scan.columns_of(arrow_scan.page_of(answer_of(every), message_codec.COLUMNS), bodies=True)
     named = arrow_scan.named(whole)
     assert {row: name for row, (name, _) in named.items()} == names
-    left = arrow_scan.unnamed(whole, named, {row for row in named if row % 2})
+    unnamed = arrow_scan.unnamed(whole, named, {row for row in named if row % 2})
     shown = [one for row, one in enumerate(found) if row % 2 or row not in names]
     messages = [Message(*position, 1, expires, body, meta) for position, body, meta, expires in shown]
-    assert left.batch == columns.batch_of(messages)
-    assert [(int(ticks), int(low)) for ticks, low in zip(left.ticks, left.low, strict=True)] == [
+    assert unnamed.batch == columns.batch_of(messages)
+    assert [(int(ticks), int(low)) for ticks, low in zip(unnamed.ticks, unnamed.low, strict=True)] == [
         message.position for message in messages
     ]
 
 
 @given(SOME)
 def test_rows_of_the_drivers_own_way(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
-    """Rows that came decoded, because something went wrong, become the answer that they were."""
+    """Rows that the driver decoded, because of an error, are encoded as the same answer."""
     decoded = []
     for one in found:
         key, body, _, meta = cells(one)
@@ -117,7 +115,7 @@ def test_a_scan_gives_all_live_messages_in_order_once(
     rows_of_page: int,
     bodies: bool,  # noqa: FBT001 - hypothesis passes it
 ) -> None:
-    """From any buckets, by pages of any size: each message once, in order; of two with one id the one that was put."""
+    """From any buckets and pages a scan gives each message once, in order; of two with one id the one that was put."""
     bounds = min(one, other), max(one, other)
     driver = holding(partition)
     driver.fail = too_much
@@ -128,7 +126,7 @@ def test_a_scan_gives_all_live_messages_in_order_once(
 
 
 def test_a_page_that_cannot_be_shortened_is_an_error() -> None:
-    """A scan whose shortest pages fail, too, ends with their error: what it gave is not the whole."""
+    """A scan whose shortest pages fail, too, raises their error, because its columns are incomplete."""
     partition = Partition({Bucket(1, 0): {}})
     driver = holding(partition)
     driver.fail = lambda _request: StoreUnavailable("away")
@@ -144,18 +142,18 @@ def scanned(
     *,
     bodies: bool,
 ) -> list[tuple[Position, str]]:
-    """Everything between two positions, as a scan gives it; bodies empty where they are not read."""
+    """Returns the messages of a scan between two positions; bodies are empty if they are not read."""
     sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
     context = arrow_scan.ScanContext(driver, (7, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
-    found: list[tuple[Position, str]] = []
+    messages: list[tuple[Position, str]] = []
     before = bounds[0]
     pace = arrow_scan.Pace(context)
-    for some, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
-        left = arrow_scan.alive(some, NOW).batch
-        texts = left.column("body").to_pylist() if bodies else [b""] * len(left)
-        ticks, low = left.column("ticks").to_pylist(), left.column("low").to_pylist()
+    for columns, end in arrow_scan.scan(context, Extent(sources, *bounds, complete=True), pace):
+        batch = arrow_scan.alive(columns, NOW).batch
+        texts = batch.column("body").to_pylist() if bodies else [b""] * len(batch)
+        ticks, low = batch.column("ticks").to_pylist(), batch.column("low").to_pylist()
         new = [((at, half), text.decode()) for at, half, text in zip(ticks, low, texts, strict=True)]
         assert all(before <= position < end for position, _ in new), "between the end before and this one"
         before = end
-        found += new
-    return found
+        messages += new
+    return messages

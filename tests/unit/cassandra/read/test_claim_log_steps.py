@@ -1,4 +1,4 @@
-"""The steps in which a claim log is read."""
+"""Tests of the steps in which a claim log is read."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ NAMES = {_ENTRIES: "entries", _HEAD: "head", _SNAPSHOT: "snapshot"}
 
 
 def play(first: int, *answers: Rows) -> tuple[LogPage | None, list[str]]:
-    """Reads with these answers; returns the page and what was asked for."""
-    asked: list[str] = []
+    """Reads with these answers; returns the page and the requests."""
+    reads: list[str] = []
 
     def answer(request: Any) -> Rows:  # noqa: ANN401 - a request
-        asked.append(f"{NAMES[request.statement]} {request.values[2:]}")
-        return answers[len(asked) - 1]
+        reads.append(f"{NAMES[request.statement]} {request.values[2:]}")
+        return answers[len(reads) - 1]
 
-    return answered(_read(ASKING, (7, 1), first, "ONE"), answer), asked
+    return answered(_read(ASKING, (7, 1), first, "ONE"), answer), reads
 
 
 def entry(number: int, last: int = 9) -> tuple[int, int, bytes]:
-    """A row of an entry."""
     return last, number, b"%d" % number
 
 
 @pytest.mark.parametrize("back", [[4], [2, 4], [2, 4, 5]])
 def test_entries_that_came_back(back: list[int]) -> None:
-    """Truncated entries that a repair brings back, with gaps between, are not taken for the log."""
+    """Truncated entries that a repair brings back, with gaps between them, are not part of the log."""
     rows = [entry(number) for number in (*back, 7, 8, 9)]
-    page, asked = play(2, rows, [(9, 6, -1)], [(b"six",)], rows[-3:])
+    page, requests = play(2, rows, [(9, 6, -1)], [(b"six",)], rows[-3:])
     assert page == LogPage(9, [LogEntry(n, b"%d" % n) for n in (7, 8, 9)], LogEntry(6, b"six"))
-    assert asked == ["entries (2,)", "head ()", "snapshot (6,)", "entries (7,)"]
+    assert requests == ["entries (2,)", "head ()", "snapshot (6,)", "entries (7,)"]
 
 
 def test_snapshot_replaced_meanwhile() -> None:
-    """If the snapshot is gone that the log has named a moment ago, the log is asked for its present one."""
+    """If the snapshot that the log named is gone, the log is asked for its present one."""
     gone: list[Rows] = [[(9, 6, -1)], [], [entry(7)]]
     page, _ = play(1, *gone, [(12, 11, -1)], [(b"eleven",)], [entry(12, 12)])
     assert page == LogPage(12, [LogEntry(12, b"12")], LogEntry(11, b"eleven"))

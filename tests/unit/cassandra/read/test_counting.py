@@ -1,4 +1,4 @@
-"""How many messages lie in a range, where there are too many buckets for two looks."""
+"""Counts messages in a range with too many buckets for two lookups."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NARROW = [bucketing.bucket_of(START + number * SIZE, 1, 3) for number in range(2
 def test_many_narrow_buckets_are_estimated() -> None:
     """Eight of two hundred buckets are counted; the others are assumed to have as many messages."""
     partition = Partition()
-    for one in NARROW:
+    for bucket in NARROW:
         for number in range(20):
-            partition.add(one, (one.start + number, 0), "x")
+            partition.add(bucket, (bucket.start + number, 0), "x")
     extent = Extent([*map(partition.source, NARROW)], FIRST, counting.END, complete=True)
     driver = holding(partition)
     work = counting.Estimate(driver, (7, 1), "QUORUM", NOW, {}).count(extent, extent)
-    found = driver.ended(work)
-    assert (found.size, found.exact) == (4000, False)
+    counts = driver.ended(work)
+    assert (counts.size, counts.exact) == (4000, False)
 
 
 def test_rows_of_ended_messages_are_not_counted() -> None:
-    """Cassandra counts rows of kept messages like those of live ones, so they are left to nobody but kept reads."""
+    """Cassandra counts rows of kept messages like live ones, so counts of them need reads of kept messages."""
     partition, home = Partition(), bucketing.bucket_of(START, 1, bucketing.HOME_WIDTH)
     for number in range(3000):
         partition.add(home, (START + number, 0), "x", DEAD if number < 900 else ALIVE)
@@ -42,7 +42,7 @@ def test_rows_of_ended_messages_are_not_counted() -> None:
 
 
 def test_what_lies_between_two_looks_is_estimated() -> None:
-    """Where the looks from both ends do not meet, what is between is taken to be as dense as what they reach."""
+    """Between two lookups that do not meet, the density is assumed to be that of the counted parts."""
     narrow = [*map(Partition().source, NARROW)]
     up = Extent(narrow[:20], FIRST, (narrow[20].time_bucket.start, LOW_MIN), complete=False)
     down = Extent(narrow[-20:], (narrow[-20].time_bucket.start, LOW_MIN), counting.END, complete=False)

@@ -1,4 +1,4 @@
-"""What is remembered of empty ranges, and what reads leave out because of it."""
+"""Tests of the cache of empty ranges, and of the reads that skip them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY = (7, 1)
 
 
 def at(ticks: int) -> Position:
-    """A position so many ticks after the start of the bucket."""
+    """Returns a position a number of ticks after the start of the bucket."""
     return PLACE.start + ticks, LOW_MIN
 
 
 def noted(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PLACE) -> EmptyRanges:
-    """Remembers that nothing was found in these ranges, in this order."""
+    """Records these ranges as empty, in this order."""
     vacancies = EmptyRanges(100)
     for low, high in ranges:
         vacancies.note(KEY, Probe(time_bucket, at(low), at(high), 10, descending=False), at(below))
@@ -31,7 +31,7 @@ def noted(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PL
 
 
 def start_of(vacancies: EmptyRanges, lower: int, *, key: tuple[int, int] = KEY, lowest: int = 0) -> int:
-    """Returns from where on a read that begins at a position asks the bucket."""
+    """Returns where a read that begins at a position begins in the bucket."""
     source = vacancies.shorten(key, BucketSource(PLACE, at(lowest)), at(lower))
     return max(source.lowest, at(lower))[0] - PLACE.start
 
@@ -40,13 +40,13 @@ def start_of(vacancies: EmptyRanges, lower: int, *, key: tuple[int, int] = KEY, 
     ("ranges", "below", "lower", "start"),
     [
         *(([(10, 20)], 10**6, lower, start) for lower, start in ((9, 9), (10, 20), (19, 20), (20, 20), (21, 21))),
-        ([(10, 20)], 15, 10, 15),  # Above the horizon something may still come.
+        ([(10, 20)], 15, 10, 15),  # Above the horizon messages may still appear.
         ([(10, 20)], 10, 10, 10),
         ([(10, 20)], 5, 10, 10),
-        ([(10, 20), (20, 30)], 10**6, 10, 30),  # Page after page makes one range.
+        ([(10, 20), (20, 30)], 10**6, 10, 30),  # Consecutive pages make one range.
         ([(20, 30), (10, 20)], 10**6, 10, 30),
         ([(10, 30), (15, 20)], 10**6, 10, 30),
-        ([(10, 20), (25, 30)], 10**6, 10, 10),  # One that lies apart takes its place.
+        ([(10, 20), (25, 30)], 10**6, 10, 10),  # A separate range replaces it.
         ([(10, 20), (25, 30)], 10**6, 25, 30),
     ],
 )
@@ -59,13 +59,13 @@ def test_what_is_empty_is_not_asked_for_again(
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12), st.integers(0, 60), st.integers(0, 60))
 def test_no_more_is_left_out_than_was_found_empty(ranges: list[tuple[int, int]], below: int, lower: int) -> None:
-    """Everything that a read does not ask for any more lies in ranges that were noted, below the horizon."""
+    """A read skips only ranges that were recorded as empty, below the horizon."""
     empty = {tick for low, high in ranges for tick in range(low, min(high, below))}
     assert set(range(lower, start_of(noted(*ranges, below=below), lower))) <= empty
 
 
 def test_memory_is_bounded() -> None:
-    """No more buckets are remembered than was said; the oldest go."""
+    """The cache has a max number of buckets; the oldest are dropped."""
     vacancies = EmptyRanges(2)
     for part in range(3):
         vacancies.note((7, part), Probe(PLACE, at(0), at(9), 10, descending=False), at(100))

@@ -1,4 +1,4 @@
-"""Reading slices out of many buckets: what is asked for, and what comes of the answers."""
+"""Tests of reading slices from many buckets: the requests, and the pages made of the answers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tests.unit.cassandra.read.partitions import (
 )
 
 LONGEST = 1 << 18
-"""Bytes that a body may have."""
+"""Max bytes of a body."""
 NO_ROWS: dict[Bucket, dict[Position, Row]] = {place_at(START + hours * HOUR, 0, 3): {} for hours in (0, 400 * 24)}
-"""Buckets of a class that no drawn message has."""
+"""Buckets of a class without messages."""
 
 
 @st.composite
@@ -54,13 +54,13 @@ def slices(draw: st.DrawFn) -> Slice:
 
 
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
-    """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
+    """Returns the reader of one slice; ``longest`` is the max bytes of a body."""
     first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
     return reading.rounds(wanted, extent, NOW, first=first, most=most)
 
 
 def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
-    """Reads a page; ``looks``: where what is known of the partition's buckets ends."""
+    """Reads a page; ``looks`` are the ends of the known buckets of the partition."""
     lower, upper = wanted.lower, wanted.upper
     if wanted.descending:
         lower = max([lower, *(at for at in looks if at < upper)])
@@ -75,7 +75,7 @@ def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], lo
 
 
 def check_page(page: Page, wanted: Slice) -> None:
-    """Sees that a page keeps to its limits and that its cursor leads on."""
+    """Checks that a page keeps its limits and that its cursor advances."""
     assert len(page.messages) <= wanted.limit
     assert bytes_of(page.messages[:-1]) < wanted.max_bytes
     if page.next is None:
@@ -89,34 +89,34 @@ def check_page(page: Page, wanted: Slice) -> None:
 
 
 def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> list[Message]:
-    """Reads page after page from where the one before ended."""
-    found: list[Message] = []
+    """Reads page after page, each from the end of the one before."""
+    messages: list[Message] = []
     lower, upper = wanted.lower, wanted.upper
     while lower < upper:
         part = Slice(1, lower, upper, limit=wanted.limit, max_bytes=wanted.max_bytes, descending=wanted.descending)
         page = read_page(partition, part, looks, longest)
         check_page(page, part)
-        found += page.messages
+        messages += page.messages
         if not page.more or page.next is None:
             break
         lower, upper = (lower, ids.following(page.next)) if wanted.descending else (page.next, upper)
-    return found
+    return messages
 
 
 @given(partitions(), slices(), st.lists(positions(), max_size=4), st.sampled_from([1, 100, LONGEST]))
 def test_pages_give_all_live_messages_in_order_once(
     partition: Partition, wanted: Slice, looks: list[Position], longest: int
 ) -> None:
-    """Pages chained by their cursors give what is alive between the bounds, in order, each message once."""
-    found = read_all(partition, wanted, looks, longest)
+    """Pages chained by their cursors give the live messages between the bounds, in order, each once."""
+    messages = read_all(partition, wanted, looks, longest)
     expected = partition.expected(wanted.lower, wanted.upper)
     if wanted.descending:
         expected.reverse()
-    assert [(message.position, message.body) for message in found] == expected
+    assert [(message.position, message.body) for message in messages] == expected
 
 
 def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> list[Message]:
-    """Reads one page, with everything known."""
+    """Reads one page, with all buckets known."""
     extent = Extent(
         [partition.source(time_bucket) for time_bucket in partition.time_buckets],
         wanted.lower,
@@ -135,10 +135,10 @@ def test_a_page_of_one_bucket_is_that_of_the_general_way(
     bodies: bool,  # noqa: FBT001
     most_dead: int | None,
 ) -> None:
-    """Where one bucket is left, its rows make the same page as if buckets without rows were read beside it.
+    """A page of one bucket is the same as a page that also reads buckets without rows.
 
-    Bounds, limits, rows that have expired, dead rows that Cassandra refuses to pass, and buckets that are empty up to a
-    position are drawn. Buckets that hold nothing between the bounds are not asked.
+    Bounds, limits, expired rows, dead rows that Cassandra refuses to pass, and buckets that are empty up to a position
+    are drawn. Buckets without rows between the bounds are not queried.
     """
     wanted = structs.replace(wanted, bodies=bodies)
     for time_bucket in partition.time_buckets:
@@ -152,7 +152,7 @@ def test_a_page_of_one_bucket_is_that_of_the_general_way(
 def gathered_or_error(
     partition: Partition, wanted: Slice, others: Sequence[BucketSource], longest: int
 ) -> Gathered | str:
-    """Reads a page of a partition, and of buckets that are known to hold nothing; returns the text of an error."""
+    """Reads a page of a partition and of empty buckets; returns the text of an error instead."""
     sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
     reader = reader_of(wanted, Extent([*others, *sources], wanted.lower, wanted.upper, complete=True), longest)
     try:
@@ -164,17 +164,17 @@ def gathered_or_error(
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("short", [0, 1, 40])
 def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descending: bool) -> None:  # noqa: FBT001
-    """Also where short messages come before long ones, no round asks for more than it has room for, or a row a bucket.
+    """No round requests more bytes than there is room for, or one row per bucket, also if messages get longer.
 
-    Before any row has come that is four pages, then 4 MiB if that is more.
+    Before the first row the room is four pages, or 4 MiB if that is more.
     """
     long = 100_000
     partition = Partition()
     for level in (HOME_WIDTH, 1, PUT):
         for number in range(60):
-            at = START + number * 100 + level
+            time = START + number * 100 + level
             mine = number if not descending else 59 - number
-            partition.add(place_at(at, level), (at, 0), "x" * (1 if mine < short else long))
+            partition.add(place_at(time, level), (time, 0), "x" * (1 if mine < short else long))
     for max_bytes in (1, 500_000, 2_000_000):
         partition.rounds.clear()
         read_once(partition, Slice(1, upper=END, max_bytes=max_bytes, descending=descending), longest=long)
@@ -185,19 +185,19 @@ def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descendi
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_too_many_dead_rows_are_passed_in_smaller_windows(descending: bool) -> None:  # noqa: FBT001
-    """Where a query would pass more dead rows than Cassandra lets it, the read goes on in smaller and larger steps."""
+    """If a query would pass more dead rows than Cassandra allows, the read continues in smaller and larger steps."""
     partition = Partition(most_dead=100)
     for number in range(5000):
-        at = START + number * SECOND
+        time = START + number * SECOND
         alive = number in {0, 2500, 4999}
-        partition.add(place_at(at), (at, 0), f"{number}", ALIVE if alive else None)
-    found = read_once(partition, Slice(1, upper=END, descending=descending))
-    assert [message.body for message in found] == (["4999", "2500", "0"] if descending else ["0", "2500", "4999"])
+        partition.add(place_at(time), (time, 0), f"{number}", ALIVE if alive else None)
+    page = read_once(partition, Slice(1, upper=END, descending=descending))
+    assert [message.body for message in page] == (["4999", "2500", "0"] if descending else ["0", "2500", "4999"])
     assert len(partition.rounds) < 250
 
 
 def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
-    """A read that cannot be divided any more says so instead of trying for ever."""
+    """A read that cannot be divided any more fails instead of retrying for ever."""
     partition = Partition(most_dead=100)
     for number in range(200):
         partition.add(place_at(START), (START, number), "", None)
@@ -206,16 +206,16 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
 
 
 def test_too_many_dead_rows_of_one_partition() -> None:
-    """What is read together with it is read nevertheless, and so is the partition, in smaller windows."""
+    """Other partitions are read although one has too many dead rows, which is then read in smaller windows."""
     partition = Partition()
     for number in range(10):
-        at = START + number * HOUR
-        partition.add(place_at(at), (at, 0), f"{number}")
+        time = START + number * HOUR
+        partition.add(place_at(time), (time, 0), f"{number}")
     driver = holding(partition)
     driver.fail = too_much
     extent = Extent([*map(partition.source, partition.time_buckets)], FIRST, END, complete=True)
     readers = [reader_of(Slice(number, upper=END, bodies=False), extent) for number in (1, 2)]
     work = reading.run(driver, readers, [(7, 1), (7, 2)], "QUORUM")
-    found = driver.ended(work)
-    assert [message.ticks for message in found[0].messages] == [START + number * HOUR for number in range(10)]
-    assert found[1].messages == []
+    pages = driver.ended(work)
+    assert [message.ticks for message in pages[0].messages] == [START + number * HOUR for number in range(10)]
+    assert pages[1].messages == []

@@ -1,1 +1,1 @@
-"""What the store does in Cassandra, on a simulated cluster."""
+"""Tests of the Cassandra store on a simulated cluster."""

@@ -1,4 +1,4 @@
-"""Groups on a simulated cluster: clocks that stood still, states that change while they are read, what expires."""
+"""Groups on a simulated cluster: suspended machines, states that change while they are read, and expiry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
 
 
 class Opened:
-    """A store on a cluster, of a process whose wall clock is ahead by some seconds."""
+    """A store on a cluster, in a process whose wall clock is ahead by some seconds."""
 
     def __init__(self, calm: CalmDriver, ahead: float = 0.0) -> None:
         self.calm = calm
@@ -43,22 +43,20 @@ class Opened:
         """Returns a call of a contract, as the store's loop runs it."""
         contracts = self.store.groups, self.store.offsets, self.store.catalogue
         [contract] = [one for one in contracts if call.__qualname__.startswith(f"{type(one).__name__}.")]
-        found: Coroutine[Any, Any, Any] = call.__wrapped__(contract, *arguments, **named)
-        return found
+        coroutine: Coroutine[Any, Any, Any] = call.__wrapped__(contract, *arguments, **named)
+        return coroutine
 
     def ended(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
-        """Returns the result of a call."""
         return self.calm.ended(self.begin(call, *arguments, **named))
 
 
 @pytest.fixture
 def opened() -> Opened:
-    """A store."""
     return Opened(CalmDriver())
 
 
 def test_a_machine_that_stood_still(opened: Opened) -> None:
-    """What a stamp says is told only if the clock was right at the stamp, also if a round has set it right since."""
+    """A stamp is used only if the clock was right when it was made, even if a round has set it right since."""
     store, calm = opened.store, opened.calm
     confirm = partial(opened.ended, CassandraGroups.confirm_clock)
     for _ in range(2):
@@ -83,7 +81,7 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
 
 
 def test_a_state_is_of_one_transaction(opened: Opened) -> None:
-    """What is read while others change the group is read again, until head and rows are of one token."""
+    """A state that is changed while it is read is read again, until head and rows have one token."""
     real, changes = Driver.ask_all, 1
     head = opened.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
 
@@ -107,21 +105,21 @@ def test_a_state_is_of_one_transaction(opened: Opened) -> None:
 
 
 def test_sessions_expire(opened: Opened) -> None:
-    """Sessions, and what members are asked, go by themselves; nobody deletes them."""
+    """Sessions, and the queues that members are asked about, expire without deletes."""
     seen = opened.ended(CassandraGroups.renew_session, *GROUP, 1, 3000)
     opened.ended(CassandraGroups.ask_member, *GROUP, 1, 7, 3000)
     opened.ended(CassandraGroups.note_search, *GROUP, seen)
-    found = opened.ended(CassandraGroups.group_sessions, *GROUP)
-    assert (found.members[1].seen, found.members[1].asked, found.searched) == (seen, {7}, seen)
+    sessions = opened.ended(CassandraGroups.group_sessions, *GROUP)
+    assert (sessions.members[1].seen, sessions.members[1].asked, sessions.searched) == (seen, {7}, seen)
     opened.calm.advance(5)
     assert opened.ended(CassandraGroups.group_sessions, *GROUP).members[1].asked == set()
     opened.calm.world.now += 86_400
-    found = opened.ended(CassandraGroups.group_sessions, *GROUP)
-    assert (found.members, found.searched) == ({}, 0)
+    sessions = opened.ended(CassandraGroups.group_sessions, *GROUP)
+    assert (sessions.members, sessions.searched) == ({}, 0)
 
 
 def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
-    """A group that is made again stays listed, also if its name is noted by a clock that is behind."""
+    """A group that is made again stays listed, even if its name is recorded by a clock that is behind."""
     ahead, behind = (Opened(opened.calm, ahead=seconds) for seconds in (0.07, -0.07))
     head = ahead.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     opened.calm.advance(1)
@@ -133,7 +131,7 @@ def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
 
 
 def test_names_without_a_group(opened: Opened) -> None:
-    """A page of names is full although some of them have no group any more."""
+    """A page of names is full even if some names have no group any more."""
     heads = [opened.ended(CassandraGroups.change_group, "acme", name, 0, CHANGE) for name in "abcd"]
     assert opened.ended(CassandraGroups.remove_group, "acme", "b", heads[1].version)
     for start, names in (("", ["a", "c"]), ("b", ["c", "d"]), ("d", ["d"])):
@@ -141,7 +139,7 @@ def test_names_without_a_group(opened: Opened) -> None:
 
 
 def test_centre(opened: Opened) -> None:
-    """A process is where its nodes are, also while it has lost them."""
+    """A process is in the data centre of its nodes, also while they are lost."""
     assert opened.store.groups.centre == "dc1"
     opened.calm.centres.clear()
     assert opened.store.groups.centre == "dc1"
@@ -149,7 +147,6 @@ def test_centre(opened: Opened) -> None:
 
 @pytest.fixture
 def queue(opened: Opened) -> Queue:
-    """A queue."""
     opened.calm.ended(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
     made, _ = opened.ended(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
     assert isinstance(made, Queue)
@@ -157,7 +154,7 @@ def queue(opened: Opened) -> Queue:
 
 
 def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None:
-    """A commit without members, in a queue that has none, sends what version 0.1.0 does: a read and a transaction."""
+    """Without members a commit sends the same as version 0.1.0: a read and a transaction."""
     for position in (A, B):
         opened.calm.sent.clear()
         opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
@@ -172,7 +169,7 @@ def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None
 
 
 def test_owned_rows_can_be_read_by_version_0_1_0(opened: Opened, queue: Queue) -> None:
-    """It reads an id and a time of each row: a partition without an offset has an id before all messages."""
+    """Version 0.1.0 reads an id and a time of each row: without an offset the id is before all messages."""
     opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, A)])
     version = opened.ended(CassandraOffsets.owned_offsets, queue, "group").version
     owners = [OwnedOffset(1, A, 0.0, 1, 1), OwnedOffset(2, None, 0.0, 1, 1)]

@@ -1,1 +1,1 @@
-"""Writes."""
+"""Tests of writes, without a server."""

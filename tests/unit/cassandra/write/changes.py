@@ -1,6 +1,6 @@
-"""Everybody in the Cassandra store who changes a row by compare-and-set, and a node that is ill while they do.
+"""All callers of the Cassandra store that change a row by compare-and-set, on a node that fails meanwhile.
 
-The store runs in simulated time (:mod:`tests.sim.cassandra.loops`), so an answer that does not come takes none.
+The store runs in simulated time (:mod:`tests.sim.cassandra.loops`), so a missing answer takes no time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from tests.sim.world import World, begin
 
 T = TypeVar("T")
 Fate = Literal["well", "unsent", "lost", "rival", "none"]
-"""What becomes of one attempt: it is answered, does not arrive, is applied without an answer, comes after the change of
-another process, or certainly was not sent."""
+"""The fate of one attempt: it is answered, does not arrive, is applied without an answer, arrives after the change of
+another process, or certainly was not sent.
+"""
 RIVAL: dict[str, Any] = {"bigint": 99, "int": 1 << 20, "text": "a rival"}
 """The token of that other process, by its type."""
 OPENING_SECONDS, LONGEST_CALL = 1.0, 60.0
@@ -45,7 +46,7 @@ RIVAL_SECONDS = 0.1
 
 
 class Scene:
-    """A store on a simulated cluster, and what becomes of each attempt at one of its changes."""
+    """A store on a simulated cluster, with a fate for each attempt of a change."""
 
     def __init__(self) -> None:
         self.world = World(1)
@@ -53,11 +54,11 @@ class Scene:
         self.cluster = self.site._cluster
         self.store: CassandraStore = self.site.store
         self.attempts: list[float] = []
-        """When the change was sent, up to the first time that it is decided."""
+        """Times of the attempts, up to the first one that is decided."""
         self._send = self.store._driver.send
         self._fates: Iterator[Fate] = iter(())
         self.unreadable = False
-        """After the first attempt nobody can read anything."""
+        """Whether all reads fail after the first attempt."""
         self._caller: Caller | None = None
         self._earlier = 0
         self.store._driver.send = self._send_or_not  # type: ignore[method-assign]
@@ -68,7 +69,7 @@ class Scene:
         )[0]
 
     def call(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        """Does something in a thread of the store; returns its result."""
+        """Calls a function in a thread of the store; returns its result."""
         ends: list[Any] = []
 
         begin(self.site.core, self.site.core.in_thread(work), lambda *end: ends.extend(end))
@@ -81,12 +82,11 @@ class Scene:
         return result
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine of the store; returns its result."""
-        found: T = self.call(lambda: self.store._driver.calls.run(work))
-        return found
+        result: T = self.call(lambda: self.store._driver.calls.run(work))
+        return result
 
     def change(self, caller: Caller, fates: Iterator[Fate]) -> str:
-        """Makes a change whose attempts fare so; returns how it ends."""
+        """Makes a change whose attempts have these fates; returns how it ends."""
         work = caller.prepare(self)
         self._caller, self._fates, self._earlier = caller, fates, caller.before
         try:
@@ -129,22 +129,22 @@ class Scene:
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who changes a row.
+    """A caller that changes a row.
 
     Attributes:
-        prepare: Prepares a change, and returns what makes it.
-        statement: That of the change.
+        prepare: Prepares a change, and returns the function that makes it.
+        statement: The statement of the change.
         refused: How it ends if another process was first.
-        overtaken: How it ends if it was in doubt before; else as ``refused``.
+        overtaken: How it ends if it was in doubt before; by default as ``refused``.
         lost: How it ends if it was applied without an answer.
         unsent: How it ends if it certainly was not sent.
-        token: The column that another process writes otherwise.
-        others: Further ones, with their values.
-        before: How many changes by the same statement come before it.
+        token: The column in which another process writes its token.
+        others: Further columns that the other process writes, with their values.
+        before: Number of earlier changes by the same statement.
         instead: Statement and values of the other process's change, given the values of this one.
-        reads_on: After a refusal it reads and begins again, as if nothing had been in doubt: its caller either finds
-            the value that it wanted, or its value was replaced by another process's at once.
-        repeats: False: what is in doubt is reported at once, and the calling process repeats it.
+        reads_on: Whether it reads and begins again after a refusal, as if it was not in doubt: its caller either finds
+            the requested value, or its value was replaced by another process's at once.
+        repeats: Whether it repeats changes in doubt. Otherwise it reports them at once, and its process repeats them.
     """
 
     prepare: Callable[[Scene], Callable[[], Any]]
@@ -161,7 +161,7 @@ class Caller:
     repeats: bool = True
 
     def rival(self, request: Request) -> Request:
-        """Returns the change of another process, which saw the same."""
+        """Returns the change of another process, which read the same row."""
         if self.instead is not None:
             statement, values = self.instead(request.values)
             return Request(statement, values, serial="SERIAL")
@@ -178,33 +178,30 @@ class Caller:
         return Request(request.statement, values, serial="SERIAL")
 
 
-# What each of them does
+# The callers
 
 
 def create_queue(scene: Scene) -> Callable[[], Any]:
-    """Creates one; says whether it was this call."""
+    """Creates a queue; returns whether this call did."""
     return lambda: f"created {bridge.run(scene.store.catalogue.create_queue(APP, 'other', QueueSpec()))[1]}"
 
 
 def cover(scene: Scene) -> Callable[[], Any]:
-    """Has a queue's row cover a long message."""
+    """Makes a queue's row cover a long message."""
     row, store = scene.run(scene.store._parts.rows.current(scene.queue)), scene.store
     return lambda: (store._driver.calls.run(store._parts.rows.cover(row, (), 10_000)),)
 
 
 def new_record(scene: Scene) -> Callable[[], Any]:
-    """Creates a record."""
     return lambda: [bridge.run(scene.store.records.set_record(Record("schedule", APP, "r", b"value", 5)))]
 
 
 def changed_record(scene: Scene) -> Callable[[], Any]:
-    """Changes one."""
     record = scene.call(new_record(scene))[0]
     return lambda: [bridge.run(scene.store.records.set_record(record))]
 
 
 def removed_record(scene: Scene) -> Callable[[], Any]:
-    """Removes one."""
     record = scene.call(new_record(scene))[0]
     return lambda: bridge.run(scene.store.records.remove_record(record))
 
@@ -213,7 +210,6 @@ DIGEST = b"\1" * 32
 
 
 def add_key(scene: Scene) -> Callable[[], Any]:
-    """Adds a key to an application."""
     return lambda: [bridge.run(scene.store.applications.add_key(APP, DIGEST))]
 
 
@@ -225,55 +221,47 @@ def add_key_again(scene: Scene) -> Callable[[], Any]:
 
 
 def revoke_key(scene: Scene) -> Callable[[], Any]:
-    """Revokes one."""
     [key] = scene.call(add_key(scene))
     return lambda: bridge.run(scene.store.applications.revoke_key(APP, key.id))
 
 
 def expire_key(scene: Scene) -> Callable[[], Any]:
-    """Has one expire."""
     [key] = scene.call(add_key(scene))
     return lambda: [bridge.run(scene.store.applications.expire_key(APP, key.id, 5.0))]
 
 
 def set_offset(scene: Scene, *, compare: bool) -> Callable[[], Any]:
-    """Sets an offset."""
     change = OffsetChange(1, (5, 5), compare=compare)
     return lambda: bridge.run(scene.store.offsets.set_offsets(scene.queue, "group", [change]))
 
 
 def forget_group(scene: Scene) -> Callable[[], Any]:
-    """Removes a group."""
     scene.call(set_offset(scene, compare=False))
     return lambda: bridge.run(scene.store.offsets.delete_group(scene.queue, "group"))
 
 
 def append_entry(scene: Scene) -> Callable[[], Any]:
-    """Appends to a claim log; says whether it was applied."""
+    """Appends to a claim log; returns whether it was applied."""
     logs, entry = scene.store.claim_logs, LogEntry(1, b"entry")
     return lambda: f"applied {bridge.run(logs.append_entry(scene.queue, 1, entry))}"
 
 
 def remove_log(scene: Scene) -> Callable[[], Any]:
-    """Removes the claim log of a queue."""
     scene.call(append_entry(scene))
     logs: Any = scene.store.claim_logs
     return lambda: scene.store._driver.calls.run(logs.remove_logs(scene.queue.qid, 1))
 
 
 def post(scene: Scene) -> Callable[[], Any]:
-    """Posts under a key."""
     items, key = [NewMessage("x", 1, 3600)], PostKey("key", b"content", 60)
     return lambda: f"replayed {bridge.run(scene.store.keyed_posts.append_once(scene.queue, items, key)).replayed}"
 
 
 def set_name(scene: Scene) -> Callable[[], Any]:
-    """Gives a name a value."""
     return lambda: [bridge.run(scene.store.names.write_named(scene.queue, "name", NewMessage("x", 1, 3600), b"", None))]
 
 
 def clear_name(scene: Scene) -> Callable[[], Any]:
-    """Removes the value of a name."""
     [named] = scene.call(set_name(scene))
     return lambda: [bridge.run(scene.store.names.write_named(scene.queue, "name", None, b"", named))]
 
@@ -285,32 +273,29 @@ def settle_name(scene: Scene) -> Callable[[], Any]:
 
 
 def set_times(scene: Scene) -> Callable[[], Any]:
-    """Writes the times of a keyspace; says whether it was this call."""
+    """Writes the timing of a keyspace; returns whether this call did."""
     store = scene.store
     return lambda: f"written {stored_timing._swap(store._driver, store._options, settled(SOON, 'ours'), None)}"
 
 
 def lock(scene: Scene) -> migrations._Lock:
-    """Returns the lock for changes of the schema."""
     running = migrations.Running(known=())
     return migrations._Lock(scene.store._driver, scene.store._options, lambda _line: None, running)
 
 
 def take_lock(scene: Scene) -> Callable[[], Any]:
-    """Acquires it; says who has it then."""
+    """Acquires the lock; returns its owner."""
     mine = lock(scene)
     return lambda: "ours" if (holder := mine._acquire(None)) == mine._owner else holder
 
 
 def release_lock(scene: Scene) -> Callable[[], Any]:
-    """Releases it."""
     mine = lock(scene)
     scene.call(lambda: mine._acquire(None))
     return lambda: [mine.transactions.wait(migrations._UNLOCK, (mine._owner,))]
 
 
 def record_migration(scene: Scene) -> Callable[[], Any]:
-    """Records that a file was run."""
     return lambda: [lock(scene).transactions.wait(migrations._RECORD, (7, "name", "sum", 1.0))]
 
 

@@ -1,4 +1,4 @@
-"""At which level a process writes."""
+"""Tests of the level at which a process writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ starts = st.integers(START, START + 400 * 86400 * TICKS_PER_SECOND)
 
 
 class Written:
-    """Writes as the writer does: asks for the level, then counts what it wrote there."""
+    """Writes as the writer does: requests the level, then counts its rows there."""
 
     def __init__(self, kind: int, now: int) -> None:
         self.bucket_widths = BucketWidths(kind)
@@ -31,7 +31,7 @@ class Written:
         self.width_indexes: list[int] = []
 
     def write(self, batches: Iterable[tuple[float, int]], size: int = 0) -> None:
-        """Writes batches: seconds to wait before each, and its rows of ``size`` bytes."""
+        """Writes batches, each a number of seconds to wait before and of rows of ``size`` bytes."""
         for seconds, rows in batches:
             self.now += max(1, round(seconds * TICKS_PER_SECOND))
             width_index = self.bucket_widths.width_at(self.now)
@@ -41,12 +41,11 @@ class Written:
 
     @property
     def fullest(self) -> int:
-        """Rows of the fullest bucket."""
         return max(self.rows.values())
 
 
 def steady(rate: float, batch: int, count: int) -> Iterator[tuple[float, int]]:
-    """So many batches at so many rows a second."""
+    """Returns batches at a number of rows a second."""
     for _ in range(count):
         yield batch / rate, batch
 
@@ -61,7 +60,7 @@ def test_no_steady_rate_overfills_a_bucket(kind: int, start: int, rate: float, b
 
 @given(kinds, starts, st.integers(1000, FULL_BYTES // 500))
 def test_large_bodies_count(kind: int, start: int, size: int) -> None:
-    """Buckets are kept as small in bytes as in rows: at 100 messages a second of up to 60 kB none gets too large."""
+    """Buckets are limited in bytes as in rows: at 100 messages a second of up to 60 kB none gets too large."""
     written = Written(kind, start)
     written.write(steady(100, 1, 3000), size)
     assert written.fullest * size <= 1.5 * FULL_BYTES
@@ -73,7 +72,7 @@ def test_large_bodies_count(kind: int, start: int, size: int) -> None:
     st.lists(st.tuples(st.floats(0, 5e4), st.integers(1, 12_000), st.floats(2, 4)), min_size=1, max_size=25),
 )
 def test_bursts_do_not_overfill_a_bucket(kind: int, start: int, bursts: list[tuple[float, int, float]]) -> None:
-    """Bursts of any size and distance fill no bucket to more than twice of what it should hold."""
+    """Bursts of any size and interval fill no bucket to more than twice its limit."""
     written = Written(kind, start)
     for pause, rows, power in bursts:
         written.write([(pause, 1)])
@@ -84,7 +83,7 @@ def test_bursts_do_not_overfill_a_bucket(kind: int, start: int, bursts: list[tup
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_partition_is_written_narrowly(kind: int) -> None:
-    """Short bursts and single messages stay wide; at 9,000 rows a second the narrowest level is taken in time."""
+    """Short bursts and single messages stay wide; at 9,000 rows a second the narrowest level is reached in time."""
     idle, written = Written(kind, START), Written(kind, START)
     idle.write(steady(1e5, 100, FULL_ROWS // 1000 - 1))  # Less than a tenth of a full bucket.
     idle.write([(1e4, 1)] * 50)
@@ -100,7 +99,7 @@ def test_a_hot_partition_is_written_narrowly(kind: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rate", [100, 1000, 9000])
 def test_a_partition_that_cools_goes_back_to_the_wide_place(kind: int, rate: float) -> None:
-    """However hot it was, after some days with a message an hour a partition is written to level 0."""
+    """However hot it was, a partition is back at level 0 after some days with a message an hour."""
     written = Written(kind, START)
     written.write(steady(rate, 100, 2000))
     assert written.width_indexes[-1] > HOME_WIDTH

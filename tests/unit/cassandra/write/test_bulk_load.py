@@ -1,4 +1,4 @@
-"""At which level messages are loaded."""
+"""Tests of the level at which messages are loaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
     ],
 )
 def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level: int) -> None:
-    """Messages go to narrow buckets if wide ones would get too many rows, or too many bytes, at their density."""
+    """Messages go to narrow buckets if wide ones would get too many rows or bytes at their density."""
     step = round(seconds * ids.TICKS_PER_SECOND / max(1, count - 1))
     messages = [Message(NOW + number * step, 0, 1, NOW, bytes(size)) for number in range(count)]
     assert bulk_load._width_for(columns_of(messages)) == level
@@ -42,14 +42,14 @@ def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level
 
 @pytest.mark.parametrize(("size", "most"), [(1_000, 8), (200_000, 8), (300_000, 4), (900_000, 1), (4_000_000, 1)])
 def test_long_bodies_do_not_crowd_a_connection(size: int, most: int) -> None:
-    """As many batches are on the way as before while they are small, fewer if bodies are long, and never none."""
+    """The usual number of small batches is in flight, fewer with long bodies, and at least one."""
     weights = {weight for _, _, weight in bulk_load._batches(np.full(20, size))}
     assert all(0 < weight <= bulk_load.FLYING for weight in weights)
     assert bulk_load.FLYING // max(weights) == most
 
 
 class Silent:
-    """A driver that answers the first requests only."""
+    """A driver that answers only the first requests."""
 
     def __init__(self, answered: int, deadline: Deadline) -> None:
         self.calls = SimpleNamespace(deadline=deadline)
@@ -57,7 +57,6 @@ class Silent:
         self.sent = 0
 
     def send(self, _request: Encoded, done: Done) -> None:
-        """Takes a request."""
         self.sent += 1
         if self.sent <= self._answered:
             done([], None)
@@ -70,8 +69,8 @@ def test_a_request_without_an_answer_ends_with_the_call(answered: int) -> None:
     driver: Any = Silent(answered, deadline)
     row = Row(queue=Queue(application="acme", name="q", uid=1, qid=2), home_class=0, longest_ttl=60, read_at=0.0)
     level: Any = SimpleNamespace(writes="QUORUM")
-    some: Any = None
-    loader = bulk_load.Loader(driver, some, row, level, some, some)
+    unused: Any = None
+    loader = bulk_load.Loader(driver, unused, row, level, unused, unused)
     for count in (500, 5_000):
         messages = columns_of([Message(NOW + number, 0, 1, NOW + 10**9, "x") for number in range(count)])
         placed = loader.placed(messages, NOW)

@@ -1,4 +1,4 @@
-"""What becomes of a compare-and-set, whoever makes it, when nodes refuse it, do not answer, or are ill for a while."""
+"""The outcome of a compare-and-set of each caller when nodes refuse it, do not answer, or fail for a while."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LATE = 0.02
 
 @pytest.fixture(params=sorted(CALLERS))
 def caller(request: pytest.FixtureRequest) -> Caller:
-    """Everybody who changes a row by compare-and-set."""
+    """A caller that changes a row by compare-and-set."""
     found: Caller = CALLERS[request.param]
     return found
 
 
 def test_applied_or_refused(caller: Caller) -> None:
-    """Without doubts a change is sent once, and another process's is met as each caller says."""
+    """Without doubts a change is sent once, and another process's change has the caller's usual result."""
     scene = Scene()
     assert scene.change(caller, iter(["rival"])) == caller.refused
     scene = Scene()
@@ -31,14 +31,14 @@ def test_applied_or_refused(caller: Caller) -> None:
 
 
 def test_not_sent(caller: Caller) -> None:
-    """What certainly was not sent is not sent again, and its outcome is that of what came before."""
+    """A change that certainly was not sent is not sent again, and has the outcome of its earlier attempts."""
     scene = Scene()
     assert scene.change(caller, iter(["none"])) == caller.unsent
     assert len(scene.attempts) == 1
 
 
 def test_applied_without_an_answer(caller: Caller) -> None:
-    """A change that was applied is known again by its token when it is sent again, also if the node is ill by then."""
+    """A change that was applied is recognized by its token when it is sent again, also if the node fails by then."""
     scene = Scene()
     assert scene.change(caller, iter(["lost", "none", "well"])) == caller.lost
     assert len(scene.attempts) == (3 if caller.repeats else 1)
@@ -52,7 +52,7 @@ def test_in_doubt_then_refused(caller: Caller) -> None:
 
 @pytest.mark.parametrize("fates", [["lost", "well"], ["unsent", "rival"]])
 def test_in_doubt_and_nobody_can_read(caller: Caller, fates: list[Fate]) -> None:
-    """Whether a change that was in doubt has been applied is not known before the row can be read."""
+    """A change in doubt stays in doubt until the row can be read."""
     if not caller.reads_on:
         scene = Scene()
         scene.unreadable = True
@@ -60,7 +60,7 @@ def test_in_doubt_and_nobody_can_read(caller: Caller, fates: list[Fate]) -> None
 
 
 def test_in_doubt_to_the_end(caller: Caller) -> None:
-    """A change that stays in doubt is sent again and again, after longer and longer pauses, for some seconds."""
+    """A change that stays in doubt is sent again with growing pauses, for some seconds."""
     scene = Scene()
     assert scene.change(caller, repeat("unsent")) == "unknown"
     if not caller.repeats:
@@ -82,11 +82,11 @@ def test_ill_and_well_again(caller: Caller) -> None:
 
 
 def test_callers_do_not_send_again_in_step() -> None:
-    """Pauses are drawn by chance, that of the process."""
-    caller, found = CALLERS["create a record"], []
+    """Pauses are random, from the process's generator."""
+    caller, times = CALLERS["create a record"], []
     for _ in range(2):
         scene = Scene()
         scene.change(caller, iter(["unsent"] * 9))
-        found.append([later - before for before, later in pairwise(scene.attempts)])
-    assert found[0] == found[1]
-    assert len({round(pause, 4) for pause in found[0]}) == len(found[0])
+        times.append([later - before for before, later in pairwise(scene.attempts)])
+    assert times[0] == times[1]
+    assert len({round(pause, 4) for pause in times[0]}) == len(times[0])

@@ -1,4 +1,4 @@
-"""Rows encoded column by column."""
+"""Tests of rows encoded column by column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = tuple[Position, str | bytes, Meta | None, tuple[int, int, int, int, int]]
 
 @given(ROWS, longs)
 def test_rows_are_encoded_as_one_by_one(rows: list[Row], qid: int) -> None:
-    """Whatever the rows are, their bytes are those that the codec of single messages gives."""
+    """Rows encoded by columns have the same bytes as those of the codec of single messages."""
     expected = []
     for position, body, meta, (partition, bucket, expires, stamp, ttl) in rows:
         data, column = message_codec.encode(body, meta)

@@ -1,4 +1,4 @@
-"""How many requests a post takes, and what its caller is told when it gives up."""
+"""Counts the requests of a post, and tests the outcomes of cancelled ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {NOW: "checks"} | dict.fromkeys(INSERT, "writes") | dict.fromkeys(DELETE
 
 
 class CountedCluster(Cluster):
-    """One node that counts the requests of each kind, and may not answer those."""
+    """One node that counts the requests of each kind, and may leave them unanswered."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, Weather(), nodes=1)
@@ -32,8 +32,7 @@ class CountedCluster(Cluster):
         self.is_mute = False
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
-        """See the base class."""
-        if isinstance(request, Encoded) and request.statement in KINDS:  # Rounds of the clock are no Encoded ones.
+        if isinstance(request, Encoded) and request.statement in KINDS:  # Rounds of the clock are not Encoded.
             self.counts[KINDS[request.statement]] += 1
         super().ask(request, (lambda *_: None) if self.is_mute and request.statement in KINDS else end)
 
@@ -65,7 +64,7 @@ class Posting:
         self.cluster.counts.clear()
 
     def post(self, partitions: range, each: int = 1) -> Callable[[], Outcome]:
-        """Begins to append messages; returns what gives up."""
+        """Begins to append messages; returns a function that cancels it."""
         items = [NewMessage("x", partition, 3600) for partition in partitions for _ in range(each)]
 
         def done(positions: list[Position] | None, error: Exception | None) -> None:
@@ -89,7 +88,7 @@ def test_a_post_has_one_check(posting: Posting) -> None:
 
 
 def test_posts_of_one_turn_go_together(posting: Posting) -> None:
-    """What comes before the loop has its next turn is one write, with one check, each post with its own answer."""
+    """Posts begun in one turn of the loop are one write, with one check, each post with its own answer."""
     for _ in range(10):
         posting.post(range(1, 2))
     posting.world.run(posting.world.now + 0.2)
@@ -98,7 +97,7 @@ def test_posts_of_one_turn_go_together(posting: Posting) -> None:
 
 
 def test_whoever_gives_up_before_anything_is_sent(posting: Posting) -> None:
-    """Nothing is sent, and that is what is said."""
+    """A post that is cancelled before anything is sent sends nothing, and has the outcome "none"."""
     assert posting.post(range(1, 2))() == "none"
     posting.world.run(posting.world.now + 1.0)
     assert posting.ended == []
@@ -106,7 +105,7 @@ def test_whoever_gives_up_before_anything_is_sent(posting: Posting) -> None:
 
 
 def test_whoever_gives_up_later_ends_only_the_waiting(posting: Posting) -> None:
-    """The outcome is unknown at once; what was sent is undone, and nobody is told."""
+    """A post that is cancelled later ends at once as unknown; its write is undone, without a further callback."""
     posting.cluster.is_mute = True
     give_up = posting.post(range(1, 2))
     posting.world.run(posting.world.now + 0.2)

@@ -1,4 +1,4 @@
-"""Undo writes: how each is tried, how many are kept, and what its operation is told."""
+"""Undo writes: how each is tried, how many are kept, and what their operation is told."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ LEVEL = InForce("EACH_QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=
 @pytest.fixture
 def driver() -> CalmDriver:
     """A driver whose answers wait for the test."""
-    found = CalmDriver()
-    found.held = True
-    return found
+    opened = CalmDriver()
+    opened.held = True
+    return opened
 
 
 @pytest.fixture
 def undo_writer(driver: CalmDriver) -> UndoWriter:
-    """An undo writer that uses it."""
     return UndoWriter(driver, driver.clock())
 
 
 def undo(undo_writer: UndoWriter, seconds: float, *, number: int = 0, partition: int = 1) -> list[Outcome]:
-    """Has a message undone within so many seconds; returns what will be told."""
+    """Requests the undo of a message, with a number of seconds; returns the list of its result."""
     told: list[Outcome] = []
     deadline = undo_writer._clock.boottime() + seconds
     undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, told.append))
@@ -37,7 +36,7 @@ def undo(undo_writer: UndoWriter, seconds: float, *, number: int = 0, partition:
 
 
 def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """When Cassandra is away, all of very many operations are told in time: none waits for the turns of others."""
+    """When Cassandra is away, all of very many operations get their result in time, without waiting for each other."""
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     told = [undo(undo_writer, 2.0, number=number) for number in range(3000)]
     driver.advance(2.1)
@@ -45,7 +44,7 @@ def test_thousands_at_once(driver: CalmDriver, undo_writer: UndoWriter) -> None:
 
 
 def test_a_flood_takes_turns(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """One turn of the loop takes up a bounded number of rows, so that other calls get theirs in between."""
+    """One turn of the loop handles a bounded number of rows, so that other calls run in between."""
     first: list[int] = []
     with driver.loop.turn():
         for number in range(50):
@@ -56,7 +55,7 @@ def test_a_flood_takes_turns(driver: CalmDriver, undo_writer: UndoWriter) -> Non
 
 
 def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
-    """Of too many that nobody waits for any more the oldest are given up, and counted."""
+    """The oldest of too many undo writes without a waiting caller are given up, and counted."""
     undo_writer = UndoWriter(driver, driver.clock(), kept=5)
     driver.held, driver.fail = False, lambda _request: InDoubt("no answer")
     for number in range(25):
@@ -68,7 +67,7 @@ def test_the_oldest_are_given_up(driver: CalmDriver) -> None:
 
 
 def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """Whoever waits is told when the deadline passes; the delete is tried on, and one that is made is counted."""
+    """A caller gets its result at the deadline; the delete is retried at the write's level, and counted when made."""
     late, in_time = undo(undo_writer, 0.05), undo(undo_writer, 600.0, partition=2)
     driver.advance(0.1)
     assert (late, in_time) == (["unknown"], [])
@@ -88,7 +87,7 @@ def test_tried_on_at_the_level_of_the_write(driver: CalmDriver, undo_writer: Und
 
 
 def test_those_that_fail_together_go_together(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """What is due of one Cassandra partition at one moment is one request."""
+    """Due undo writes of one Cassandra partition are one request."""
     told = [undo(undo_writer, 600.0, number=number) for number in range(3)]
     first, *others = driver.sent
     driver.fail = lambda _request: InDoubt("no answer")
@@ -102,17 +101,17 @@ def test_those_that_fail_together_go_together(driver: CalmDriver, undo_writer: U
 
 
 def test_an_answer_counts_from_when_it_was_read(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """A confirmation that was read before the deadline is in time, though the loop gets round to it later."""
+    """A confirmation that was read before the deadline is in time, even if the loop handles it later."""
     told = undo(undo_writer, 1.0)
     [(parts, _)] = [(answer.args[1].args[0], answer) for answer in driver.waiting]  # type: ignore[attr-defined]
     read_at = undo_writer._clock.boottime() + 0.9
-    driver.world.now += 1.2  # No timer has rung yet.
+    driver.world.now += 1.2  # The timer has not fired yet.
     undo_writer._arrived(parts, [(read_at,)], None)
     assert told == ["none"]
 
 
 def test_a_caller_that_fails_harms_no_other(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """The others are told, and what is due is sent."""
+    """A callback that fails affects neither other callbacks nor due undo writes."""
 
     def fail(_: Outcome) -> None:
         raise RuntimeError("broken")
@@ -128,7 +127,7 @@ def test_a_caller_that_fails_harms_no_other(driver: CalmDriver, undo_writer: Und
 
 
 def test_closing_gives_up_what_does_not_hold(driver: CalmDriver, undo_writer: UndoWriter) -> None:
-    """Whoever still waits is told that it is unknown, and nothing is sent any more."""
+    """On close every waiting caller gets the outcome "unknown", and nothing is sent any more."""
     told = undo(undo_writer, 600.0)
     undo_writer.close(0.0)
     assert told == ["unknown"]

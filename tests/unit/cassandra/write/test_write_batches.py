@@ -1,4 +1,4 @@
-"""Lanes: which are kept, and how much one flush takes out of one."""
+"""Tests of lanes: which are kept, and how much one flush takes from one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queuey.storage.cassandra.write.write_batches import (
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 8))))
 def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) -> None:
-    """No partition buffer goes while it holds something; of the empty ones only as many stay as there is room for."""
+    """A lane with messages is kept; of the empty ones only a limited number."""
     buffers, busy = PartitionBuffers(most=3), set()
     for taken, partition in steps:
         if taken:
@@ -35,7 +35,6 @@ def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) ->
 
 
 def part(messages: int, size: int) -> OperationPart:
-    """A part with so many messages of a size."""
     [made] = slices_of(Mock(), [NewMessage("x" * size, 1, 60)] * messages).values()
     return made
 
@@ -44,7 +43,7 @@ def part(messages: int, size: int) -> OperationPart:
     ("messages", "size", "taken"), [(1, 1, 10), (FLUSH_ROWS // 2, 1, 2), (1, FLUSH_BYTES // 2, 2), (1, FLUSH_BYTES, 1)]
 )
 def test_a_flush_takes_so_many_rows_and_bytes(messages: int, size: int, taken: int) -> None:
-    """What waits goes out in flushes of a bounded size, and nothing of the rest is forgotten."""
+    """Waiting messages are sent in flushes of a bounded size, and none is lost."""
     buffer = PartitionBuffer(7, 1)
     given_parts = [part(messages, size) for _ in range(10)]
     buffer.put(given_parts)

@@ -1,4 +1,4 @@
-"""Cron expressions compared with a walk over minutes, around changes of clocks in all zones of the database."""
+"""Compares cron expressions with a walk over minutes, around clock changes in all zones of the database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ Matches = Callable[[datetime], bool]
 
 
 def last_day(wall: datetime) -> datetime:
-    """The last day of a month."""
     return wall.replace(day=1) + timedelta(days=31) - timedelta(days=(wall.replace(day=1) + timedelta(days=31)).day)
 
 
 def last_workday(wall: datetime) -> datetime:
-    """The last day of a month that is neither Saturday nor Sunday."""
+    """Returns the last day of a month that is neither Saturday nor Sunday."""
     last = last_day(wall)
     return last - timedelta(days=max(0, last.weekday() - 4))
 
@@ -82,8 +81,8 @@ class Change(NamedTuple):
     """A change of a zone's clock.
 
     Attributes:
-        instant: Of the change, in seconds since 1970.
-        before, after: Distance from UTC, in seconds.
+        instant: The instant of the change, in seconds since 1970.
+        before, after: Offset from UTC, in seconds.
     """
 
     instant: int
@@ -92,25 +91,23 @@ class Change(NamedTuple):
 
 
 def offset(zone: ZoneInfo, instant: int) -> int:
-    """The distance of a zone's clock from UTC."""
     return int(datetime.fromtimestamp(instant, zone).utcoffset().total_seconds())  # type: ignore[union-attr]
 
 
 def changes(zone: ZoneInfo, begin: int = BEGIN, end: int = END) -> Iterator[Change]:
-    """All changes of a zone's clock within some time; two that are within a day of each other may be missed."""
-    known = offset(zone, begin)
+    """Returns all changes of a zone's clock within some time; of two within a day one may be missed."""
+    previous = offset(zone, begin)
     for day in range(begin + DAY, end, DAY):
-        if (found := offset(zone, day)) != known:
+        if (present := offset(zone, day)) != previous:
             low, high = day - DAY, day
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if offset(zone, middle) == known else (low, middle)
-            yield Change(high, known, found)
-            known = found
+                low, high = (middle, high) if offset(zone, middle) == previous else (low, middle)
+            yield Change(high, previous, present)
+            previous = present
 
 
 def matches(fields: Fields, wall: datetime) -> bool:
-    """Whether a time on the wall is one of a cron expression."""
     minute, hour, day, month, weekday = fields
     if not (MINUTES[minute](wall) and HOURS[hour](wall) and MONTHS[month](wall)):
         return False
@@ -119,7 +116,7 @@ def matches(fields: Fields, wall: datetime) -> bool:
 
 
 def minutes_around(zone: ZoneInfo, change: Change) -> Iterator[tuple[int, datetime, list[datetime]]]:
-    """Walks over the minutes around a change: each instant, what the wall shows, and what it has left out before."""
+    """Walks over the minutes around a change: each instant, its local time, and local times skipped just before."""
     room = abs(change.after - change.before) + 4 * HOUR
     begin = change.instant - change.instant % MINUTE - room
     last = datetime.fromtimestamp(begin, zone).replace(tzinfo=None, fold=0)
@@ -145,22 +142,22 @@ def compare(name: str, change: Change, walk: Walk, fields: Fields) -> None:
             if (shown.fold == 0 and matches(fields, shown)) or any(matches(fields, each) for each in skipped)
         ]
     cron = " ".join(fields)
-    # Where the walk begins changes nothing: before the change, or amid the hour that is there twice.
+    # The start of the walk does not matter: before the change, or within the repeated hour.
     for begin in (walk[0][0] - 1, change.instant - 25 * MINUTE, change.instant + 25 * MINUTE):
-        found = takewhile(lambda instant: instant <= walk[-1][0], instants(Timetable(cron, name), begin))
-        assert list(found) == [instant for instant in expected if instant > begin], (name, change, cron, begin)
+        computed = takewhile(lambda instant: instant <= walk[-1][0], instants(Timetable(cron, name), begin))
+        assert list(computed) == [instant for instant in expected if instant > begin], (name, change, cron, begin)
 
 
 @pytest.mark.parametrize(
     "name", ["Australia/Lord_Howe", "Pacific/Chatham", "Africa/Cairo", "Asia/Beirut", "America/Santiago"]
 )
 def test_clocks_that_change_by_half_an_hour_or_at_midnight(name: str) -> None:
-    """Every form of minutes and hours, around both changes of a year."""
+    """Every form of minutes and hours is right around both changes of a year, by half an hour or at midnight."""
     zone = ZoneInfo(name)
     begin = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
-    found = list(changes(zone, begin, begin + 365 * DAY))
-    assert len(found) == 2
-    for change in found:
+    year = list(changes(zone, begin, begin + 365 * DAY))
+    assert len(year) == 2
+    for change in year:
         walk = list(minutes_around(zone, change))
         for fields in DAILY:
             compare(name, change, walk, fields)
@@ -168,7 +165,7 @@ def test_clocks_that_change_by_half_an_hour_or_at_midnight(name: str) -> None:
 
 @given(st.data())
 def test_any_change(data: st.DataObject) -> None:
-    """Any expression around any change of any zone."""
+    """Any expression is right around any change of any zone."""
     name = data.draw(st.sampled_from(sorted(available_timezones())))
     begin = data.draw(st.integers(BEGIN, END - 400 * DAY))
     zone = ZoneInfo(name)

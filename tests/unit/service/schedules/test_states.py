@@ -1,4 +1,4 @@
-"""What is decided about ticks, whatever the moments at which somebody looks."""
+"""Decisions about ticks, whatever the moments at which processes check them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ TIMETABLES = st.sampled_from(
     ]
 )
 STEPS = st.lists(st.floats(0.1, 30) | st.floats(30, 4000) | st.floats(4000, 200_000), min_size=1, max_size=25)
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 def schedule(timetable: Timetable, missed: Missed) -> Schedule:
-    """A schedule that was just made."""
     plan = Plan("q", timetable, states.kept(Draft("x")), missed=missed)
     return states.reschedule(Schedule(7, BEGIN, BEGIN, plan), BEGIN)
 
 
 def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
-    """Looks until nothing is to be done; returns the instants that were fired."""
+    """Takes steps until none is due; returns the fired instants."""
     fired: list[int] = []
     while True:
         ticks = states.choose(before, now)
@@ -54,7 +53,7 @@ def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
 
 @given(timetable=TIMETABLES, steps=STEPS)
 def test_skipped(timetable: Timetable, steps: list[float]) -> None:
-    """Of what was missed nothing is fired; of what is due the newest, if it is not late; nothing twice or early."""
+    """Missed ticks are skipped; of due ones the newest is fired if it is not late; none is fired twice or early."""
     current, now, last = schedule(timetable, "skip"), float(BEGIN), BEGIN
     for step in steps:
         now += step
@@ -70,7 +69,7 @@ def test_skipped(timetable: Timetable, steps: list[float]) -> None:
 
 @given(timetable=TIMETABLES, steps=STEPS)
 def test_caught_up(timetable: Timetable, steps: list[float]) -> None:
-    """All that was missed is fired in order, each once, as far as there is not too much of it."""
+    """All missed ticks, up to a limit, are fired in order, each once."""
     current, now, last = schedule(timetable, "catch_up"), float(BEGIN), BEGIN
     for step in steps:
         now += step
@@ -110,21 +109,21 @@ def test_a_change_does_not_bring_a_tick_back(timetable: Timetable, ahead: float,
     )
 )
 def test_kept(draft: Draft) -> None:
-    """A schedule is read as it was written, its message as it was given."""
+    """A schedule is read as it was written, with its message."""
     made = states.begin(schedule(Timetable("* * * * *"), "skip"), 1.5, 9, 8)
     made = replace(made, plan=replace(made.plan, message=states.kept(draft)), last=Outcome(1, 2.5, "unknown"))
-    found = states.decode(states.encode(made))
-    assert found == made
-    assert found.plan.message.draft == draft
+    decoded = states.decode(states.encode(made))
+    assert decoded == made
+    assert decoded.plan.message.draft == draft
 
 
 def test_keys() -> None:
-    """Two ticks of a schedule have different keys, and so have two schedules; a tick fired twice has one."""
-    one = schedule(Timetable("* * * * *"), "skip")
-    other = replace(one, identity=8)
+    """Different ticks and different schedules have different keys; a tick fired twice has one key."""
+    first = schedule(Timetable("* * * * *"), "skip")
+    other = replace(first, identity=8)
     made = {
         firing.key
-        for each in (one, other)
+        for each in (first, other)
         for instant in (60, 60, 120, 60.5)
         if (firing := states.begin(each, instant, 1, 2).firing) is not None
     }
@@ -132,15 +131,15 @@ def test_keys() -> None:
 
 
 def test_coming() -> None:
-    """The next instants begin with the next one; a schedule that is paused has none."""
-    one = schedule(Timetable(every=60, anchor=BEGIN), "skip")
-    assert states.coming(one, 3) == list(islice(instants(one.plan.timetable, BEGIN), 3))
-    paused = states.reschedule(replace(one, plan=replace(one.plan, paused=True)), BEGIN)
+    """The list of coming instants begins with the next one; a paused schedule has none."""
+    made = schedule(Timetable(every=60, anchor=BEGIN), "skip")
+    assert states.coming(made, 3) == list(islice(instants(made.plan.timetable, BEGIN), 3))
+    paused = states.reschedule(replace(made, plan=replace(made.plan, paused=True)), BEGIN)
     assert (states.coming(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
 
 
 def test_next_instants_are_remembered() -> None:
-    """A list that is shown again computes nothing; a timetable that has changed is computed anew, a tick later too."""
+    """Showing the list again computes nothing; a changed timetable, or a later tick, is computed again."""
     computed: list[Timetable] = []
 
     def counted(timetable: Timetable, after: float) -> Iterator[int]:
@@ -162,7 +161,7 @@ def test_next_instants_are_remembered() -> None:
 
 
 def test_order_of_steps() -> None:
-    """An application with many schedules does not delay those of others; its own come in their order."""
+    """An application with many schedules does not delay those of others; its own are fired in order."""
     many = [(number, ("a", f"s{number}")) for number in range(100)]
     others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
     ordered = order_of_steps([*others, *reversed(many)])

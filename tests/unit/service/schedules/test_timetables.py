@@ -1,4 +1,4 @@
-"""When schedules are due, also when clocks on the wall are changed."""
+"""Tests of when schedules are due, also when local clocks are changed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ DAY = 86_400
 
 
 def seconds(text: str, zone: str = "UTC") -> int:
-    """The instant of a time on the wall."""
     return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp())
 
 
 def on_wall(timetable: Timetable, after: int, most: int) -> list[str]:
-    """The next instants, as the wall shows them with their distance from UTC."""
+    """Returns the next instants as local times with their offset from UTC."""
     zone = ZoneInfo(timetable.zone)
     return [datetime.fromtimestamp(each, zone).isoformat()[:22] for each in islice(instants(timetable, after), most)]
 
@@ -35,14 +34,14 @@ SPRING, AUTUMN = "2026-03-28T12:00", "2026-10-24T12:00"
 @pytest.mark.parametrize(
     ("cron", "zone", "begin", "expected"),
     [
-        # The hour from 2 to 3 is left out.
+        # The hour from 2 to 3 is skipped.
         ("30 2 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:30:00+02"]),
         ("0,30 2 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:00:00+02"]),
         ("*/20 2 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:00:00+02"]),
         ("0 3 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T03:00:00+02"]),
         ("0 2,3 * * *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2026-03-30T02:00:00+02"]),
         ("30 2 29 3 *", BERLIN, SPRING, ["2026-03-29T03:00:00+02", "2027-03-29T02:30:00+02"]),
-        # It is there twice.
+        # It is repeated.
         ("30 2 * * *", BERLIN, AUTUMN, ["2026-10-25T02:30:00+02", "2026-10-26T02:30:00+01"]),
         (
             "*/30 2 * * *",
@@ -73,18 +72,18 @@ SPRING, AUTUMN = "2026-03-28T12:00", "2026-10-24T12:00"
     ],
 )
 def test_when_clocks_are_changed(cron: str, zone: str, begin: str, expected: list[str]) -> None:
-    """A time that is left out comes once, at the moment of the change; one that is there twice comes the first time."""
+    """A skipped time comes once, at the moment of the change; a repeated one comes the first time."""
     assert on_wall(Timetable(cron, zone), seconds(begin, zone), len(expected)) == expected
 
 
 def test_in_the_second_hour() -> None:
-    """What is asked for in the hour that comes again is not answered with times of the first one."""
+    """In the repeated hour, next instants are not those of the first one."""
     change = seconds("2026-10-25T01:00", "UTC")
     assert on_wall(Timetable("45 2 * * *", BERLIN), change + 600, 1) == ["2026-10-26T02:45:00+01"]
 
 
 def test_usual_days() -> None:
-    """Fields mean what they mean to cron."""
+    """Fields mean the same as in cron."""
     begin = seconds("2026-01-01T00:00")
     assert on_wall(Timetable("0 9 * * MON-FRI"), begin, 3) == [
         "2026-01-01T09:00:00+00",
@@ -115,21 +114,21 @@ MOMENTS = st.integers(seconds("2010-01-01T00:00"), seconds("2030-01-01T00:00")) 
 @given(cron=FIELDS, zone=st.sampled_from(ZONES), after=MOMENTS)
 @example(cron="45 2 * * *", zone=BERLIN, after=seconds("2026-10-25T01:10"))
 def test_one_after_another(cron: str, zone: str, after: int) -> None:
-    """Instants ascend, and asking for each after the one before gives the same as going on does."""
+    """Instants ascend, and asking for each after the one before gives the same as iterating."""
     timetable = Timetable(cron, zone)
-    found = list(islice(instants(timetable, after), 8))
-    assert found == sorted(set(found))
-    assert all(each > after for each in found)
-    for before, each in zip([after, *found], found, strict=False):
-        assert next_instant(timetable, before) == each
-        assert next_instant(timetable, each - 1) == each
-        assert next_instant(timetable, each - 0.5) == each
-        assert next_instant(timetable, before + 0.5) == each or each == before + 1
+    next_instants = list(islice(instants(timetable, after), 8))
+    assert next_instants == sorted(set(next_instants))
+    assert all(each > after for each in next_instants)
+    for before, instant in zip([after, *next_instants], next_instants, strict=False):
+        assert next_instant(timetable, before) == instant
+        assert next_instant(timetable, instant - 1) == instant
+        assert next_instant(timetable, instant - 0.5) == instant
+        assert next_instant(timetable, before + 0.5) == instant or instant == before + 1
 
 
 @given(hour=st.integers(0, 23), minute=st.integers(0, 59), zone=st.sampled_from(ZONES), after=MOMENTS)
 def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
-    """A daily time comes once for each day that the wall shows, at that time unless it is left out."""
+    """A daily time comes once on each local day, at that time unless it is skipped."""
     zoned = ZoneInfo(zone)
     timetable = Timetable(f"{minute} {hour} * * *", zone)
     for instant in islice(instants(timetable, after), 5):
@@ -137,7 +136,7 @@ def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
         if (shown.hour, shown.minute) == (hour, minute):
             assert shown.fold == 0
             continue
-        # The wall never shows the time between the moment before and this one: clocks were changed here.
+        # The local time between the moment before and this one is skipped: clocks were changed here.
         before = datetime.fromtimestamp(instant - 1, zoned)
         assert shown.utcoffset() > before.utcoffset()  # type: ignore[operator] # both have one
         skipped = [before.replace(tzinfo=None) + timedelta(minutes=each) for each in range(25 * 60)]
@@ -148,10 +147,10 @@ def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
 @given(every=st.integers(10, 10**6), anchor=st.integers(0, 2 * 10**9), after=MOMENTS | st.integers(0, 1000))
 def test_intervals(every: int, anchor: int, after: int) -> None:
     """Intervals are counted from their anchor, also before it."""
-    found = next_instant(Timetable(every=every, anchor=anchor), after)
-    assert found is not None
-    assert after < found <= after + every
-    assert (found - anchor) % every == 0
+    instant = next_instant(Timetable(every=every, anchor=anchor), after)
+    assert instant is not None
+    assert after < instant <= after + every
+    assert (instant - anchor) % every == 0
 
 
 @pytest.mark.parametrize(
@@ -179,32 +178,32 @@ def test_intervals(every: int, anchor: int, after: int) -> None:
     ],
 )
 def test_no_cron_expression(cron: str) -> None:
-    """What is no expression of five fields, or never comes, is refused."""
+    """An invalid expression, or one that never comes, is refused."""
     with pytest.raises(ValueError, match=r"cron expression|does not come"):
         check_cron(cron, "UTC", 1.7e9)
 
 
 @given(st.text("0123456789*,-/#LW MONJAN", max_size=40))
 def test_any_text(text: str) -> None:
-    """Whatever is given for a cron expression is refused, or has a next instant that is soon found."""
+    """Any text is refused as a cron expression, or has a next instant that is soon found."""
     with suppress(ValueError):
         check_cron(text, BERLIN, 1.7e9)
-        found = next_instant(Timetable(text, BERLIN), 1.7e9)
-        assert found is not None
-        assert found > 1.7e9
+        instant = next_instant(Timetable(text, BERLIN), 1.7e9)
+        assert instant is not None
+        assert instant > 1.7e9
 
 
 @pytest.mark.parametrize(
     "zone", ["", "Nowhere", "../etc/passwd", "localtime", "Europe", "posix/Europe/Berlin", "A" * 999]
 )
 def test_no_time_zone(zone: str) -> None:
-    """What is no name of the database of time zones is refused; so is the machine's own, which others do not share."""
+    """An unknown zone is refused; so is the machine's own, which others do not share."""
     with pytest.raises(ValueError, match="is not a time zone"):
         check_zone(zone)
 
 
 @pytest.mark.parametrize("zone", [*ZONES, "Etc/GMT+5"])
 def test_time_zones(zone: str) -> None:
-    """Names of the database are known."""
+    """Names in the time zone database are known."""
     check_zone(zone)
     assert next_instant(Timetable("0 12 * * *", zone), datetime(2026, 1, 1, tzinfo=UTC).timestamp()) is not None
